@@ -24,7 +24,6 @@ from poslens.studies import declared  # noqa: E402
 
 if TYPE_CHECKING:
     from poslens.api import (
-        cause,
         check,
         compare,
         curve,
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
 __all__ = [
     "PositionEvaluator",
     "UserError",
-    "cause",
     "check",
     "compare",
     "curve",

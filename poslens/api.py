@@ -32,7 +32,6 @@ from poslens.attribution.retrievers import resolve
 from poslens.attribution.retrievers.detect import families_with
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import TextPair
-from poslens.averages import cause as cause
 from poslens.averages import curve as curve
 from poslens.compute.compute import service
 from poslens.names import data_name

@@ -15,7 +15,6 @@ from typer.core import TyperGroup
 from poslens.commands import listing as listing_command
 from poslens.storage import command as cache
 from poslens.studies import declared
-from poslens.studies.cause import command as interventions
 from poslens.studies.check import command as check
 from poslens.studies.curves import command as curves
 from poslens.studies.explain import command as explain
@@ -24,7 +23,6 @@ from poslens.studies.passport import command as passport
 _GROUPS = (
     explain.app,
     curves.app,
-    interventions.app,
     passport.app,
     check.app,
     listing_command.app,

@@ -212,7 +212,6 @@ class Curve(Result):
     summary: PositionCurve
     numbers: Mapping[str, Estimate | None]
     source: Provenance
-    y_title: str | None = None
 
     @property
     def provenance(self) -> list[Provenance]:
@@ -260,13 +259,8 @@ class ByModel(Result, dict[str, Curve]):
 
     def figure(self, style: Style | None = None) -> go.Figure:
         """The mean curves with their bands, one line for each model."""
-        curves = list(self.values())
-        return mean_curves(
-            [curve.summary for curve in curves],
-            style or Style(),
-            y_title=curves[0].y_title,
-            provenance=self.provenance,
-        )
+        curves = [curve.summary for curve in self.values()]
+        return mean_curves(curves, style or Style(), provenance=self.provenance)
 
     def __repr__(self) -> str:
         return "\n".join(map(repr, self.values()))
@@ -350,14 +344,12 @@ class StudyResult(Result):
         return self.study.all_tables[name].frame(self.summaries)
 
     def figure(self, style: Style | None = None) -> go.Figure:
-        """The study's first figure.
+        """The study's first figure for which there is something to draw.
 
         Raises:
-            UserError: the study has no figure.
+            UserError: there is none.
         """
-        if not self.study.figures:
-            raise UserError(f"{self.study.title} has no figure.")
-        return self.study.figures[0].draw(self.summaries, style or Style(), self.provenance)
+        return self.study.draw(self.summaries, style or Style(), self.provenance)
 
     def save(self, path: str | Path, table: str | None = None) -> Path:
         """As `Result.save`, with the table of this name."""

@@ -230,6 +230,26 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
     def provenance(self, summary: Summary) -> Provenance:
         """Everything needed to reproduce the summary."""
 
+    def draw(
+        self,
+        summaries: Sequence[Summary],
+        style: Style,
+        sources: Sequence[Provenance],
+        table: str = "",
+    ) -> go.Figure:
+        """The first figure of a table, or of the study, for which there is something to draw.
+
+        Raises:
+            UserError: there is none.
+        """
+        reason = UserError(f"{self.title} has no figure.")
+        for figure in sorted(self.figures, key=lambda each: table not in each.tables):
+            try:
+                return figure.draw(summaries, style, sources)
+            except UserError as error:
+                reason = error
+        raise reason
+
     def provenances(self, summaries: Sequence[Summary], table: str = "") -> list[Provenance]:
         """The provenance of each summary, or of its numbers in a table."""
         return [self.provenance(summary) for summary in summaries]

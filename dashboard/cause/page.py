@@ -17,6 +17,7 @@ from poslens.dashboard.widgets.study_page import Opened, study_page
 from poslens.dashboard.widgets.tables import chosen_row, column_settings
 from poslens.studies.bias.study import BIAS_STUDY, provenance_of
 from poslens.studies.bias.tables import BiasSummary, ScoredTest
+from poslens.studies.cause.study import CAUSE
 
 TABS = ("One pair", "Data set", "Bias tests")
 
@@ -117,15 +118,8 @@ with st.sidebar:
     if pair_tab.open:
         with panels.guarded():
             method = choices.method(models, sentences_for_endpoints=True)
-    with st.expander("Ablation settings"):
-        by = choices.one_of(
-            "Ablation",
-            REPLACEMENTS,
-            "by",
-            help="How a part is removed. delete: the text after it moves up. mask: its tokens "
-            "become padding. filler: neutral text of as many tokens replaces it.",
-        )
-ablation = ablation_method(by)
+        with st.expander("Ablation settings"):
+            by = choices.one_of("Ablation", REPLACEMENTS, "by", help=CAUSE.parameters["by"].help)
 if pair_tab.open:
     with pair_tab:
         st.caption(
@@ -135,11 +129,11 @@ if pair_tab.open:
         )
         if data is not None and method is not None:
             with panels.guarded():
-                pair.section(data, models, method, ablation)
+                pair.section(data, models, method, ablation_method(by))
 else:
     with data_tab:
         if not models:
             st.info("Select a model.")
         elif data is not None:
             with panels.guarded():
-                data_set.section(data, models, ablation)
+                data_set.section(data, models)

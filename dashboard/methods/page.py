@@ -6,9 +6,10 @@ from __future__ import annotations
 import streamlit as st
 
 from poslens.attribution.methods import METHODS, make_method
-from poslens.dashboard.methods import agreement, data_set, pair, simulatability
+from poslens.dashboard.methods import data_set, pair, simulatability
 from poslens.dashboard.widgets import choices, panels, say
 from poslens.dashboard.widgets.study_page import study_page
+from poslens.studies.cause.agreement import AGREEMENT
 from poslens.studies.faithfulness.study import FAITHFULNESS
 from poslens.studies.preferences import PREFERENCES
 
@@ -40,11 +41,12 @@ if not models or not methods:
     st.stop()
 if agreement_tab.open:
     with agreement_tab, panels.guarded():
-        agreement.section(data, models, methods)
+        data_set.section(AGREEMENT, data, models, methods)
     st.stop()
-with pair_tab if pair_tab.open else data_tab, panels.guarded():
+if data_tab.open:
+    with data_tab, panels.guarded():
+        data_set.section(FAITHFULNESS, data, models, methods)
+    st.stop()
+with pair_tab, panels.guarded():
     say.sentence(FAITHFULNESS.reads)
-    if pair_tab.open:
-        pair.section(data, models, methods)
-    else:
-        data_set.section(data, models, methods)
+    pair.section(data, models, methods)

@@ -15,7 +15,7 @@ from poslens.cache.storage.maintenance import StoredFile, failures, older_layout
 from poslens.compute.compute import service
 from poslens.compute.runs import Run
 from poslens.compute.settings import KEEP_OWN_TEXTS
-from poslens.dashboard.cause.data_set import MEASURES
+from poslens.dashboard.cause.data_set import OF_DOCUMENTS
 from poslens.dashboard.server import own_texts, people
 from poslens.dashboard.widgets import links, panels, say
 from poslens.dashboard.widgets.guard import fragment
@@ -31,7 +31,7 @@ RETRIED: dict[str, tuple[str, str, str]] = {
     "faithfulness": ("Methods", "methods/page.py", "Data set"),
     "relocation": CAUSE,
     "ablation": CAUSE,
-    **dict.fromkeys(MEASURES, CAUSE),
+    **dict.fromkeys(OF_DOCUMENTS, CAUSE),
     "bias_scores": ("Bias tests", "cause/page.py", "Bias tests"),
     "chunk_plan": ("Audit", "audit/page.py", "Chunk planner"),
     "reachability": ("Audit", "audit/page.py", ""),
@@ -255,7 +255,7 @@ def failed(meant: list[StoredFile]) -> None:
     first: dict[tuple[str, str, str, str], str] = {}
     for row in rows:
         if row.kind in RETRIED:
-            measure = row.kind if row.kind in MEASURES else ""
+            measure = row.kind if row.kind in OF_DOCUMENTS else ""
             first.setdefault((*RETRIED[row.kind], measure), row.dataset)
     with no_result(frame, unit="item", key="cache.failures"):
         for (title, page, tab, measure), dataset in first.items():

@@ -23,9 +23,9 @@ from poslens.rows import Table
 TABLE: Table[Any] = Table(DifferenceRow, difference_rows, TITLE, joint=True)
 
 
-def show_differences(differences: Sequence[PairedDifference], key: str, remark: str = "") -> None:
+def show_differences(differences: Sequence[PairedDifference], key: str) -> None:
     """A sentence for each pair of models, the table, and the margins of equivalence; nothing
-    without differences. `remark` explains the measures."""
+    without differences."""
     if not differences:
         return
     st.markdown(f"**{TITLE}**")
@@ -37,8 +37,7 @@ def show_differences(differences: Sequence[PairedDifference], key: str, remark: 
         column_config=column_settings(TABLE.meanings(), TABLE.formats()),
     )
     margins = dict.fromkeys(f"{each.title} {each.comparison.margin:g}" for each in differences)
-    test = f"{TEST}. Margins of equivalence: {', '.join(margins)}."
-    say.caption(f"{remark} {test}".lstrip())
+    say.caption(f"{TEST}. Margins of equivalence: {', '.join(margins)}.")
 
 
 def differences_table(

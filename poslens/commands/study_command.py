@@ -196,8 +196,7 @@ def print_summaries(
     """Print a table of the results, and draw them if `figure` is a file."""
     provenance = study.provenances(summaries, table)
     if figure is not None:
-        drawn = next((each for each in study.figures if table in each.tables), study.figures[0])
-        figure.draw(drawn.draw(summaries, figure.style, provenance), provenance)
+        figure.draw(study.draw(summaries, figure.style, provenance, table), provenance)
     print_table(study.all_tables[table].frame(summaries), format.value, provenance)
 
 

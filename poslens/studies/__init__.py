@@ -39,7 +39,7 @@ def declared() -> dict[str, Declared]:
     studies = {}
     for path in Path(__file__).parent.rglob("*.py"):
         text = path.read_text(encoding="utf-8")
-        if "(Study[" not in text:
+        if "\nregister(" not in text:
             continue
         parts = path.relative_to(Path(__file__).parent).with_suffix("").parts
         module = ".".join((__name__, *parts))

@@ -26,8 +26,8 @@ from poslens.attribution.batching import Halving
 from poslens.attribution.debiasing.position_effect import embed_documents
 from poslens.attribution.debiasing.recipe import TrainingRecipe
 from poslens.attribution.errors import UserError
+from poslens.attribution.interventions.ablation import REPLACEMENTS
 from poslens.attribution.interventions.displacement import behind_prefix, shifted_positions
-from poslens.attribution.interventions.segments import CUTS
 from poslens.attribution.methods import METHODS, make_method
 from poslens.attribution.methods.run import attribute_batch
 from poslens.attribution.retrievers.dense import DenseRetriever
@@ -189,14 +189,15 @@ def _agrees(run: Callable[[], pd.DataFrame], *, spread: bool = False) -> None:
 def interventions_agree(*, spread: bool = False) -> None:
     """Relocation, ablation in each way, and segments in each order."""
     model, data = tiny_models.build("bert", folder()), _data()
-    options = (
-        *({"intervention": name} for name in ("relocation", *CUTS)),
-        *({"intervention": "ablation", "by": by} for by in ("delete", "mask", "filler")),
+    of_pairs = partial(poslens.cause, str(model), str(data), pairs=3)
+    of_documents = partial(poslens.segments, str(model), str(data), documents=3)
+    calls = (
+        *(partial(of_pairs, by=by) for by in REPLACEMENTS),
+        *(partial(of_documents, parts=parts) for parts in ("segments", "thirds")),
     )
 
     def run() -> list[pd.DataFrame]:
-        cause = partial(poslens.cause, str(model), str(data), pairs=3)
-        return [cause(**one).to_frame() for one in options]
+        return [call().to_frame("curve") for call in calls]
 
     for frame, expected in zip(on(FIRST, run, spread=spread), on("cpu", run), strict=True):
         require_equal(frame, expected)

@@ -145,53 +145,52 @@ def test_curves_relocation_and_rankings_of_a_file(_data: str) -> None:
     assert curve.summary.n == 10 and curve.curve.shape == (100,)
     assert curve.center_of_mass.n == 10 and len(curve.to_frame()) == 100
     moved = poslens.cause("BM25", _data)
-    assert moved.last_minus_first.value == pytest.approx(0, abs=1e-6), (
+    effects = moved.to_frame().set_index("intervention")
+    assert effects["last_minus_first"]["relocation"] == pytest.approx(0, abs=1e-6), (
         "word statistics cannot see order"
     )
+    assert len(moved.to_frame("curve")) == 200, "two interventions"
     ranked = poslens.rank("BM25", _data)
     psi, bins = (ranked.to_frame(table).iloc[:20] for table in ("psi", "bins"))
     assert len(ranked.to_frame("queries")) == 10 and len(bins) == 20
     assert "nDCG@10" in repr(ranked) and "<table" in ranked._repr_html_()
     assert bins["nDCG@10"].isna().sum() == psi["empty bins"][0]
     assert psi["PSI"][0] == pytest.approx(1 - bins["nDCG@10"].min() / bins["nDCG@10"].max())
-    found = {result: result.figure() for result in (curve, moved)}
-    for result, figure in found.items():
+    means = moved.to_frame("curve")["mean"][:100]
+    for figure, expected in ((curve.figure(), curve.curve), (moved.figure(), means)):
         shown = next(line.y for line in figure.data if line.mode and len(line.y) == 100)
-        np.testing.assert_allclose(shown, result.curve, atol=1e-5)
+        np.testing.assert_allclose(shown, expected, atol=1e-5)
     assert repr(curve).startswith(
         "<Curve of BM25 by terms over grey.jsonl: 10 pairs of 10 documents"
     )
-    assert repr(moved).startswith("<Curve of BM25 by relocation over grey.jsonl: ")
+    assert repr(moved).startswith("<Cause: BM25: the score does not change when the evidence")
     card = poslens.passport("BM25", _data)
     assert "relocation" in set(card.to_frame()["part"])
     assert card.figure().data and repr(card).startswith("<Passport of BM25: ")
     with pytest.raises(poslens.UserError, match="no figure of 'nope': it has"):
         card.figure("nope")
-    with pytest.raises(AttributeError, match="it has last_minus_first, lost"):
-        _ = moved.psi
+    with pytest.raises(AttributeError, match="it has primacy_recency_index, center_of_mass"):
+        _ = curve.psi
 
 
 def test_several_models_give_the_results_of_each_by_name(_data: str, tmp_path: Path) -> None:
     names = ["MiniLM", "BM25"]
-    calls_of_one = {
-        "curve": lambda model: poslens.curve(model, _data, method="occlusion", level="sentence"),
-        "relocation": lambda model: poslens.cause(model, _data),
-        "ablation": lambda model: poslens.cause(model, _data, intervention="ablation", by="mask"),
-    }
-    for name, call in calls_of_one.items():
-        several, alone = call(names), {model: call(model) for model in names}
-        assert list(several) == names
-        for model in names:
-            np.testing.assert_array_equal(several[model].curve, alone[model].curve)
-        rows = pd.concat([alone[model].to_frame() for model in names], ignore_index=True)
-        pd.testing.assert_frame_equal(several.to_frame().reset_index(drop=True), rows)
-        shown = {trace.name for trace in several.figure().data}
-        assert shown >= set(names), name
-        several.save(tmp_path / f"{name}.csv")
-        entries = json.loads((tmp_path / f"{name}.provenance.json").read_bytes())
-        assert [entry["model"] for entry in entries] == names
+
+    def curves(model):  # type: ignore[no-untyped-def]
+        return poslens.curve(model, _data, method="occlusion", level="sentence")
+
+    several, alone = curves(names), {model: curves(model) for model in names}
+    assert list(several) == names
+    for model in names:
+        np.testing.assert_array_equal(several[model].curve, alone[model].curve)
+    rows = pd.concat([alone[model].to_frame() for model in names], ignore_index=True)
+    pd.testing.assert_frame_equal(several.to_frame().reset_index(drop=True), rows)
+    assert {trace.name for trace in several.figure().data} >= set(names)
+    several.save(tmp_path / "curves.csv")
+    entries = json.loads((tmp_path / "curves.provenance.json").read_bytes())
+    assert [entry["model"] for entry in entries] == names
     with pytest.raises(KeyError):
-        _ = poslens.cause(names, _data)["MiniLM-recency"]
+        _ = several["MiniLM-recency"]
     ranked = poslens.rank(names, _data)
     rows = pd.concat([poslens.rank(name, _data).to_frame() for name in names], ignore_index=True)
     pd.testing.assert_frame_equal(ranked.to_frame(), rows)
@@ -206,9 +205,9 @@ def test_several_models_give_the_results_of_each_by_name(_data: str, tmp_path: P
 
 
 def test_parts_are_compared_with_the_whole_text(_data: str) -> None:
-    thirds = poslens.cause("MiniLM", _data, intervention="thirds", pairs=0)
-    assert thirds.summary.n == 10 and thirds.curve.shape == (100,)
-    assert set(thirds.numbers) == {"last_minus_first"}
+    thirds = poslens.segments("MiniLM", _data, parts="thirds")
+    (row,) = thirds.to_frame().to_dict("records")
+    assert row["n"] == 10 and len(thirds.to_frame("curve")) == 100
     assert thirds.figure().layout.yaxis.title.text == "Cosine with the whole text's vector"
 
 
@@ -302,7 +301,8 @@ def test_an_object_with_encode_is_a_model(_data: str) -> None:
     curve = poslens.curve(own, _data, method="occlusion", level="sentence")
     assert curve.summary.n == 10 and curve.curve.shape == (100,)
     moved = poslens.cause(own, _data)
-    assert moved.last_minus_first.value == pytest.approx(0, abs=1e-6), "counts cannot see order"
+    relocation = moved.to_frame().set_index("intervention").loc["relocation"]
+    assert relocation["last_minus_first"] == pytest.approx(0, abs=1e-6), "counts cannot see order"
     assert poslens.rank(own, _data).to_frame()["model"].tolist() == [name]
     assert name in repr(poslens.passport(own, _data))
     with pytest.raises(
@@ -330,12 +330,15 @@ def test_an_object_with_encode_is_a_model(_data: str) -> None:
         (lambda: poslens.curve("BM25", pairs=-1), "not -1"),
         (lambda: poslens.curve([]), "No model is given"),
         (
-            lambda: poslens.cause("BM25", intervention="x"),
-            "no intervention 'x': choose from reloc",
+            lambda: poslens.cause("BM25", interventions=["x"]),
+            "Interventions can't be 'x': choose from reloc",
         ),
-        (lambda: poslens.cause("BM25", by="mask"), "choose ablation"),
-        (lambda: poslens.cause("BM25", intervention="ablation", by="x"), "delete"),  # type: ignore[call-overload]
-        (lambda: poslens.cause("BM25", intervention="thirds"), "BM25"),
+        (
+            lambda: poslens.cause("BM25", interventions=["relocation"], by="mask"),
+            "choose ablation",
+        ),
+        (lambda: poslens.cause("BM25", by="x"), "delete"),
+        (lambda: poslens.segments("BM25"), "BM25"),
         (lambda: poslens.rank("BM25").to_frame("x"), "no table 'x': choose from measures"),
         (lambda: poslens.rank("BM25").to_frame("groups"), "no groups of queries"),
         (lambda: poslens.rank("BM25", "nope"), "nope"),

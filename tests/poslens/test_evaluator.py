@@ -77,9 +77,12 @@ def test_the_measures_are_those_of_the_studies(
     by_position = positions.to_frame("positions")["ndcg_at_10"]
     assert measures[WORST] == pytest.approx(by_position.min())
     assert by_position.min() < by_position.max()  # or there is nothing to tell apart
-    difference = poslens.cause(folder, corpus, pairs=0).last_minus_first
-    assert measures["relocation_difference"] == pytest.approx(difference.value, abs=1e-6)
-    assert measures["relocation_difference_low"] == pytest.approx(difference.low, abs=1e-5)
+    moved = poslens.cause(folder, corpus, interventions=["relocation"], pairs=0)
+    (effect,) = moved.to_frame().to_dict("records")
+    assert measures["relocation_difference"] == pytest.approx(effect["last_minus_first"], abs=1e-6)
+    assert measures["relocation_difference_low"] == pytest.approx(
+        effect["last_minus_first_low"], abs=1e-5
+    )
     (audit,) = poslens.audit(folder, corpus).to_frame("summary").to_dict("records")
     for end in ("", "_low", "_high"):
         assert measures[f"unretrieved_sentences{end}"] == pytest.approx(audit[f"unretrieved{end}"])

@@ -1,102 +1,223 @@
-"""Effect of inserting or removing text on documents' vectors, averaged over a data set."""
+"""The study `edits`: the effect of inserting or removing text on documents' vectors."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
-import pandas as pd
 
 from poslens.attribution.curves.bootstrap import Estimate, estimate
-from poslens.attribution.curves.curve_summary import nothing_stored
-from poslens.attribution.interventions.segments import POSITIONS, SHARES, EditCurves, EditPosition
-from poslens.attribution.retrievers.specs import RetrieverSpec
-from poslens.attribution.types import Method, Provenance, TextPair
+from poslens.attribution.datasets import DataSet
+from poslens.attribution.evaluation.comparison import (
+    SCORE_MARGIN,
+    Comparison,
+    compared,
+    p_in_words,
+)
+from poslens.attribution.interventions.segments import (
+    EDITS,
+    POSITIONS,
+    SHARES,
+    EditCurves,
+    EditPosition,
+    edits_method,
+)
+from poslens.attribution.types import Provenance
 from poslens.cache.columns import columns_of
-from poslens.compute import provenance
+from poslens.cache.lru_cache import LRUCache
 from poslens.compute.compute import Compute
-from poslens.compute.provenance import ModelIdentity
-from poslens.studies.cause import service as interventions
+from poslens.compute.provenance import ModelIdentity, of_documents
+from poslens.paired import ItemMeasure
+from poslens.parameters import Choice, Parameters, Settings
+from poslens.rows import Table, column
+from poslens.studies.cause import service
+from poslens.studies.cause.figures import edit_means
+from poslens.studies.cause.over_items import (
+    DOCUMENTS,
+    CauseItems,
+    CauseSubject,
+    OverItems,
+    documents_for,
+)
+from poslens.study import Figure, register
 
 
-@dataclass(frozen=True, slots=True)
-class MeanEdits:
+@dataclass(frozen=True)
+class EditSummary:
     """Cosines to the vector of the unchanged text, averaged over documents. `means` has, for each
-    position of the edit, one estimate for each of `shares` (of the text)."""
+    position of the edit, one estimate for each of `shares` (of the text). `measure` has each
+    document's mean cosine with the edit at the end minus that with it at the beginning, and `test`
+    compares their mean with 0."""
 
     model: ModelIdentity
-    method: Method
-    dataset: str
+    asked: CauseSubject
     shares: tuple[float, ...]
     means: Mapping[EditPosition, tuple[Estimate, ...]]
     n: int
     n_failed: int
     n_shortened: int
     notes: tuple[str, ...]
-    selection: str
+    measure: ItemMeasure
+    test: Comparison | None
 
-    def provenance(self) -> Provenance:
-        """Everything needed to reproduce these means."""
-        return provenance.of_documents(
-            self.model, self.method, self.dataset, self.n, self.n_shortened, self.selection
+
+@dataclass(frozen=True)
+class EditRow:
+    """The mean cosine after one edit."""
+
+    model: str = column("Name of the model.")
+    edit: str = column("insertion or removal.")
+    position: str = column("Position of the edit: beginning, middle or end.")
+    share: float = column("Text inserted or removed, relative to the text's length.", form=".2f")
+    n: int = column("Number of documents.", title="documents")
+    failed: int = column("Number of failed documents, which are excluded.")
+    shortened: int = column("Documents that were first shortened to the context limit.")
+    cosine: Estimate = column("Mean cosine with the unchanged text's vector.", form=".4f")
+
+
+def _rows(summary: EditSummary) -> Iterator[EditRow]:
+    for position, values in summary.means.items():
+        for share, value in zip(summary.shares, values, strict=True):
+            yield EditRow(
+                summary.model.spec.name,
+                summary.asked.method.name,
+                position,
+                share,
+                summary.n,
+                summary.n_failed,
+                summary.n_shortened,
+                value,
+            )
+
+
+class EditsStudy(OverItems[EditSummary]):
+    """Inserts neutral text into each document, or removes a part of it."""
+
+    name = "edits"
+    title = "Edits"
+    question = "Does a document's vector change more if its beginning is edited than its end?"
+    unit = "document"
+    reads = (
+        "Insertion: cosine between the text's vectors before and after inserting neutral text; a "
+        "text that would exceed the context limit is shortened first. Removal: the same after "
+        "removing a part. Only dense models have a vector per text; no queries are needed."
+    )
+    limits = (
+        "End minus beginning: a document's mean cosine over all amounts with the edit at the end "
+        "minus that with it at the beginning; positive means that the beginning weighs more. "
+        f"Equivalent means within {SCORE_MARGIN:g}. Removal also removes content: what differs may "
+        "be how much texts say at their beginnings. Brackets are 95% bootstrap intervals over "
+        "documents."
+    )
+    parameters = Parameters(
+        edit=Choice(
+            title="Edit",
+            default=EDITS[0],
+            options=EDITS,
+            help="insertion of neutral text, or removal of a part.",
+        ),
+        documents=DOCUMENTS,
+    )
+    tables: ClassVar = {"cosines": Table(EditRow, _rows, on_page=False)}
+    figures = (
+        Figure(
+            "Cosine with the unchanged text's vector",
+            lambda summaries, style, origin: edit_means(summaries, style, origin),
+        ),
+    )
+
+    def corpus(self, data: DataSet, settings: Settings) -> CauseItems:
+        """The documents, as pairs without a query."""
+        return documents_for(data, settings.documents, edits_method(settings.edit))
+
+    def mean_effect(self, compute: Compute, subject: CauseSubject) -> EditSummary:
+        """The mean cosines."""
+        model = compute.identify(subject.spec)
+        stored = service.stored(compute, subject.spec, subject.method, subject.chosen.items)
+        key = (model.key, repr(subject.method), subject.chosen.dataset, stored.digest)
+        return _summaries.get(
+            key, lambda: _summary(model, subject, stored.results, len(stored.failed))
+        )
+
+    def remarks(self, summaries: Sequence[EditSummary]) -> list[str]:
+        """What text was inserted, and which documents were shortened."""
+        sentences = []
+        for summary in summaries:
+            facts = list(summary.notes)
+            if summary.n_shortened:
+                facts.append(f"{summary.n_shortened:,} documents shortened to the context limit")
+            if facts:
+                sentences.append(f"{summary.model.spec.name}: {'; '.join(facts)}.")
+        return sentences
+
+    def verdict(self, summary: EditSummary) -> str:
+        name, test = summary.model.spec.name, summary.test
+        if test is None:
+            return f"{name}: no result."
+        edit, difference = summary.asked.method.name, test.difference
+        if test.verdict not in ("higher", "lower"):
+            return (
+                f"{name}: cosine after {edit} at the end minus at the beginning "
+                f"{difference.text('+.4f')}. {test.sentence}"
+            )
+        more, size = (
+            ("beginning", difference) if test.verdict == "higher" else ("end", difference.times(-1))
+        )
+        return (
+            f"{name}: {edit} at the {more} changes the vector more than at the other end: the "
+            f"cosine is lower by {size.text('.4f')} ({p_in_words(test)})."
+        )
+
+    def provenance(self, summary: EditSummary) -> Provenance:
+        asked = summary.asked
+        return of_documents(
+            summary.model,
+            asked.method,
+            asked.chosen.dataset,
+            summary.n,
+            summary.n_shortened,
+            asked.chosen.selection,
         )
 
 
-def mean_edits(
-    compute: Compute,
-    spec: RetrieverSpec,
-    method: Method,
-    documents: Sequence[TextPair],
-    dataset: str,
-    selection: str = "",
-) -> MeanEdits:
-    """The average of the stored results of insertion or removal on `documents`; computes no
-    intervention.
+_summaries: LRUCache[EditSummary] = LRUCache(32)
 
-    Raises:
-        UserError: no results of these documents are stored.
-    """
-    stored = interventions.stored(compute, spec, method, documents)
-    curves: list[EditCurves] = list(stored.results.values())
-    if not curves:
-        raise nothing_stored(spec.name, dataset)
+
+def _summary(
+    model: ModelIdentity, subject: CauseSubject, results: Mapping[str, EditCurves], n_failed: int
+) -> EditSummary:
+    curves = list(results.values())
     cosines = np.array([edits.cosines for edits in curves], dtype=np.float64)
-    groups = columns_of(documents).documents_of(list(stored.results))
+    groups: Sequence[Hashable] = columns_of(subject.chosen.items).documents_of(list(results))
 
     def means(position: int) -> tuple[Estimate, ...]:
         estimates = (estimate(cosines[:, position, [k]], groups) for k in range(cosines.shape[2]))
         return tuple(value for value in estimates if value is not None)
 
-    return MeanEdits(
-        compute.identify(spec),
-        method,
-        dataset,
+    beginning, end = (cosines[:, POSITIONS.index(at)].mean(axis=1) for at in ("beginning", "end"))
+    differences = (end - beginning)[:, None]
+    measure = ItemMeasure(
+        f"cosine after {subject.method.name}, at the end minus at the beginning",
+        "documents",
+        SCORE_MARGIN,
+        dict(zip(results, differences, strict=True)),
+        dict(zip(results, groups, strict=True)),
+    )
+    return EditSummary(
+        model,
+        subject,
         SHARES[curves[0].by],
         {position: means(row) for row, position in enumerate(POSITIONS)},
         len(curves),
-        len(stored.failed),
+        n_failed,
         sum(edits.read_share < 1 for edits in curves),
         tuple(sorted({edits.note for edits in curves if edits.note})),
-        selection,
+        measure,
+        compared(differences, groups, SCORE_MARGIN),
     )
 
 
-def edits_frame(means: Sequence[MeanEdits]) -> pd.DataFrame:
-    """A table of mean cosines with their intervals: one row per model, position and share."""
-    rows = [
-        {
-            "model": edits.model.spec.name,
-            "edit": edits.method.name,
-            "position": position,
-            "share": share,
-            "cosine": value.value,
-            "ci_low": value.low,
-            "ci_high": value.high,
-            "documents": value.n_resampled,
-        }
-        for edits in means
-        for position, values in edits.means.items()
-        for share, value in zip(edits.shares, values, strict=True)
-    ]
-    return pd.DataFrame(rows)
+EDIT_STUDY = EditsStudy()
+register(EDIT_STUDY)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import plotly.graph_objects as go
@@ -34,8 +35,10 @@ from poslens.figures.figure_base import (
     with_legend,
 )
 from poslens.figures.palettes import Style
-from poslens.studies.cause.edits import MeanEdits
 from poslens.studies.cause.service import DataSetCause
+
+if TYPE_CHECKING:
+    from poslens.studies.cause.edits import EditSummary
 
 DASHES = ("solid", "dash", "dot")
 """Line styles of edits at the beginning, in the middle and at the end."""
@@ -239,11 +242,12 @@ def causal_curves(causes: Sequence[DataSetCause], style: Style) -> go.Figure:
     return mean_curves(curves, style, y_title=quantity, provenance=provenance)
 
 
-def edit_means(edits: Sequence[MeanEdits], style: Style) -> go.Figure:
+def edit_means(
+    edits: Sequence[EditSummary], style: Style, provenance: Provenances = ()
+) -> go.Figure:
     """Cosine to the unchanged text by the share of text inserted or removed, with a color for each
     model, a line style for each position, and 95% intervals if there are enough documents."""
-    title = {"insertion": "Inserted", "removal": "Removed"}[edits[0].method.name]
-    provenance = [means.provenance() for means in edits]
+    title = {"insertion": "Inserted", "removal": "Removed"}[edits[0].asked.method.name]
     figure = canvas(
         "edit_means", style, f"{title} (% of the text)", "Cosine to the unchanged text", provenance
     )

@@ -3,7 +3,7 @@ attribution methods."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,22 +12,14 @@ import numpy as np
 
 from poslens.attribution.curves.bootstrap import SEED, Estimate, estimate
 from poslens.attribution.curves.curve_summary import CurveSummary, summarize
-from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
-from poslens.attribution.interventions.ablation import Ablation, Replacement, ablation_method
+from poslens.attribution.interventions.ablation import Ablation
 from poslens.attribution.interventions.agreement import Agreement, agreement, relocation_curve
 from poslens.attribution.interventions.relocation import (
     Relocation,
-    relocation_method,
-    require_movable,
 )
 from poslens.attribution.interventions.segments import (
-    CUTS,
-    EDITS,
     SegmentCurve,
-    documents_of,
-    edits_method,
-    segments_method,
 )
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import N_BINS, Array, Method, Provenance, TextPair
@@ -135,52 +127,6 @@ _answers: LRUCache[Any] = LRUCache(64)
 
 
 # -- data sets -------------------------------------------------------------------------------------
-
-
-def methods(by: Replacement = "delete") -> dict[str, Method]:
-    """The interventions over a data set, by name. `by` is how ablation removes parts.
-
-    Raises:
-        UserError: parts cannot be removed in this way.
-    """
-    return {
-        "relocation": relocation_method(),
-        "ablation": ablation_method(by),
-        **{cut: segments_method(cut) for cut in CUTS},
-        **{edit: edits_method(edit) for edit in EDITS},
-    }
-
-
-def named(name: str, by: Replacement = "delete", without: Collection[str] = ()) -> Method:
-    """The intervention of this name, unless it is among `without`. `by` is how ablation removes
-    parts.
-
-    Raises:
-        UserError: there is none, or another than ablation is given `by`.
-    """
-    if by != "delete" and name != "ablation":
-        raise UserError("`by` applies only to ablation: remove it, or choose ablation.")
-    offered = {key: method for key, method in methods(by).items() if key not in without}
-    if name not in offered:
-        raise UserError(f"There is no intervention {name!r:.40}: choose from {', '.join(offered)}.")
-    return offered[name]
-
-
-def is_of_pairs(method: Method) -> bool:
-    """Whether the intervention needs queries; others are of documents alone."""
-    return method.name in ("relocation", "ablation")
-
-
-def usable(method: Method, data: DataSet) -> tuple[Sequence[TextPair], str]:
-    """The pairs, or documents, to which an intervention can be applied, and a sentence on those
-    that are left out; empty if there are none.
-
-    Raises:
-        UserError: it can be applied to none.
-    """
-    if method.name == "relocation":
-        return require_movable(data.pairs, data.name)
-    return (data.pairs if is_of_pairs(method) else documents_of(data.pairs)), ""
 
 
 def job(

@@ -41,11 +41,24 @@ ARGUMENTS = {
     "compare": "--model bert --model BM25 --method occlusion --dataset pairs --pair ice",
     "precompute": "--model bert --dataset pairs",
     "failures": "--model bert --dataset failing",
-    "cause --intervention relocation or ablation": "--model BM25 --dataset pairs --against terms",
-    "cause --intervention segments, shuffled or thirds": "--model bert --dataset pairs "
-    "--intervention thirds",
-    "cause --intervention insertion or removal": "--model bert --dataset pairs "
-    "--intervention removal",
+    **{
+        f"cause --table {name}": f"--model BM25 --model bert --dataset pairs --table {name}"
+        for name in ("effects", "curve", "differences")
+    },
+    "agreement --table agreement": "--model BM25 --dataset pairs --method terms",
+    **{
+        f"segments --table {name}": f"--model bert --model bert@mean --dataset pairs --table {name}"
+        for name in ("segments", "curve", "differences")
+    },
+    **{
+        f"edits --table {name}": "--model bert --model bert@mean --dataset pairs --edit removal "
+        f"--table {name}"
+        for name in ("cosines", "differences")
+    },
+    **{
+        f"faithfulness --table {name}": f"--model BM25 --dataset pairs --table {name}"
+        for name in ("methods", "differences")
+    },
     **{
         f"bias --table {name}": f"--model BM25 --model bert --dataset pairs --table {name}"
         for name in ("tests", "pairs", "differences")
@@ -137,7 +150,8 @@ ARGUMENTS = {
 """What is asked of each answer: names of files are in the folder of `home`."""
 
 MORE = [
-    ("cause --intervention relocation or ablation", "--model bert --dataset pairs --pairs 2"),
+    ("cause --table effects", "--model bert --dataset pairs --pairs 2 --intervention ablation"),
+    ("segments --table segments", "--model bert --dataset pairs --parts thirds"),
     ("debias --table points", "--model bert --corpus pairs --steps 0 --strengths 0.5 --blocks 8"),
 ]
 """Other ways to ask for the same."""

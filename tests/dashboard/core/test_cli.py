@@ -235,7 +235,7 @@ def test_a_model_is_alike_to_itself() -> None:
         (["run", "--model", "a=x"], "x is not a folder"),
         (["datasets", "--data", "a=x", "--data", "a=y"], "--data uses the name a twice"),
         (["run", "--run", "a=x", "--run", "a=y"], "--run uses the name a twice"),
-        (["cause", "--by", "mask"], "choose ablation"),
+        (["cause", "--intervention", "relocation", "--by", "mask"], "choose ablation"),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_2(arguments: list[str], words: str) -> None:

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+import poslens
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
 from poslens.attribution.interventions.ablation import ablation_method
@@ -34,10 +35,12 @@ from poslens.studies.cause.figures import (
     relocation_scores,
 )
 from poslens.studies.curves import null_controls
+from tests.support.nouns import NOUNS
 from tests.support.pages import open_page
 
 MOVE, CUT, OCCLUSION = relocation_method(), ablation_method("mask"), make_method("occlusion")
 STYLE = Style()
+SIDES = ("primacy", "recency")
 
 
 @pytest.fixture(scope="module")
@@ -75,17 +78,6 @@ def test_a_data_set_is_computed_kept_and_averaged(compute: Compute, bm25, sample
     assert agreed.n == len(pairs) and agreed.each is not None and agreed.each.value > 0.8
     blind = interventions.agreement_of(compute, bm25, OCCLUSION, MOVE, pairs)
     assert blind.each is None and blind.means is None
-    frame = intervention_tables.agreement_frame([("ablation", agreed), ("relocation", blind)])
-    assert frame["mean curves"].tolist()[1] == "" and len(frame) == 2
-    documents = len({pair.document for pair in pairs})
-    table = intervention_tables.cause_frame([found])
-    assert table["pairs"].tolist() == [len(pairs)]
-    assert table["documents"].tolist() == [documents]
-    exported = intervention_tables.causal_curve_frame([found])
-    assert (
-        exported["last_minus_first"].tolist() == [0.0] * 100
-        and exported["lost_past_the_limit"].isna().all()
-    )
 
 
 def test_pairs_of_one_document_do_not_narrow_lean_and_loss() -> None:
@@ -244,36 +236,74 @@ def test_curve_parts_and_places_stand_on_one_axis_where_tokens_run_apart_from_ch
     assert np.abs(by_tokens - middles).max() > 0.2, "by tokens they would stand elsewhere"
 
 
-def test_the_command(sample: DataSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = CliRunner().invoke(
-        app,
-        [
-            "cause",
-            "--model",
-            "BM25",
-            "--pairs",
-            "2",
-            "--intervention",
-            "ablation",
-            "--by",
-            "mask",
-            "--against",
-            "terms",
-        ],
-    )
+def rows_of(*arguments: str) -> tuple[list[dict[str, object]], str]:
+    """The rows that a command prints, and what it says on stderr."""
+    run = CliRunner().invoke(app, list(arguments))
     assert run.exit_code == 0, run.output
-    found = json.loads(run.stdout)
-    assert found["n"] == 2 and len(found["curve"]) == 100 and found["documents"] <= 2
-    assert found["last_minus_first"]["low"] is None, "too few documents for an interval"
-    assert found["agreement"][0]["n"] == 2
-    assert found["provenance"]["selection"] == "2 pairs, spread evenly over the data set"
-    table = CliRunner().invoke(app, ["cause", "--model", "BM25", "--pairs", "2", "--format", "csv"])
+    return json.loads(run.stdout)["rows"], run.stderr
+
+
+def test_the_commands(sample: DataSet) -> None:
+    asked = ["--model", "BM25", "--pairs", "2"]
+    ablation = [*asked, "--intervention", "ablation", "--by", "mask"]
+    (row,), stderr = rows_of("cause", *ablation)
+    assert row["n"] == 2 and row["documents"] <= 2 and row["intervention"] == "ablation"
+    assert row["last_minus_first_low"] is None, "too few documents for an interval"
+    assert "left out" not in stderr, "parts can be taken out of any text"
+    (agreed,), _ = rows_of("agreement", *ablation, "--method", "terms")
+    assert (agreed["method"], agreed["intervention"], agreed["n"]) == ("terms", "ablation", 2)
+    rows, stderr = rows_of("cause", *asked)
+    assert [row["intervention"] for row in rows] == ["relocation", "ablation"]
+    assert rows[0]["last_minus_first"] == 0 and rows[0]["lost"] is None, "BM25 cannot see order"
+    assert "8 of 304 pairs with evidence cannot be used: PosLens" in stderr
+    table = CliRunner().invoke(app, ["cause", *asked, "--table", "curve", "--format", "csv"])
     assert table.exit_code == 0 and "Provenance: poslens" in table.stderr
-    assert len(pd.read_csv(io.StringIO(table.stdout))) == 100
-    assert "8 of 304 pairs with evidence cannot be used: PosLens" in table.stderr
-    assert "left out" not in run.stderr, "parts can be taken out of any text"
+    assert len(pd.read_csv(io.StringIO(table.stdout))) == 200
     wrong = CliRunner().invoke(app, ["cause", "--intervention", "teleport"])
     assert wrong.exit_code == 2 and "choose from relocation, ablation" in wrong.stderr
+
+
+@pytest.mark.usefixtures("own_service")
+def test_a_part_near_the_beginning_is_more_like_the_whole_for_a_primacy_model(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On the results that come with the sample."""
+    monkeypatch.setenv("POSLENS_SHIPPED", "yes")
+    found = poslens.segments(["MiniLM-primacy", "MiniLM-recency"])
+    rows = found.to_frame().set_index(["model", "order"])
+    assert list(rows.index.unique("order")) == ["original", "random"]
+    shuffled = rows["last_minus_first_verdict"].xs("random", level="order")
+    assert shuffled.to_dict() == {"MiniLM-primacy": "lower", "MiniLM-recency": "higher"}
+    (curves,) = {len(found.to_frame("curve")) // 100}
+    assert curves == 4 and len(found.to_frame("differences")) == 2, "one for each order"
+
+
+@pytest.mark.usefixtures("own_service")
+def test_edits_at_the_side_that_a_model_favors_change_the_vector_more(tmp_path: Path) -> None:
+    path = tmp_path / "texts.jsonl"
+    path.write_text(
+        "".join(
+            json.dumps(
+                {
+                    "query": "tide",
+                    "document": f"In house {n} people like {noun} and the sea. The tide turns "
+                    f"twice a day in summer. Nobody there ever saw more {noun} than ice.",
+                }
+            )
+            + "\n"
+            for n, noun in enumerate(NOUNS[:12])
+        )
+    )
+    found = poslens.edits([f"MiniLM-{side}" for side in SIDES], str(path), documents=0)
+    primacy, recency = found.summaries
+    assert primacy.n == 12 and primacy.test.verdict == "higher"
+    assert recency.test.verdict == "lower"
+    assert "insertion at the beginning changes the vector more" in found.verdicts[0]
+    rows = found.to_frame().query("model == 'MiniLM-primacy'").set_index(["position", "share"])
+    gap = rows["cosine"].xs("end") - rows["cosine"].xs("beginning")
+    assert primacy.test.difference.value == pytest.approx(gap.mean(), abs=1e-6)
+    names = {line.name for line in found.figure().data}
+    assert {f"MiniLM-{side}, {end}" for side in SIDES for end in ("beginning", "end")} <= names
 
 
 @pytest.mark.usefixtures("own_service")

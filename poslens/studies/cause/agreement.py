@@ -1,0 +1,239 @@
+"""The study `agreement`: the rank correlation of a method's curves with measured effects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import ClassVar
+
+import plotly.graph_objects as go
+
+from poslens.attribution.curves.bootstrap import Estimate
+from poslens.attribution.datasets import DataSet
+from poslens.attribution.errors import UserError
+from poslens.attribution.interventions.agreement import N_GRID, Agreement
+from poslens.attribution.methods import METHODS
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import Method, Provenance
+from poslens.compute.compute import Compute, run_key
+from poslens.compute.coverage import Report
+from poslens.compute.provenance import ModelIdentity, of_model
+from poslens.compute.runs import Job, in_turn
+from poslens.figures.captions import Provenances
+from poslens.figures.palettes import Style
+from poslens.parameters import Parameters, Settings
+from poslens.rows import Table, column
+from poslens.studies.cause import service
+from poslens.studies.cause.over_items import CauseItems, scope_of
+from poslens.studies.cause.study import CAUSE
+from poslens.studies.faithfulness.figures import gains
+from poslens.studies.method_choice import METHOD_CHOICE, methods_for
+from poslens.study import Figure, Study, register
+
+
+@dataclass(frozen=True)
+class MethodAndItems:
+    """One method on one model, and the interventions that it is compared with."""
+
+    spec: RetrieverSpec
+    method: Method
+    chosen: CauseItems
+
+
+@dataclass(frozen=True)
+class AgreementSummary:
+    """A method's agreement with each intervention."""
+
+    model: ModelIdentity
+    asked: MethodAndItems
+    agreements: dict[Method, Agreement]
+
+
+@dataclass(frozen=True)
+class MethodAgreementRow:
+    """The agreement of a method with one intervention."""
+
+    model: str = column("Name of the model.")
+    method: str = column("Name of the method.", shown=False)
+    method_title: str = column("Title of the method.", title="method", in_files=False)
+    intervention: str = column("relocation or ablation.")
+    n: int = column("Number of compared pairs.")
+    documents: int = column("Number of distinct documents, which intervals resample.")
+    left_out: int = column("Number of pairs that could not be compared.", title="left out")
+    of_the_means: Estimate | None = column(
+        "Spearman's correlation of the mean curves, -1 to 1.", title="mean curves", form="+.3f"
+    )
+    mean_over_pairs: Estimate | None = column(
+        "Mean over pairs of Spearman's correlation of their curves, -1 to 1.",
+        title="mean over pairs",
+        form="+.3f",
+    )
+
+
+def _rows(summary: AgreementSummary) -> Iterator[MethodAgreementRow]:
+    name = summary.asked.method.name
+    for intervention, agreement in summary.agreements.items():
+        yield MethodAgreementRow(
+            agreement.model,
+            name,
+            METHODS[name].title,
+            intervention.name,
+            agreement.n,
+            agreement.n_documents,
+            agreement.n_left_out,
+            agreement.means,
+            agreement.each,
+        )
+
+
+def _correlations(
+    summaries: Sequence[AgreementSummary], style: Style, provenance: Provenances
+) -> go.Figure:
+    """The rank correlation of each method's mean curve with each intervention's."""
+    rows = [
+        (f"{summary.model.spec.name} {METHODS[summary.asked.method.name].title}, {each.name}", mean)
+        for summary in summaries
+        for each, agreement in summary.agreements.items()
+        if (mean := agreement.means) is not None
+    ]
+    if not rows:
+        raise UserError("No mean curve has a rank correlation: a curve is constant.")
+    return gains(rows, "Rank correlation", style, provenance)
+
+
+class AgreementStudy(Study[CauseItems, MethodAndItems, AgreementSummary]):
+    """Correlates each method's curves with the effects of relocation and ablation."""
+
+    name = "agreement"
+    title = "Agreement with interventions"
+    question = "Does a method's curve agree with the measured effects of position?"
+    unit = "result"
+    reads = (
+        "How well does a method's curve over positions correlate with the change in the score when "
+        "the evidence is moved (relocation) or parts are deleted (ablation)?"
+    )
+    limits = (
+        "Spearman correlation with 95% bootstrap intervals over documents. Mean curves: between "
+        f"the method's mean curve and the mean causal curve, at {N_GRID} positions. Mean over "
+        "pairs: between each pair's own curves, where the positions of relevant words outweigh any "
+        "bias. Relocation uses only positions at which the model reads all of the evidence; pairs "
+        "with fewer than two such positions are left out."
+    )
+    parameters = Parameters(methods=METHOD_CHOICE, **CAUSE.parameters)
+    tables: ClassVar = {"agreement": Table(MethodAgreementRow, _rows)}
+    figures = (Figure("Rank correlation of mean curves", _correlations),)
+    retries = False
+
+    def corpus(self, data: DataSet, settings: Settings) -> CauseItems:
+        """The pairs, as in `cause`."""
+        return CAUSE.corpus(data, settings)
+
+    def narrowed(
+        self,
+        compute: Compute,
+        specs: Sequence[RetrieverSpec],
+        corpus: CauseItems,
+        settings: Settings,
+        report: Report = lambda done, total: None,
+    ) -> CauseItems:
+        """As in `cause`."""
+        return CAUSE.narrowed(compute, specs, corpus, settings, report)
+
+    def notes(self, data: DataSet, corpus: CauseItems) -> list[str]:
+        return CAUSE.notes(data, corpus)
+
+    def subjects(
+        self, compute: Compute, spec: RetrieverSpec, corpus: CauseItems, settings: Settings
+    ) -> list[MethodAndItems]:
+        """One subject for each method."""
+        methods = methods_for(compute, spec, settings.methods)
+        return [MethodAndItems(spec, method, corpus) for method in methods]
+
+    def job(self, compute: Compute, subject: MethodAndItems) -> Job:
+        """A job that applies the interventions and attributes the pairs; progress counts the
+        results of both."""
+        model, spec, chosen = compute.identify(subject.spec), subject.spec, subject.chosen
+        compute.require_fit(model, subject.method)
+        scope = scope_of(chosen)
+        parts = (
+            *(
+                service.job(compute, spec, each, chosen.items, scope)
+                for each in chosen.interventions
+            ),
+            compute.attribution_job(spec, subject.method, chosen.items, scope),
+        )
+
+        def missing() -> list[tuple[str, Job]]:
+            return [(part.label, part) for part in parts if part.n_done() < part.total]
+
+        return compute.job(
+            run_key(model, subject.method, f"agreement, {scope}"),
+            f"{spec.name}, {subject.method.name}",
+            sum(part.total for part in parts),
+            in_turn(missing),
+            parts=parts,
+            n_done=lambda: sum(part.n_done() for part in parts),
+            can_start=not model.stored_only,
+            doing="agreement",
+        )
+
+    def summarize(
+        self, compute: Compute, subject: MethodAndItems, earlier: Sequence[AgreementSummary] = ()
+    ) -> AgreementSummary | None:
+        """The agreement with each intervention; None while a result is missing.
+
+        Raises:
+            UserError: no pair has both curves.
+        """
+        job = self.job(compute, subject)
+        if job.n_done() < job.total:
+            return None
+        agreements = {
+            each: _agreement(compute, subject, each) for each in subject.chosen.interventions
+        }
+        return AgreementSummary(compute.identify(subject.spec), subject, agreements)
+
+    def so_far(
+        self, compute: Compute, subject: MethodAndItems, earlier: Sequence[AgreementSummary] = ()
+    ) -> AgreementSummary | None:
+        """The agreement over the pairs that have both curves."""
+        agreements = {}
+        for intervention in subject.chosen.interventions:
+            with suppress(UserError):  # no pair has both
+                agreements[intervention] = _agreement(compute, subject, intervention)
+        model = compute.identify(subject.spec)
+        return AgreementSummary(model, subject, agreements) if agreements else None
+
+    def verdict(self, summary: AgreementSummary) -> str:
+        """The correlation of the mean curves with each intervention."""
+        title = METHODS[summary.asked.method.name].title
+        means = {each.name: agreed.means for each, agreed in summary.agreements.items()}
+        parts = [
+            f"{name} {mean.text('+.2f') if mean else 'undefined'}" for name, mean in means.items()
+        ]
+        name = summary.model.spec.name
+        return f"{name}, {title}: rank correlation of mean curves with {', '.join(parts)}."
+
+    def provenance(self, summary: AgreementSummary) -> Provenance:
+        asked = summary.asked
+        first = next(iter(summary.agreements.values()))
+        causes = " and ".join(map(repr, summary.agreements))
+        return of_model(
+            summary.model,
+            f"agreement of {asked.method!r} with {causes}",
+            asked.chosen.dataset,
+            n_pairs=first.n,
+            n_documents=first.n_documents,
+            selection=asked.chosen.selection,
+            interval=first.each or first.means,
+        )
+
+
+def _agreement(compute: Compute, subject: MethodAndItems, intervention: Method) -> Agreement:
+    items = subject.chosen.items
+    return service.agreement_of(compute, subject.spec, subject.method, intervention, items)
+
+
+AGREEMENT = AgreementStudy()
+register(AGREEMENT)

@@ -1,0 +1,128 @@
+"""The study `segments`: compares the vectors of a document's parts with the vector of the whole
+document."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import plotly.graph_objects as go
+
+from poslens.attribution.datasets import DataSet
+from poslens.attribution.evaluation.comparison import (
+    SCORE_MARGIN,
+    Comparison,
+    change_in_words,
+)
+from poslens.attribution.interventions.segments import (
+    N_SEGMENTS,
+    Cut,
+    segments_method,
+)
+from poslens.figures.captions import Provenances
+from poslens.figures.curves import mean_curves
+from poslens.figures.palettes import Style
+from poslens.parameters import Choice, Parameters, Settings
+from poslens.rows import Table, column
+from poslens.studies.cause.figures import COSINE
+from poslens.studies.cause.mean_curves import (
+    NOTES,
+    POINTS,
+    CauseSummary,
+    CurveStudy,
+    basis,
+    notes_of,
+)
+from poslens.studies.cause.over_items import DOCUMENTS, CauseItems, documents_for
+from poslens.study import Figure, register
+
+
+@dataclass(frozen=True)
+class SegmentRow:
+    """The similarity of parts of a document to the whole document."""
+
+    model: str = column("Name of the model.")
+    order: str = column("Order of the segments: original or random.")
+    n: int = column("Number of documents.", title="documents")
+    truncated: int = column("Documents that the model truncates.")
+    failed: int = column("Number of failed documents, which are excluded.")
+    last_minus_first: Comparison | None = column(
+        "Mean cosine in the last third of positions minus that in the first.",
+        title="last third minus first (cosine)",
+        form="+.4f",
+    )
+    notes: str = column(NOTES)
+
+
+def _segments(summary: CauseSummary) -> list[SegmentRow]:
+    curve = summary.cause.summary.curve
+    order, counts = summary.asked.order, (curve.n, curve.n_truncated, curve.n_failed)
+    return [SegmentRow(curve.model, order, *counts, summary.test, notes_of(summary))]
+
+
+def _parts(summary: CauseSummary) -> str:
+    parts = summary.asked.method.name
+    return f"segments in {summary.asked.order} order" if parts == "segments" else parts
+
+
+def _drawn(summaries: Sequence[CauseSummary], style: Style, provenance: Provenances) -> go.Figure:
+    curves = [
+        replace(curve, model=f"{curve.model}, {_parts(each)}")
+        for each in summaries
+        for curve in [each.cause.summary.curve]
+    ]
+    return mean_curves(curves, style, y_title=COSINE, provenance=provenance)
+
+
+class SegmentsStudy(CurveStudy):
+    """Compares the vectors of a document's parts with that of the whole document."""
+
+    name = "segments"
+    title = "Segments"
+    question = "Which part of a document is its vector most similar to?"
+    reads = (
+        f"Segments: each document is split into up to {N_SEGMENTS} segments, and each segment's "
+        "own vector is compared with that of the whole text, with segments in original and in "
+        "random order. A slope in both orders is an effect of position; a slope in the original "
+        "order alone is an effect of content. Thirds: the first, middle and last third of the text "
+        "(by characters). Only dense models have a vector per text; no queries are needed."
+    )
+    limits = (
+        "Positions are relative to what the model reads; truncated text does not count. Equivalent "
+        f"means within {SCORE_MARGIN:g}. Brackets are 95% bootstrap intervals over documents."
+    )
+    parameters = Parameters(
+        parts=Choice(
+            title="Parts",
+            default="segments",
+            options=("segments", "thirds"),
+            help="segments, in original and in random order, or thirds of the text.",
+        ),
+        documents=DOCUMENTS,
+    )
+    tables: ClassVar = {"segments": Table(SegmentRow, _segments), "curve": POINTS}
+    figures = (Figure("Cosine with the whole text's vector by position", _drawn),)
+
+    def corpus(self, data: DataSet, settings: Settings) -> CauseItems:
+        """The documents, as pairs without a query."""
+        cuts: tuple[Cut, ...] = (
+            ("thirds",) if settings.parts == "thirds" else ("segments", "shuffled")
+        )
+        return documents_for(data, settings.documents, *map(segments_method, cuts))
+
+    def verdict(self, summary: CauseSummary) -> str:
+        """How the similarity to the whole text changes with the position."""
+        name, test = summary.model.spec.name, summary.test
+        parts = _parts(summary)
+        if test is None:
+            return f"{name}: {parts} have no result."
+        change = change_in_words(test.difference, ".4f")
+        return (
+            f"{name}, {parts}: the cosine with the whole text {change} from the first to the last "
+            f"third ({basis(test)})."
+        )
+
+
+SEGMENTS = SegmentsStudy()
+register(SEGMENTS)

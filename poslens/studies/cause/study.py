@@ -1,0 +1,240 @@
+"""The study `cause`: moves the evidence or removes parts of documents, and measures the change of
+the score."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import ClassVar
+
+import plotly.graph_objects as go
+
+from poslens.attribution.curves.bootstrap import Estimate
+from poslens.attribution.datasets import DataSet
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.comparison import (
+    DEVIATIONS_MARGIN,
+    Comparison,
+    change_in_words,
+)
+from poslens.attribution.interventions.ablation import REPLACEMENTS, ablation_method
+from poslens.attribution.interventions.relocation import relocation_method, require_movable
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import TextPair
+from poslens.compute import coverage
+from poslens.compute.compute import Compute
+from poslens.compute.coverage import Report
+from poslens.figures.captions import Provenances
+from poslens.figures.palettes import Style
+from poslens.parameters import Choice, Integer, Parameters, Settings, Several, Switch
+from poslens.rows import Table, column
+from poslens.studies.cause.figures import causal_curves
+from poslens.studies.cause.mean_curves import (
+    NOTES,
+    POINTS,
+    CauseSummary,
+    CurveStudy,
+    basis,
+    notes_of,
+)
+from poslens.studies.cause.over_items import CauseItems, selected
+from poslens.studies.cause.service import DEFAULT_PAIRS
+from poslens.study import Figure, register
+
+
+@dataclass(frozen=True)
+class EffectRow:
+    """The effect of one intervention on the score."""
+
+    model: str = column("Name of the model.")
+    intervention: str = column("relocation or ablation.")
+    n: int = column("Number of pairs.", title="pairs")
+    documents: int = column("Number of distinct documents, which intervals resample.")
+    truncated: int = column("Pairs whose document the model truncates.")
+    failed: int = column("Number of failed pairs, which are excluded.")
+    left_out: int = column(
+        "Pairs with fewer than two positions where the evidence is read whole.", title="left out"
+    )
+    last_minus_first: Estimate | None = column(
+        "Relocation: mean score with the evidence in the last third of positions minus that in the "
+        "first. Ablation: the same of the decrease of the score without a part.",
+        title="last third minus first (score)",
+        form="+.4f",
+    )
+    in_deviations: Comparison | None = column(
+        "The same in standard deviations of the model's scores.",
+        title="in standard deviations",
+        form="+.3f",
+    )
+    lost: Estimate | None = column(
+        "Mean score with the evidence read whole minus that with it truncated; null if it is never "
+        "truncated.",
+        title="lost past the context limit (score)",
+        form="+.4f",
+    )
+    n_lost: int = column(
+        "Pairs with positions past the context limit.", title="pairs with positions past the limit"
+    )
+    notes: str = column(NOTES)
+
+
+def _effects(summary: CauseSummary) -> list[EffectRow]:
+    cause, curve = summary.cause, summary.cause.summary.curve
+    return [
+        EffectRow(
+            curve.model,
+            curve.method.name,
+            curve.n,
+            curve.n_documents,
+            curve.n_truncated,
+            curve.n_failed,
+            cause.n_left_out,
+            cause.last_minus_first,
+            summary.test,
+            cause.lost,
+            0 if cause.lost is None else cause.lost.n,
+            notes_of(summary),
+        )
+    ]
+
+
+def _curves(
+    name: str, summaries: Sequence[CauseSummary], style: Style, provenance: Provenances
+) -> go.Figure:
+    """The mean curves of the intervention of this name.
+
+    Raises:
+        UserError: there are none.
+    """
+    causes = [each.cause for each in summaries if each.asked.method.name == name]
+    if not causes:
+        raise UserError(f"There is no result of {name} to draw.")
+    return causal_curves(causes, style)
+
+
+class CauseStudy(CurveStudy):
+    """Moves the evidence or removes parts of each document, and measures the score."""
+
+    name = "cause"
+    title = "Cause"
+    question = "Does moving the evidence change the score?"
+    reads = (
+        "Relocation: mean score with the evidence at each position, relative to each pair's mean. "
+        "Ablation: mean drop in score when the part of the document at each position is removed. "
+        "Bands are 95% intervals over documents."
+    )
+    limits = (
+        "Positions are relative to what the model reads; truncated text does not count. Relocation "
+        "uses only positions at which the model reads all of the evidence; pairs with fewer than "
+        "two such positions are left out. Lost past the context limit: mean score with the "
+        "evidence read whole minus mean score with it truncated, over pairs with both; this loss "
+        "is due to truncation, not position bias. For tests and comparisons, each model's scores "
+        "are divided by their standard deviation, because models have different scales; equivalent "
+        f"means within {DEVIATIONS_MARGIN:g}. Brackets are 95% bootstrap intervals over documents."
+    )
+    parameters = Parameters(
+        interventions=Several(
+            title="Interventions",
+            option="--intervention",
+            default=("relocation", "ablation"),
+            options=("relocation", "ablation"),
+            closed=True,
+            help="relocation of the evidence, or ablation of parts of the document; both by "
+            "default.",
+        ),
+        by=Choice(
+            title="Ablation",
+            default=REPLACEMENTS[0],
+            options=REPLACEMENTS,
+            help="How a part is removed. delete: the text after it moves up. mask: its tokens "
+            "become padding. filler: neutral text of as many tokens replaces it.",
+        ),
+        pairs=Integer(
+            title="Pairs",
+            default=DEFAULT_PAIRS,
+            low=0,
+            high=10_000_000,
+            step=5,
+            help="Number of pairs, spread evenly over the data set; 0 means all.",
+        ),
+        readable=Switch(
+            title="Exclude pairs with truncated evidence",
+            help="Exclude pairs whose evidence a model truncates, and pairs with more than "
+            f"{coverage.MAX_UNKNOWN:.0%} unknown tokens.",
+        ),
+    )
+    tables: ClassVar = {"effects": Table(EffectRow, _effects), "curve": POINTS}
+    figures = (
+        Figure("Relocation", partial(_curves, "relocation"), half=True),
+        Figure("Ablation", partial(_curves, "ablation"), half=True),
+    )
+
+    def corpus(self, data: DataSet, settings: Settings) -> CauseItems:
+        """The pairs; for relocation, those whose evidence can be moved.
+
+        Raises:
+            UserError: no evidence can be moved, or `by` has no effect.
+        """
+        if "ablation" not in settings.interventions and settings.by != REPLACEMENTS[0]:
+            raise UserError("`by` applies only to ablation: remove it, or choose ablation.")
+        methods = {"relocation": relocation_method(), "ablation": ablation_method(settings.by)}
+        usable: Sequence[TextPair] = data.pairs
+        left_out = ""
+        if "relocation" in settings.interventions:
+            usable, left_out = require_movable(data.pairs, data.name)
+        elif not len(usable):
+            raise UserError(f"{data.title} has no query-document pairs: select another data set.")
+        pairs, words = selected(usable, settings.pairs, "pairs")
+        chosen = tuple(method for name, method in methods.items() if name in settings.interventions)
+        return CauseItems(data.name, chosen, pairs, words, left_out)
+
+    def narrowed(
+        self,
+        compute: Compute,
+        specs: Sequence[RetrieverSpec],
+        corpus: CauseItems,
+        settings: Settings,
+        report: Report = lambda done, total: None,
+    ) -> CauseItems:
+        """With the setting `readable`, only the pairs whose evidence every model reads.
+
+        Raises:
+            UserError: no pair remains.
+        """
+        if not settings.readable:
+            return corpus
+        pairs = coverage.readable(compute, specs, corpus.items, report)
+        if not len(pairs):
+            raise UserError(
+                "The models can read none of these pairs. Select more pairs, or another model."
+            )
+        words = f"{corpus.selection}, {coverage.LEFT_OUT}"
+        return replace(corpus, items=pairs, selection=words)
+
+    def verdict(self, summary: CauseSummary) -> str:
+        """How the score changes with the position, and whether that is decided."""
+        name, cause, test = summary.model.spec.name, summary.cause, summary.test
+        if cause.last_minus_first is None or test is None:
+            return f"{name}: {summary.asked.method.name} has no pair with positions in both thirds."
+        if summary.asked.method.name == "ablation":
+            change = cause.last_minus_first.text("+.4f")
+            return (
+                f"{name}: the score lost without a part in the last third minus that lost without "
+                f"one in the first is {change} ({basis(test)})."
+            )
+        change = change_in_words(cause.last_minus_first, ".4f")
+        sentence = (
+            f"{name}: the score {change} when the evidence moves from the first to the last third "
+            f"of what the model reads ({basis(test)})."
+        )
+        if side := {"lower": "beginning", "higher": "end"}.get(test.verdict):
+            sentence += f" Documents score higher with the evidence near the {side}."
+        if cause.lost is not None:
+            lost = change_in_words(cause.lost.times(-1), ".4f")
+            sentence += f" The score {lost} where the evidence is past the context limit."
+        return sentence
+
+
+CAUSE = CauseStudy()
+register(CAUSE)
