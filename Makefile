@@ -15,8 +15,8 @@ run: $(VENV)/.installed
 	$(BIN)/python -m dashboard run --port $(PORT)
 
 # File by file in the order of tests/e2e/conftest.py; small files come last, so all workers stay busy.
-# A worker uses up to 3.5 GB of memory.
-WORKERS ?= 2
+# A worker uses up to 3.5 GB of memory. Tests often wait, so three workers suit two cores.
+WORKERS ?= 3
 test: $(VENV)/.installed-tests check
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 

@@ -3,6 +3,7 @@ notebooks display (`poslens.results`)."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from functools import partial
 from numbers import Integral
@@ -263,7 +264,15 @@ def run_study(
             raise UserError(planned.refused[0])
         for job in planned.jobs:
             run_job(job)
-        result = StudyResult(study, stored(study, compute, planned.subjects, without_models=others))
+        errors: list[UserError] = []
+        summaries = stored(
+            study, compute, planned.subjects, without_models=others, on_error=errors.append
+        )
+        if errors and not summaries:
+            raise errors[0]
+        for reason in (*planned.refused, *dict.fromkeys(map(str, errors))):
+            print(reason, file=sys.stderr)
+        result = StudyResult(study, summaries)
         if out is not None:
             study.write_product(compute, result.summaries, Path(out))
         return result

@@ -64,6 +64,7 @@ def copy_model(folder: Path, target: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copytree(folder, target)
     except OSError as error:
+        shutil.rmtree(target, ignore_errors=True)
         raise UserError(
             f"{target} can't be written ({os.strerror(error.errno or 0)}): use another folder."
         ) from error

@@ -176,7 +176,10 @@ def computed(
             refused.append(str(reason))
             continue
         if summary is None or job.n_done() < job.total:
-            raise UserError(f"{job.label} isn't complete: run the command again to resume.")
+            error = next((part.error for part in job.parts if part.error), "")
+            raise UserError(
+                f"{job.label} isn't complete: {error or 'run the command again to resume.'}"
+            )
         summaries.append(summary)
         if study.streams:
             print(study.verdict(summary), file=sys.stderr, flush=True)

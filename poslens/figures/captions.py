@@ -14,6 +14,23 @@ Provenances = Provenance | Sequence[Provenance]
 
 _BRIEF = ("model", "method", "dataset", "selection", "n_pairs", "n_queries", "n_documents")
 _LINE_CHARACTERS = 80
+_OTHER_TITLES = {
+    "bias_scores": "bias tests",
+    "deletion_insertion": "faithfulness",
+    "embedding": "text vectors",
+    "evidence_read": "evidence read",
+    "late_chunks": "late chunking",
+    "needle": "needles",
+    "others": "scores of other documents",
+    "position_order": "words by position",
+    "position_ranks": "position effect on rank",
+    "random_order": "random orders",
+    "reachability": "audit",
+    "search": "rankings of one query",
+    "umap": "map",
+}
+"""Titles of results that are no attributions, where their names would not say what they are."""
+
 _PARAMETERS = re.compile(r"(?<=\w)\([^()]*\)")
 
 
@@ -57,7 +74,7 @@ def _brief(entry: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
 
 
 def method_words(text: str) -> str:
-    """Methods without parameters and by their titles: `deletion insertion of Gradient saliency` for
+    """Methods without parameters and by their titles: `faithfulness of Gradient saliency` for
     `deletion_insertion(unit=word) of saliency(version=1)`."""
     while (shorter := _PARAMETERS.sub("", text)) != text:  # parameters can have parameters
         text = shorter
@@ -65,8 +82,10 @@ def method_words(text: str) -> str:
 
 
 def method_title(name: str) -> str:
-    """The title of a method, or the name of another kind of result with spaces."""
-    return METHODS[name].title if name in METHODS else name.replace("_", " ")
+    """The title of a method, or of another kind of result."""
+    if name in METHODS:
+        return METHODS[name].title
+    return _OTHER_TITLES.get(name, name.replace("_", " "))
 
 
 def _parted(entries: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str], list[dict[str, str]]]:

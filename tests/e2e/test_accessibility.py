@@ -38,7 +38,8 @@ SHOWN = {
     "why": "Causes of misses",
     "why?tab=All+misses": "Causes of misses",
     "cause?tab=Bias+tests": "Bias tests by test and model",
-    "cause?tab=Data+set": "Score minus the pair's mean over positions",
+    "cause?tab=Data+set": "Relocation",
+    "methods?tab=Data+set": "Deletion gain over random orders",
     "map": "Map of documents",
     "methods": "deletion curves of each method",
 }

@@ -46,7 +46,7 @@ from poslens.compute.item_job import Batched, item_job
 from poslens.compute.provenance import ModelIdentity, of_model
 from poslens.compute.runs import Job
 from poslens.paired import ItemMeasure, MeasuredModel
-from poslens.parameters import Choice, Integer, Parameters, Settings, Several, Switch
+from poslens.parameters import Choice, Integer, Parameters, Settings, Several
 from poslens.rows import Table
 from poslens.studies.bias.tables import (
     MEASURES,
@@ -59,6 +59,7 @@ from poslens.studies.bias.tables import (
     pair_rows,
     test_rows,
 )
+from poslens.studies.selections import READABLE
 from poslens.study import Figure, Study, register
 
 UNREADABLE = "A model cannot read one of the two documents."
@@ -161,11 +162,7 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
             step=50,
             help="Maximum number of pairs of each test, spread evenly over the data set.",
         ),
-        readable=Switch(
-            title="Exclude pairs with truncated evidence",
-            help="Exclude pairs whose evidence a model truncates, and pairs with more than "
-            f"{coverage.MAX_UNKNOWN:.0%} unknown tokens.",
-        ),
+        readable=READABLE,
         measure=Choice(
             title="Bars show",
             default="t",

@@ -28,7 +28,7 @@ from poslens.studies.cause import service
 from poslens.studies.cause.over_items import CauseItems, scope_of
 from poslens.studies.cause.study import CAUSE
 from poslens.studies.faithfulness.figures import gains
-from poslens.studies.method_choice import METHOD_CHOICE, methods_for
+from poslens.studies.selections import METHOD_CHOICE, methods_for
 from poslens.study import Figure, Study, register
 
 

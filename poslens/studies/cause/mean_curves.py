@@ -98,7 +98,6 @@ class CurveStudy(OverItems[CauseSummary]):
 
 _tests: LRUCache[Comparison | None] = LRUCache(64)
 
-
 NOTES = "Notes on some results, such as what a text was replaced with."
 
 

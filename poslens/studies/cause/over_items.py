@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
 from poslens.attribution.datasets import DataSet
-from poslens.attribution.datasets.types import spread_evenly, spread_words
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.comparison import (
     Comparison,
@@ -18,24 +17,25 @@ from poslens.attribution.interventions.segments import (
     documents_of,
     require_vector,
 )
-from poslens.attribution.pairs import Pairs
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method, TextPair
 from poslens.compute.compute import Compute
 from poslens.compute.provenance import ModelIdentity
 from poslens.compute.runs import Job
 from poslens.paired import ItemMeasure, MeasuredModel
-from poslens.parameters import Integer, Settings
+from poslens.parameters import Settings
 from poslens.studies.cause import service
 from poslens.studies.cause.service import DEFAULT_PAIRS
 from poslens.studies.curves.words import too_few
+from poslens.studies.selections import number_of, selected
 from poslens.study import Study
 
 
 @dataclass(frozen=True)
 class CauseItems:
     """The pairs of a data set, or its documents as pairs without a query, and the interventions
-    on them. `selection` describes which items were selected, `left_out` why some cannot be."""
+    on them. `selection` describes which items were selected, `left_out` why some cannot be, and
+    `of_pairs` is whether they have queries."""
 
     dataset: str
     interventions: tuple[Method, ...]
@@ -153,12 +153,6 @@ def scope_of(chosen: CauseItems) -> str:
     return f"{chosen.dataset}: {chosen.selection}"
 
 
-def selected(items: Sequence[TextPair], n: int, noun: str) -> tuple[Pairs, str]:
-    """`n` items, spread evenly over the data set (all if `n` is 0), and the selection as text."""
-    n = min(n or len(items), len(items))
-    return Pairs(spread_evenly(items, n)), spread_words(n, noun)
-
-
 def documents_for(data: DataSet, n: int, *interventions: Method) -> CauseItems:
     """`n` documents, spread evenly over the data set; all if `n` is 0.
 
@@ -172,11 +166,4 @@ def documents_for(data: DataSet, n: int, *interventions: Method) -> CauseItems:
     return CauseItems(data.name, interventions, chosen, words, of_pairs=False)
 
 
-DOCUMENTS = Integer(
-    title="Documents",
-    default=DEFAULT_PAIRS,
-    low=0,
-    high=10_000_000,
-    step=5,
-    help="Number of documents, spread evenly over the data set; 0 means all.",
-)
+DOCUMENTS = number_of("documents", DEFAULT_PAIRS)

@@ -22,12 +22,11 @@ from poslens.attribution.interventions.ablation import REPLACEMENTS, ablation_me
 from poslens.attribution.interventions.relocation import relocation_method, require_movable
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import TextPair
-from poslens.compute import coverage
 from poslens.compute.compute import Compute
 from poslens.compute.coverage import Report
 from poslens.figures.captions import Provenances
 from poslens.figures.palettes import Style
-from poslens.parameters import Choice, Integer, Parameters, Settings, Several, Switch
+from poslens.parameters import Choice, Parameters, Settings, Several
 from poslens.rows import Table, column
 from poslens.studies.cause.figures import causal_curves
 from poslens.studies.cause.mean_curves import (
@@ -38,8 +37,9 @@ from poslens.studies.cause.mean_curves import (
     basis,
     notes_of,
 )
-from poslens.studies.cause.over_items import CauseItems, selected
+from poslens.studies.cause.over_items import CauseItems
 from poslens.studies.cause.service import DEFAULT_PAIRS
+from poslens.studies.selections import READABLE, number_of, readable_only, selected
 from poslens.study import Figure, register
 
 
@@ -150,19 +150,8 @@ class CauseStudy(CurveStudy):
             help="How a part is removed. delete: the text after it moves up. mask: its tokens "
             "become padding. filler: neutral text of as many tokens replaces it.",
         ),
-        pairs=Integer(
-            title="Pairs",
-            default=DEFAULT_PAIRS,
-            low=0,
-            high=10_000_000,
-            step=5,
-            help="Number of pairs, spread evenly over the data set; 0 means all.",
-        ),
-        readable=Switch(
-            title="Exclude pairs with truncated evidence",
-            help="Exclude pairs whose evidence a model truncates, and pairs with more than "
-            f"{coverage.MAX_UNKNOWN:.0%} unknown tokens.",
-        ),
+        pairs=number_of("pairs", DEFAULT_PAIRS),
+        readable=READABLE,
     )
     tables: ClassVar = {"effects": Table(EffectRow, _effects), "curve": POINTS}
     figures = (
@@ -185,7 +174,7 @@ class CauseStudy(CurveStudy):
             usable, left_out = require_movable(data.pairs, data.name)
         elif not len(usable):
             raise UserError(f"{data.title} has no query-document pairs: select another data set.")
-        pairs, words = selected(usable, settings.pairs, "pairs")
+        pairs, words = selected(usable, settings.pairs)
         chosen = tuple(method for name, method in methods.items() if name in settings.interventions)
         return CauseItems(data.name, chosen, pairs, words, left_out)
 
@@ -204,12 +193,7 @@ class CauseStudy(CurveStudy):
         """
         if not settings.readable:
             return corpus
-        pairs = coverage.readable(compute, specs, corpus.items, report)
-        if not len(pairs):
-            raise UserError(
-                "The models can read none of these pairs. Select more pairs, or another model."
-            )
-        words = f"{corpus.selection}, {coverage.LEFT_OUT}"
+        pairs, words = readable_only(compute, specs, corpus.items, corpus.selection, report)
         return replace(corpus, items=pairs, selection=words)
 
     def verdict(self, summary: CauseSummary) -> str:

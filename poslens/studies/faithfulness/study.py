@@ -12,7 +12,6 @@ import plotly.graph_objects as go
 
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.datasets import DataSet
-from poslens.attribution.datasets.types import spread_evenly, spread_words
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.comparison import (
     SHARE_MARGIN,
@@ -35,7 +34,6 @@ from poslens.attribution.types import Method, Provenance, TextPair
 from poslens.cache.columns import columns_of
 from poslens.cache.lru_cache import LRUCache
 from poslens.cache.storage.results import Stored
-from poslens.compute import coverage
 from poslens.compute.compute import Compute
 from poslens.compute.coverage import Report
 from poslens.compute.provenance import ModelIdentity, of_model, removed_units
@@ -43,11 +41,18 @@ from poslens.compute.runs import Job
 from poslens.figures.captions import Provenances
 from poslens.figures.palettes import Style
 from poslens.paired import ItemMeasure, MeasuredModel, PairedDifference
-from poslens.parameters import Choice, Integer, Parameters, Settings, Switch
+from poslens.parameters import Choice, Integer, Parameters, Settings
 from poslens.rows import Table, column
 from poslens.studies.faithfulness import service
 from poslens.studies.faithfulness.figures import gains, mean_erasure_curves
-from poslens.studies.method_choice import METHOD_CHOICE, methods_for
+from poslens.studies.selections import (
+    METHOD_CHOICE,
+    READABLE,
+    methods_for,
+    number_of,
+    readable_only,
+    selected,
+)
 from poslens.study import Figure, Study, register
 
 
@@ -198,19 +203,8 @@ class FaithfulnessTest(Study[TestedPairs, TestedOrder, OrderSummary]):
     )
     parameters = Parameters(
         methods=METHOD_CHOICE,
-        pairs=Integer(
-            title="Pairs",
-            default=service.DEFAULT_PAIRS,
-            low=0,
-            high=10_000_000,
-            step=5,
-            help="Number of pairs, spread evenly over the data set; 0 means all.",
-        ),
-        readable=Switch(
-            title="Exclude pairs with truncated evidence",
-            help="Exclude pairs whose evidence a model truncates, and pairs with more than "
-            f"{coverage.MAX_UNKNOWN:.0%} unknown tokens.",
-        ),
+        pairs=number_of("pairs", service.DEFAULT_PAIRS),
+        readable=READABLE,
         unit=Choice(
             title="Unit",
             default="word",
@@ -240,8 +234,7 @@ class FaithfulnessTest(Study[TestedPairs, TestedOrder, OrderSummary]):
         """
         if not len(data.pairs):
             raise UserError(f"{data.title} has no query-document pairs: select another data set.")
-        n = min(settings.pairs or len(data.pairs), len(data.pairs))
-        return TestedPairs(data.name, Pairs(spread_evenly(data.pairs, n)), spread_words(n))
+        return TestedPairs(data.name, *selected(data.pairs, settings.pairs))
 
     def narrowed(
         self,
@@ -258,12 +251,8 @@ class FaithfulnessTest(Study[TestedPairs, TestedOrder, OrderSummary]):
         """
         if not settings.readable:
             return corpus
-        pairs = coverage.readable(compute, specs, corpus.pairs, report)
-        if not len(pairs):
-            raise UserError(
-                "The models can read none of these pairs. Select more pairs, or another model."
-            )
-        return replace(corpus, pairs=pairs, selection=f"{corpus.selection}, {coverage.LEFT_OUT}")
+        pairs, words = readable_only(compute, specs, corpus.pairs, corpus.selection, report)
+        return replace(corpus, pairs=pairs, selection=words)
 
     def subjects(
         self, compute: Compute, spec: RetrieverSpec, corpus: TestedPairs, settings: Settings

@@ -36,6 +36,7 @@ from poslens.studies.ranking.figures import (
 from poslens.studies.ranking.runs import RankedRun, ranked_run, runs_of
 from poslens.studies.ranking.service import Measured, RankingSetup, collection_of, monolingual
 from poslens.studies.ranking.tables import BY_GROUP, TABLES, require_groups
+from poslens.studies.selections import READABLE
 from poslens.study import Figure, Study, register
 
 PRESELECTED = 4
@@ -123,11 +124,7 @@ class RankingStudy(Study[RankingTask, RankingSubject, Any]):
             "for queries and documents. (PosIR's own ranking script uses the prompt only with "
             "Qwen3-Embedding.)",
         ),
-        readable=Switch(
-            title="Exclude pairs with truncated evidence",
-            help="Exclude pairs whose evidence is past a model's context limit, even partly, and "
-            f"pairs with more than {coverage.MAX_UNKNOWN:.0%} unknown tokens.",
-        ),
+        readable=READABLE,
         group_queries=Integer(
             title="Queries of each group",
             default=0,

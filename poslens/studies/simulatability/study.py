@@ -24,9 +24,9 @@ from poslens.figures.captions import Provenances
 from poslens.figures.palettes import Style
 from poslens.parameters import Integer, Parameters, Settings
 from poslens.studies.faithfulness.figures import gains
-from poslens.studies.method_choice import METHOD_CHOICE, methods_for
 from poslens.studies.ranking import service as ranking
 from poslens.studies.ranking.service import RankingSetup, read_searched, searched
+from poslens.studies.selections import METHOD_CHOICE, methods_for
 from poslens.studies.simulatability.summary import (
     TABLES,
     SimulatabilitySummary,

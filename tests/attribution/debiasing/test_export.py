@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -130,6 +132,18 @@ def test_a_copy_is_complete(tiny: Build, home: Path, tmp_path: Path) -> None:
         assert part in card
     for path in (tmp_path / "out").rglob("*.json"):
         assert str(home) not in path.read_text()
+
+
+def test_a_copy_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(source: Path, target: Path) -> None:
+        target.mkdir()
+        (target / "half").write_bytes(b"x")
+        raise OSError(errno.ENOSPC, "planted")
+
+    monkeypatch.setattr(shutil, "copytree", fails)
+    with pytest.raises(UserError, match="No space left on device"):
+        copy_model(tmp_path, tmp_path / "new" / "out")
+    assert list((tmp_path / "new").iterdir()) == []
 
 
 def test_folders_that_are_no_debiased_models_are_passed_over(home: Path) -> None:

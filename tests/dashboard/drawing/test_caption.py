@@ -29,9 +29,7 @@ def test_the_line_says_what_a_single_entry_is_of() -> None:
 
 def test_the_line_has_titles_of_methods_without_parameters() -> None:
     other = {**PAIR, "method": "deletion_insertion(unit=word) of saliency(version=1)"}
-    assert caption_line([PAIR, other]) == (
-        "Gradient saliency; deletion insertion of Gradient saliency"
-    )
+    assert caption_line([PAIR, other]) == ("Gradient saliency; faithfulness of Gradient saliency")
     shuffled = {**PAIR, "method": "segments(order=shuffled, of=saliency(version=1))"}
     assert caption_line([shuffled]) == "MiniLM · segments · sample"
     assert caption_line([shuffled, {**PAIR, "method": "segments(version=1)"}]) == caption_line(
