@@ -201,13 +201,13 @@ def curve_differences(
 class DifferenceRow:
     """A measure of two models on the same items."""
 
-    model: str = column("Name of the model.")
-    against: str = column("The other model.", title="compared with")
+    model: str = column("The model, or the model and what else distinguishes the result.")
+    against: str = column("What it is compared with.", title="compared with")
     measure: str = column("What was measured.")
     value: float = column("The model's value.")
     other_value: float = column("The same of the other model.", title="value of the other")
     difference: Comparison | None = column("Value minus other value, paired.", form="+.3f")
-    n: int = column("Items that both models have.")
+    n: int = column("Items that both results have.")
     units: str = column("What the items are, such as pairs, queries or documents.")
     documents: int = column("Number of distinct documents, which intervals resample.")
 

@@ -79,7 +79,7 @@ def _tested(
 
 MEASURES = (
     "A faithful method has a small area under the deletion curve and a large one under the "
-    "insertion curve. Comprehensiveness (higher is better) is the share of the score lost without "
+    "insertion curve. Comprehensiveness (higher is better) is the score lost without "
     "the top words; sufficiency (lower is better) is the share lost with only the top words. Both "
     "are averaged over cut-offs from 1% to 50%. Enrichment is the evidence's share of the "
     'attribution divided by its share of the tokens. "Front to back" and "back to front" order '

@@ -21,18 +21,19 @@ METHOD_CHOICE = Several(
     default=(),
     options=tuple(METHODS),
     closed=True,
-    help="Repeatable; by default all that fit the model and are not slow.",
+    help="Attribution method (see `methods`); repeatable. By default all that the model supports, "
+    "except slow ones.",
 )
 
 READABLE = Switch(
     title="Exclude pairs with truncated evidence",
-    help="Exclude pairs whose evidence a model truncates, and pairs with more than "
+    help="Exclude pairs whose evidence any selected model truncates, and pairs with more than "
     f"{coverage.MAX_UNKNOWN:.0%} unknown tokens.",
 )
 
 
 def number_of(noun: str, default: int) -> Integer:
-    """A number of a data set's items, such as `pairs`, of which 0 means all."""
+    """How many of a data set's items, such as `pairs`, to use; 0 means all."""
     return Integer(
         title=noun.capitalize(),
         default=default,
@@ -64,14 +65,16 @@ def readable_only(
     readable = coverage.readable(compute, specs, pairs, report)
     if not len(readable):
         raise UserError(
-            "The models can read none of these pairs. Select more pairs, or another model."
+            "Every pair was excluded: a selected model truncates its evidence, or more than "
+            f"{coverage.MAX_UNKNOWN:.0%} of its tokens are unknown. Select more pairs, or another "
+            "model."
         )
     return readable, f"{selection}, {coverage.LEFT_OUT}"
 
 
 def methods_for(compute: Compute, spec: RetrieverSpec, names: Sequence[str]) -> list[Method]:
-    """The methods with these names, if any of them fits the model; without names, all that fit and
-    are not slow.
+    """The methods with these names, also those that don't fit the model, which their jobs refuse;
+    without names, all that fit and are not slow.
 
     Raises:
         UserError: no method fits.
@@ -81,5 +84,7 @@ def methods_for(compute: Compute, spec: RetrieverSpec, names: Sequence[str]) -> 
     fitting = [name for name in names or fast if name not in unfit]
     if not fitting:
         reasons = dict.fromkeys(unfit[name].rstrip(".") for name in names or fast)
-        raise UserError(f"{spec.name} fits none of these methods: {'; '.join(reasons)}.")
+        raise UserError(
+            f"None of these methods is available for {spec.name}: {'; '.join(reasons)}."
+        )
     return [make_method(name) for name in names or fitting]

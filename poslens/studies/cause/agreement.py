@@ -58,10 +58,13 @@ class MethodAgreementRow:
     method: str = column("Name of the method.", shown=False)
     method_title: str = column("Title of the method.", title="method", in_files=False)
     intervention: str = column("relocation or ablation.")
-    n: int = column("Number of compared pairs.")
+    n: int = column("Number of pairs in the mean curves.")
     documents: int = column("Number of distinct documents, which intervals resample.")
-    left_out: int = column("Number of pairs that could not be compared.", title="left out")
-    of_the_means: Estimate | None = column(
+    left_out: int = column(
+        "Pairs whose evidence is read whole at fewer than two positions; 0 for ablation.",
+        title="left out",
+    )
+    mean_curves: Estimate | None = column(
         "Spearman's correlation of the mean curves, -1 to 1.", title="mean curves", form="+.3f"
     )
     mean_over_pairs: Estimate | None = column(
@@ -107,18 +110,20 @@ class AgreementStudy(Study[CauseItems, MethodAndItems, AgreementSummary]):
 
     name = "agreement"
     title = "Agreement with interventions"
-    question = "Does a method's curve agree with the measured effects of position?"
+    question = "Does a method's curve agree with measured changes of the score?"
     unit = "result"
     reads = (
-        "How well does a method's curve over positions correlate with the change in the score when "
-        "the evidence is moved (relocation) or parts are deleted (ablation)?"
+        "The rank correlation of each method's mean curve with the mean curve of relocation (the "
+        "score as the evidence moves) or ablation (the score lost without each part); 1 means the "
+        "same order of positions."
     )
     limits = (
         "Spearman correlation with 95% bootstrap intervals over documents. Mean curves: between "
         f"the method's mean curve and the mean causal curve, at {N_GRID} positions. Mean over "
         "pairs: between each pair's own curves, where the positions of relevant words outweigh any "
-        "bias. Relocation uses only positions at which the model reads all of the evidence; pairs "
-        "with fewer than two such positions are left out."
+        "bias. Relocation uses only positions at which the model reads all of the evidence. Mean "
+        "curves need two such positions per pair; a pair's own correlation needs three, and is "
+        "undefined for a constant curve."
     )
     parameters = Parameters(methods=METHOD_CHOICE, **CAUSE.parameters)
     tables: ClassVar = {"agreement": Table(MethodAgreementRow, _rows)}

@@ -73,7 +73,9 @@ class EditRow:
     share: float = column("Text inserted or removed, relative to the text's length.", form=".2f")
     n: int = column("Number of documents.", title="documents")
     failed: int = column("Number of failed documents, which are excluded.")
-    shortened: int = column("Documents that were first shortened to the context limit.")
+    shortened: int = column(
+        "Documents of which only the beginning was used, so that the model reads the edited text."
+    )
     cosine: Estimate = column("Mean cosine with the unchanged text's vector.", form=".4f")
 
 
@@ -97,7 +99,9 @@ class EditsStudy(OverItems[EditSummary]):
 
     name = "edits"
     title = "Edits"
-    question = "Does a document's vector change more if its beginning is edited than its end?"
+    question = (
+        "Does editing the beginning of a document change its vector more than editing the end?"
+    )
     unit = "document"
     reads = (
         "Insertion: cosine between the text's vectors before and after inserting neutral text; a "
@@ -107,9 +111,9 @@ class EditsStudy(OverItems[EditSummary]):
     limits = (
         "End minus beginning: a document's mean cosine over all amounts with the edit at the end "
         "minus that with it at the beginning; positive means that the beginning weighs more. "
-        f"Equivalent means within {SCORE_MARGIN:g}. Removal also removes content: what differs may "
-        "be how much texts say at their beginnings. Brackets are 95% bootstrap intervals over "
-        "documents."
+        f"Equivalent means within {SCORE_MARGIN:g}. Removal also removes content, so a difference "
+        "can also come from more important content at the beginning. Brackets are 95% bootstrap "
+        "intervals over documents."
     )
     parameters = Parameters(
         edit=Choice(
@@ -147,7 +151,10 @@ class EditsStudy(OverItems[EditSummary]):
         for summary in summaries:
             facts = list(summary.notes)
             if summary.n_shortened:
-                facts.append(f"{summary.n_shortened:,} documents shortened to the context limit")
+                facts.append(
+                    f"{summary.n_shortened:,} documents shortened, so that the model reads the "
+                    "edited text"
+                )
             if facts:
                 sentences.append(f"{summary.model.spec.name}: {'; '.join(facts)}.")
         return sentences
@@ -159,15 +166,15 @@ class EditsStudy(OverItems[EditSummary]):
         edit, difference = summary.asked.method.name, test.difference
         if test.verdict not in ("higher", "lower"):
             return (
-                f"{name}: cosine after {edit} at the end minus at the beginning "
-                f"{difference.text('+.4f')}. {test.sentence}"
+                f"{name}: the mean cosine after {edit} at the end differs from that at the "
+                f"beginning by {difference.text('+.4f')}. {test.sentence}"
             )
-        more, size = (
-            ("beginning", difference) if test.verdict == "higher" else ("end", difference.times(-1))
-        )
+        ends = ("beginning", "end")
+        more, less = ends if test.verdict == "higher" else ends[::-1]
+        size = difference if test.verdict == "higher" else difference.times(-1)
         return (
-            f"{name}: {edit} at the {more} changes the vector more than at the other end: the "
-            f"cosine is lower by {size.text('.4f')} ({p_in_words(test)})."
+            f"{name}: {edit} at the {more} changes the vector more than {edit} at the {less}: the "
+            f"mean cosine is lower by {size.text('.4f')} ({p_in_words(test)})."
         )
 
     def provenance(self, summary: EditSummary) -> Provenance:

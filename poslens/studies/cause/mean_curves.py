@@ -42,11 +42,14 @@ class CurvePointRow:
     """The mean effect at one of 100 positions."""
 
     model: str = column("Name of the model.")
-    intervention: str = column("The intervention with its parameters.")
-    position: float = column("Position, 0 to 1, in the tokens that the model reads.")
+    intervention: str = column("The intervention.")
+    position: float = column(
+        "Position, 0 to 1, in the part of the document that the model reads: in tokens, or in "
+        "characters for relocation."
+    )
     mean: float | None = column(
-        "Mean effect. Relocation: score minus the pair's mean over positions; ablation: score lost "
-        "without this part; segments: cosine with the whole text's vector."
+        "Mean value. Relocation: score minus the pair's mean over positions; ablation: score lost "
+        "without this part; segments and thirds: cosine with the whole text's vector."
     )
     mean_low: float | None = column("Lower end of the mean's 95% interval; null if there is none.")
     mean_high: float | None = column("Upper end of the mean's 95% interval; null if there is none.")
@@ -62,7 +65,7 @@ def _points(summary: CauseSummary) -> Iterator[CurvePointRow]:
     for bin_, position in enumerate(curve.positions):
         yield CurvePointRow(
             curve.model,
-            repr(curve.method),
+            summary.asked.label,
             float(position),
             at(curve.mean, bin_),
             at(curve.ci_low, bin_),
@@ -75,10 +78,10 @@ POINTS = Table(CurvePointRow, _points, "Mean curves", on_page=False)
 
 
 class CurveStudy(OverItems[CauseSummary]):
-    """What studies share whose effects are curves over positions."""
+    """Base class of studies whose results are curves over positions."""
 
     def mean_effect(self, compute: Compute, subject: CauseSubject) -> CauseSummary:
-        """The mean curve, and the last minus its first third."""
+        """The mean curve and its last-minus-first difference."""
         chosen, spec, method = subject.chosen, subject.spec, subject.method
         cause = service.data_set_cause(
             compute, spec, method, chosen.items, chosen.dataset, chosen.selection
@@ -98,7 +101,7 @@ class CurveStudy(OverItems[CauseSummary]):
 
 _tests: LRUCache[Comparison | None] = LRUCache(64)
 
-NOTES = "Notes on some results, such as what a text was replaced with."
+NOTES = "Up to three notes on single results, such as a document with fewer than 10 segments."
 
 
 def notes_of(summary: CauseSummary) -> str:

@@ -34,8 +34,8 @@ from poslens.study import Study
 @dataclass(frozen=True)
 class CauseItems:
     """The pairs of a data set, or its documents as pairs without a query, and the interventions
-    on them. `selection` describes which items were selected, `left_out` why some cannot be, and
-    `of_pairs` is whether they have queries."""
+    on them. `selection` describes which items were selected, and `left_out` says why others can't
+    be used. `of_pairs` is whether the items have queries."""
 
     dataset: str
     interventions: tuple[Method, ...]
@@ -54,9 +54,11 @@ class CauseSubject:
     chosen: CauseItems
 
     @property
-    def order(self) -> str:
-        """The order of a document's segments."""
-        return "random" if "order" in self.method.params else "original"
+    def label(self) -> str:
+        """What is moved, removed or compared."""
+        if self.method.name != "segments":
+            return self.method.name
+        return f"segments in {'random' if 'order' in self.method.params else 'original'} order"
 
 
 class MeasuredEffect(Protocol):
@@ -75,7 +77,7 @@ Effect = TypeVar("Effect", bound=MeasuredEffect)
 
 
 class OverItems(Study[CauseItems, CauseSubject, Effect], Generic[Effect]):
-    """What studies of interventions share: one subject, with one mean effect, per intervention."""
+    """Base class of studies of interventions: one subject and one mean effect per intervention."""
 
     unit = "result"
     compared = ("MiniLM-primacy", "MiniLM-recency")
@@ -161,7 +163,7 @@ def documents_for(data: DataSet, n: int, *interventions: Method) -> CauseItems:
     """
     documents = documents_of(data.pairs)
     if not documents:
-        raise UserError(f"{data.title} has no query-document pairs: select another data set.")
+        raise UserError(f"{data.title} has no documents: select another data set.")
     chosen, words = selected(documents, n, "documents")
     return CauseItems(data.name, interventions, chosen, words, of_pairs=False)
 

@@ -43,7 +43,7 @@ class SegmentRow:
     """The similarity of parts of a document to the whole document."""
 
     model: str = column("Name of the model.")
-    order: str = column("Order of the segments: original or random.")
+    parts: str = column("Segments in original order, segments in random order, or thirds.")
     n: int = column("Number of documents.", title="documents")
     truncated: int = column("Documents that the model truncates.")
     failed: int = column("Number of failed documents, which are excluded.")
@@ -57,18 +57,13 @@ class SegmentRow:
 
 def _segments(summary: CauseSummary) -> list[SegmentRow]:
     curve = summary.cause.summary.curve
-    order, counts = summary.asked.order, (curve.n, curve.n_truncated, curve.n_failed)
-    return [SegmentRow(curve.model, order, *counts, summary.test, notes_of(summary))]
-
-
-def _parts(summary: CauseSummary) -> str:
-    parts = summary.asked.method.name
-    return f"segments in {summary.asked.order} order" if parts == "segments" else parts
+    parts, counts = summary.asked.label, (curve.n, curve.n_truncated, curve.n_failed)
+    return [SegmentRow(curve.model, parts, *counts, summary.test, notes_of(summary))]
 
 
 def _drawn(summaries: Sequence[CauseSummary], style: Style, provenance: Provenances) -> go.Figure:
     curves = [
-        replace(curve, model=f"{curve.model}, {_parts(each)}")
+        replace(curve, model=f"{curve.model}, {each.asked.label}")
         for each in summaries
         for curve in [each.cause.summary.curve]
     ]
@@ -83,10 +78,11 @@ class SegmentsStudy(CurveStudy):
     question = "Which part of a document is its vector most similar to?"
     reads = (
         f"Segments: each document is split into up to {N_SEGMENTS} segments, and each segment's "
-        "own vector is compared with that of the whole text, with segments in original and in "
-        "random order. A slope in both orders is an effect of position; a slope in the original "
-        "order alone is an effect of content. Thirds: the first, middle and last third of the text "
-        "(by characters). Only dense models have a vector per text; no queries are needed."
+        "own vector is compared with that of the whole text. In random order, it is compared with "
+        "the text in that order. A difference between the last and the first third in random order "
+        "is due to position; what the original order adds is due to content. Thirds: the first, "
+        "middle and last third of the text (by characters). Only dense models have a vector per "
+        "text; no queries are needed."
     )
     limits = (
         "Positions are relative to what the model reads; truncated text does not count. Equivalent "
@@ -114,7 +110,7 @@ class SegmentsStudy(CurveStudy):
     def verdict(self, summary: CauseSummary) -> str:
         """How the similarity to the whole text changes with the position."""
         name, test = summary.model.spec.name, summary.test
-        parts = _parts(summary)
+        parts = summary.asked.label
         if test is None:
             return f"{name}: {parts} have no result."
         change = change_in_words(test.difference, ".4f")

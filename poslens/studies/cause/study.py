@@ -57,8 +57,9 @@ class EffectRow:
         "Pairs with fewer than two positions where the evidence is read whole.", title="left out"
     )
     last_minus_first: Estimate | None = column(
-        "Relocation: mean score with the evidence in the last third of positions minus that in the "
-        "first. Ablation: the same of the decrease of the score without a part.",
+        "Relocation: mean score with the evidence in the last third of what the model reads, minus "
+        "that in the first. Ablation: mean score drop from removing a part of the last third, "
+        "minus that of the first. Negative means primacy.",
         title="last third minus first (score)",
         form="+.4f",
     )
@@ -74,7 +75,8 @@ class EffectRow:
         form="+.4f",
     )
     n_lost: int = column(
-        "Pairs with positions past the context limit.", title="pairs with positions past the limit"
+        "Pairs with positions where the evidence is read whole, and others where it is truncated.",
+        title="pairs with positions past the limit",
     )
     notes: str = column(NOTES)
 
@@ -160,7 +162,8 @@ class CauseStudy(CurveStudy):
     )
 
     def corpus(self, data: DataSet, settings: Settings) -> CauseItems:
-        """The pairs; for relocation, those whose evidence can be moved.
+        """The pairs. If relocation is among the interventions, all of them use only pairs whose
+        evidence can be moved.
 
         Raises:
             UserError: no evidence can be moved, or `by` has no effect.
@@ -200,23 +203,25 @@ class CauseStudy(CurveStudy):
         """How the score changes with the position, and whether that is decided."""
         name, cause, test = summary.model.spec.name, summary.cause, summary.test
         if cause.last_minus_first is None or test is None:
-            return f"{name}: {summary.asked.method.name} has no pair with positions in both thirds."
+            return f"{name}: no pair has positions in both the first and the last third."
+        deviations = f"{test.difference.value:+z.2f} standard deviations of the model's scores"
         if summary.asked.method.name == "ablation":
-            change = cause.last_minus_first.text("+.4f")
+            value = cause.last_minus_first
+            more, size = ("more", value) if value.value >= 0 else ("less", value.times(-1))
             return (
-                f"{name}: the score lost without a part in the last third minus that lost without "
-                f"one in the first is {change} ({basis(test)})."
+                f"{name}: removing a part of the last third lowers the score by {size.text('.4f')} "
+                f"{more} than removing one of the first third ({deviations}; {basis(test)})."
             )
         change = change_in_words(cause.last_minus_first, ".4f")
         sentence = (
             f"{name}: the score {change} when the evidence moves from the first to the last third "
-            f"of what the model reads ({basis(test)})."
+            f"of what the model reads ({deviations}; {basis(test)})."
         )
         if side := {"lower": "beginning", "higher": "end"}.get(test.verdict):
             sentence += f" Documents score higher with the evidence near the {side}."
         if cause.lost is not None:
-            lost = change_in_words(cause.lost.times(-1), ".4f")
-            sentence += f" The score {lost} where the evidence is past the context limit."
+            lost = cause.lost.text(".4f")
+            sentence += f" The score is lower by {lost} where the evidence is truncated than elsewhere."
         return sentence
 
 

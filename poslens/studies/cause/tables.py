@@ -114,8 +114,8 @@ def cause_measure(
             for result in results.values()
         ]
         scale, margin = float(np.std(scores)) or 1.0, DEVIATIONS_MARGIN
-    order = method.params.get("order")
-    title = TITLES.get(method.name) or f"last minus first, {order or method.name}"
+    parts = "random order" if "order" in method.params else method.name
+    title = TITLES.get(method.name) or f"last minus first, {parts}"
     documents = {pair.pair_id: pair.document for pair in pairs}
     return ItemMeasure(
         title,

@@ -1,1 +1,1 @@
-"""The study `faithfulness`: whether a method's order of words is that of their effects."""
+"""The study `faithfulness`: whether a method ranks words by their effect on the score."""

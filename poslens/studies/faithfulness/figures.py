@@ -73,8 +73,8 @@ def mean_erasure_curves(
     provenance: Provenances = (),
 ) -> go.Figure:
     """The mean curves over pairs of each of `summaries` (label -> summary), with 95% intervals as
-    bands, and those of random orders, dotted: one for each model. `kind` and units are those of
-    `deletion_insertion`."""
+    bands, and, dotted, the mean of random orders, one line per model. Orders by position have no
+    band. `kind` and units are those of `deletion_insertion`."""
     first = next(iter(summaries.values()))
     figure = _canvas(kind, first.parameters.unit, style, provenance)
     models = dict.fromkeys(summary.model for summary in summaries.values())

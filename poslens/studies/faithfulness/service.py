@@ -36,7 +36,8 @@ def ask(
     parameters: ErasureParameters,
 ) -> Place[Faithfulness]:
     """A position in the device queue for the faithfulness test of a method on one pair, shared with
-    identical requests. A new result is stored; it raises UserError if it cannot be computed.
+    identical requests. A new result is stored; getting it raises UserError if it cannot be
+    computed.
 
     Raises:
         UserError: the model's files are not on this machine, or too many requests are waiting.

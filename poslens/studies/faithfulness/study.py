@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
@@ -67,7 +67,7 @@ class TestedPairs:
 
 @dataclass(frozen=True)
 class TestedOrder:
-    """One order of words, a method's or one by position, on one model."""
+    """One order of units, a method's or one by position, on one model."""
 
     spec: RetrieverSpec
     method: Method
@@ -77,14 +77,15 @@ class TestedOrder:
 
 @dataclass(frozen=True)
 class OrderSummary:
-    """The tests of one order. `gains` are the deletion gains by pair, and `over_random` compares
-    them with 0, the mean of random orders."""
+    """The tests of one order. `gains` are the deletion gains by pair, and `over_random` tests
+    whether their mean is 0, that is, no better than random orders."""
 
     model: ModelIdentity
     asked: TestedOrder
     summary: FaithfulnessSummary
     gains: dict[str, float]
     over_random: Comparison | None
+    n_failed: int
 
     @property
     def name(self) -> str:
@@ -99,16 +100,18 @@ class OrderRow:
     model: str = column("Name of the model.")
     method: str = column("Name of the method, or of the order by position.", shown=False)
     method_title: str = column("Its title.", title="method", in_files=False)
-    n: int = column("Number of pairs.")
+    n: int = column("Number of averaged pairs, without those left out below.")
     documents: int = column("Number of distinct documents, which intervals resample.")
     score_unchanged: int = column(
-        "Pairs left out because their score is the same without words.",
+        "Pairs left out because the scores of the full and the empty document differ by at most "
+        "0.1%.",
         title="left out (score unchanged)",
     )
     score_rises: int = column(
-        "Pairs left out because their score is higher without words.",
+        "Pairs left out because the empty document scores higher.",
         title="left out (score rises)",
     )
+    failed: int = column("Number of failed tests.")
     truncated: int = column("Pairs whose document the model truncates.")
     deletion_area: Estimate = column(
         "Area under the deletion curve; lower is better. The full document scores 1, the empty one "
@@ -116,12 +119,11 @@ class OrderRow:
     )
     insertion_area: Estimate = column("Area under the insertion curve; higher is better.")
     comprehensiveness: Estimate = column(
-        "Share of the score lost without the top words, mean over cut-offs from 1% to 50%; higher "
-        "is better."
+        "Score lost without the top units, divided by the difference between the full and the "
+        "empty document; mean over the top 1, 5, 10, 20 and 50%; higher is better."
     )
     sufficiency: Estimate = column(
-        "Share of the score lost with only the top words, mean over the same cut-offs; lower is "
-        "better."
+        "Score lost with only the top units, divided and averaged in the same way; lower is better."
     )
     deletion_gain: Comparison | None = column(
         "Deletion area of random orders minus that of this order; positive is better.", form="+.3f"
@@ -151,6 +153,7 @@ def _rows(result: OrderSummary) -> list[OrderRow]:
             own.n_documents,
             own.n_equal,
             own.n_below,
+            result.n_failed,
             own.n_truncated,
             own.deletion_area,
             own.insertion_area,
@@ -185,7 +188,9 @@ class FaithfulnessTest(Study[TestedPairs, TestedOrder, OrderSummary]):
 
     name = "faithfulness"
     title = "Faithfulness"
-    question = "Does the score fall faster when a method's top words are deleted than other words?"
+    question = (
+        "Does deleting a method's top words lower the score faster than deleting random words?"
+    )
     unit = "test"
     reads = (
         "Words are removed in order of attribution, highest first (deletion), or restored to an "
@@ -194,12 +199,13 @@ class FaithfulnessTest(Study[TestedPairs, TestedOrder, OrderSummary]):
         "position alone."
     )
     limits = (
-        "Gain: improvement over random orders of the same document, positive is better. Front to "
-        "back and back to front order words by position alone; a faithful method beats both. Means "
-        "over pairs; brackets and bands are 95% bootstrap intervals over documents. p is "
-        f"Holm-adjusted; equivalent: within {SHARE_MARGIN:g}. Pairs whose score doesn't change or "
-        "rises when all words are removed are left out. Removed words are replaced with padding, "
-        "and a model may react to such texts in a way that it never does to real ones."
+        "Gain: improvement over random orders of the document's words, positive is better. Front "
+        "to back and back to front order words by position alone; a method that doesn't beat both "
+        "may reflect only position. Means over pairs; brackets and bands are 95% bootstrap "
+        f"intervals over documents. p is Holm-adjusted; equivalent: within {SHARE_MARGIN:g}. Pairs "
+        "are left out if the empty document scores as high as the full one, or higher. Deleted "
+        "words are replaced with padding embeddings; BM25, endpoints and objects that only encode "
+        "get the text without them. A model may react to such texts as it never does to real ones."
     )
     parameters = Parameters(
         methods=METHOD_CHOICE,
@@ -287,7 +293,7 @@ class FaithfulnessTest(Study[TestedPairs, TestedOrder, OrderSummary]):
             return None
         if not stored.results:
             raise UserError(
-                f"No test of {subject.spec.name}, {service.name_of(subject.method)} succeeded: "
+                f"Every test of {service.name_of(subject.method)} on {subject.spec.name} failed: "
                 f"{next(iter(stored.failed.values()))}"
             )
         return self.so_far(compute, subject)
@@ -301,7 +307,7 @@ class FaithfulnessTest(Study[TestedPairs, TestedOrder, OrderSummary]):
             return None
         model = compute.identify(subject.spec)
         key = (model.key, repr(subject.method), repr(subject.parameters), stored.digest)
-        return _summaries.get(key, lambda: _summary(model, subject, stored.results))
+        return _summaries.get(key, lambda: _summary(model, subject, stored))
 
     def together(self, summaries: Sequence[OrderSummary]) -> list[OrderSummary]:
         tests = adjusted([summary.over_random for summary in summaries])
@@ -339,7 +345,8 @@ class FaithfulnessTest(Study[TestedPairs, TestedOrder, OrderSummary]):
         )
 
     def differences(self, summaries: Sequence[OrderSummary]) -> list[PairedDifference]:
-        """Methods are compared with orders by position, not the reverse."""
+        """The reverse order makes methods the first, and orders by position the second, of each
+        comparison."""
         return super().differences(summaries[::-1])
 
     def provenance(self, summary: OrderSummary) -> Provenance:
@@ -372,9 +379,9 @@ def _documents(pairs: Sequence[TextPair]) -> dict[str, Hashable]:
 
 
 def _summary(
-    model: ModelIdentity, subject: TestedOrder, results: Mapping[str, Faithfulness]
+    model: ModelIdentity, subject: TestedOrder, stored: Stored[Faithfulness]
 ) -> OrderSummary:
-    documents = _documents(subject.tested.pairs)
+    results, documents = stored.results, _documents(subject.tested.pairs)
     summary = summarize(list(results.values()), [documents[pair_id] for pair_id in results])
     gains_of = {
         pair_id: result.gain.deletion_area
@@ -383,7 +390,7 @@ def _summary(
     }
     rows = np.array(list(gains_of.values()))[:, None]
     over_random = compared(rows, [documents[pair_id] for pair_id in gains_of], SHARE_MARGIN)
-    return OrderSummary(model, subject, summary, gains_of, over_random)
+    return OrderSummary(model, subject, summary, gains_of, over_random, len(stored.failed))
 
 
 FAITHFULNESS = FaithfulnessTest()

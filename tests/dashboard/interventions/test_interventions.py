@@ -270,9 +270,10 @@ def test_a_part_near_the_beginning_is_more_like_the_whole_for_a_primacy_model(
     """On the results that come with the sample."""
     monkeypatch.setenv("POSLENS_SHIPPED", "yes")
     found = poslens.segments(["MiniLM-primacy", "MiniLM-recency"])
-    rows = found.to_frame().set_index(["model", "order"])
-    assert list(rows.index.unique("order")) == ["original", "random"]
-    shuffled = rows["last_minus_first_verdict"].xs("random", level="order")
+    rows = found.to_frame().set_index(["model", "parts"])
+    ordered, shuffled = (f"segments in {order} order" for order in ("original", "random"))
+    assert list(rows.index.unique("parts")) == [ordered, shuffled]
+    shuffled = rows["last_minus_first_verdict"].xs(shuffled, level="parts")
     assert shuffled.to_dict() == {"MiniLM-primacy": "lower", "MiniLM-recency": "higher"}
     (curves,) = {len(found.to_frame("curve")) // 100}
     assert curves == 4 and len(found.to_frame("differences")) == 2, "one for each order"

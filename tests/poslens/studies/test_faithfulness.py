@@ -85,7 +85,7 @@ def test_the_command_writes_the_same_and_draws(pairs: str, tmp_path: Path) -> No
 def test_pairs_are_spread_and_bad_input_is_one_sentence(pairs: str) -> None:
     (first, *_) = poslens.faithfulness("BM25", pairs, pairs=4).summaries
     assert first.summary.n + first.summary.n_equal == 4
-    with pytest.raises(UserError, match="BM25 fits none of these methods: this method needs"):
+    with pytest.raises(UserError, match="of these methods is available for BM25: this"):
         poslens.faithfulness("BM25", pairs, methods=["saliency"])
     with pytest.raises(UserError, match="Unit can't be 'letter': choose from word, token"):
         poslens.faithfulness("BM25", pairs, unit="letter")

@@ -76,7 +76,7 @@ def test_the_command_writes_the_same(corpus: str) -> None:
 
 
 def test_what_does_not_fit_is_one_sentence(corpus: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="BM25 fits none of these methods: "):
+    with pytest.raises(UserError, match="None of these methods is available for BM25: "):
         poslens.simulatability("BM25", corpus, methods=["saliency"])
     apart = tmp_path / "apart.jsonl"
     apart.write_text(
