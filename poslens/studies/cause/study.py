@@ -221,7 +221,9 @@ class CauseStudy(CurveStudy):
             sentence += f" Documents score higher with the evidence near the {side}."
         if cause.lost is not None:
             lost = cause.lost.text(".4f")
-            sentence += f" The score is lower by {lost} where the evidence is truncated than elsewhere."
+            sentence += (
+                f" The score is lower by {lost} where the evidence is truncated than elsewhere."
+            )
         return sentence
 
 
