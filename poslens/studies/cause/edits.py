@@ -140,7 +140,8 @@ class EditsStudy(OverItems[EditSummary]):
         """The mean cosines."""
         model = compute.identify(subject.spec)
         stored = service.stored(compute, subject.spec, subject.method, subject.chosen.items)
-        key = (model.key, repr(subject.method), subject.chosen.dataset, stored.digest)
+        chosen = (subject.chosen.dataset, subject.chosen.selection)
+        key = (model.spec.name, model.key, repr(subject.method), *chosen, stored.digest)
         return _summaries.get(
             key, lambda: _summary(model, subject, stored.results, len(stored.failed))
         )

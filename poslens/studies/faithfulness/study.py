@@ -306,7 +306,9 @@ class FaithfulnessTest(Study[TestedPairs, TestedOrder, OrderSummary]):
         if not stored.results:
             return None
         model = compute.identify(subject.spec)
-        key = (model.key, repr(subject.method), repr(subject.parameters), stored.digest)
+        tested = (subject.tested.dataset, subject.tested.selection)
+        how = (repr(subject.method), repr(subject.parameters))
+        key = (model.spec.name, model.key, *how, *tested, stored.digest)
         return _summaries.get(key, lambda: _summary(model, subject, stored))
 
     def together(self, summaries: Sequence[OrderSummary]) -> list[OrderSummary]:

@@ -82,6 +82,13 @@ def test_the_command_writes_the_same_and_draws(pairs: str, tmp_path: Path) -> No
     assert "Front to back" in figure.read_text(encoding="utf-8")
 
 
+def test_each_selection_of_the_same_pairs_has_its_own_provenance(pairs: str) -> None:
+    results = [poslens.faithfulness("BM25", pairs, readable=only) for only in (False, True)]
+    everything, readable = (result.provenance[0].selection for result in results)
+    assert everything == "13 pairs, spread evenly over the data set"
+    assert readable == f"{everything}, only pairs whose evidence no model truncates"
+
+
 def test_pairs_are_spread_and_bad_input_is_one_sentence(pairs: str) -> None:
     (first, *_) = poslens.faithfulness("BM25", pairs, pairs=4).summaries
     assert first.summary.n + first.summary.n_equal == 4
