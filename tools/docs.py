@@ -115,6 +115,8 @@ def kind_of(option: TyperOption | TyperArgument) -> str:
         return ""
     if isinstance(inner, type) and issubclass(inner, Enum):
         return " | ".join(str(choice.value) for choice in inner)
+    if option.metavar:
+        return option.metavar.strip("[]").replace("|", " | ")
     return {int: "whole number", float: "number", Path: "path"}.get(inner, "text")
 
 

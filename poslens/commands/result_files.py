@@ -196,8 +196,8 @@ def with_figure(command: Callable[P, R]) -> Callable[P, R]:
     if option.styled:
         default = next(iter(PALETTES))
         added += [
-            _replaced(declared, "size", Size, f"Of the figure; {SIZE} by default."),
-            _replaced(declared, "palette", Palette, f"Of the figure; {default} by default."),
+            _replaced(declared, "size", Size, f"Size of the figure; {SIZE} by default."),
+            _replaced(declared, "palette", Palette, f"Colors of the figure; {default} by default."),
         ]
     parameters: list[inspect.Parameter] = []
     for parameter in own.parameters.values():

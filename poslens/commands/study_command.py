@@ -21,12 +21,25 @@ from poslens.commands.command_output import TextFormat, cli_command, quiet, watc
 from poslens.commands.result_files import FigureFile, FigureOption
 from poslens.names import data_name, resolve, specs_of
 from poslens.paired import difference_sentences
-from poslens.parameters import Integer, ModelName, Numbers, Parameter, Settings, Several, Switch
+from poslens.parameters import (
+    Choice,
+    Integer,
+    ModelName,
+    Numbers,
+    Parameter,
+    Settings,
+    Several,
+    Switch,
+)
 from poslens.study import Study, Summary, plan
 
 if TYPE_CHECKING:
     from poslens.attribution.retrievers.specs import RetrieverSpec
     from poslens.compute.runs import Job
+
+
+MAX_METAVAR = 40
+"""Number of characters up to which --help lists an option's choices instead of its type."""
 
 
 def study_app(study: Study[Any, Any, Any]) -> typer.Typer:
@@ -99,7 +112,15 @@ def _uncapitalized(title: str) -> str:
 
 
 def _option(name: str, parameter: Parameter[Any]) -> Any:
-    option = typer.Option(parameter.option or f"--{name.replace('_', '-')}", help=parameter.help)
+    offered: tuple[str, ...] = ()
+    if isinstance(parameter, Choice) or (isinstance(parameter, Several) and parameter.closed):
+        offered = parameter.options
+    choices = f"[{'|'.join(offered)}]"
+    option = typer.Option(
+        parameter.option or f"--{name.replace('_', '-')}",
+        help=parameter.help,
+        metavar=choices if offered and len(choices) <= MAX_METAVAR else None,
+    )
     if isinstance(parameter, Several):
         return Annotated[list[str] | None, option]
     if isinstance(parameter, Switch):
