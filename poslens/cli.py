@@ -70,14 +70,26 @@ def main(app: typer.Typer) -> None:
     terminal's encoding, SIGTERM ends a command as Ctrl-C does, and incomplete output is an
     error."""
     _open_streams()
+    interrupted = False
+
+    def interrupt(number: int, frame: object) -> None:
+        nonlocal interrupted
+        interrupted = True
+        raise KeyboardInterrupt
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler)
+        signal.signal(number, interrupt)
     code: object = 0
     try:
         app()
     except SystemExit as ended:
         code = ended.code
     except KeyboardInterrupt:
+        code = 130
+    except Exception:
+        # A library that is being imported may catch the interrupt and then fail for lack of a part.
+        if not interrupted:
+            raise
         code = 130
     raise SystemExit(_written() or code)
 

@@ -302,6 +302,29 @@ def test_sigterm_ends_a_cache_command(forked: Forked, tmp_path: Path) -> None:
     assert "BM25" in forked.run("cache", "list", env=home)[1]
 
 
+@pytest.mark.parametrize("sent", [True, False])
+def test_an_interrupt_that_an_import_swallows_ends_the_program(sent: bool) -> None:
+    code = f"""
+import os, signal, typer
+from poslens import cli
+app = typer.Typer(pretty_exceptions_enable=False)
+@app.command()
+def fails():
+    try:
+        if {sent}:
+            os.kill(os.getpid(), signal.SIGTERM)
+            signal.pause()
+        import no_such_part
+    except:
+        import no_such_part
+cli.main(app)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=False
+    )
+    assert (done.returncode, "Traceback" in done.stderr) == ((130, False) if sent else (1, True))
+
+
 ENDS = {0, 130, -signal.SIGINT}
 """How a server may end that is interrupted before it answers, beside the signal itself. Before its
 first lines of Python have run a process ends as the system has it; and Python ends itself by SIGINT
