@@ -11,7 +11,6 @@ from streamlit.runtime.uploaded_file_manager import UploadedFile
 
 from poslens.attribution import datasets
 from poslens.attribution.datasets import DataSet
-from poslens.attribution.datasets.types import spread_evenly
 from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers import resolve
 from poslens.attribution.retrievers.detect import family_of
@@ -201,27 +200,6 @@ def one_of(
         **details,
     )
     return chosen or default
-
-
-def spread(
-    label: str,
-    items: Sequence[T],
-    default: int,
-    key: str,
-    least: int = 1,
-) -> Sequence[T]:
-    """A number of a data set's items that the user selects, spread evenly over it."""
-    n = st.number_input(
-        plain(label),
-        least,
-        len(items),
-        min(default, len(items)),
-        step=5,
-        key=key,
-        width=240,
-        help="Selected evenly over the data set.",
-    )
-    return spread_evenly(items, int(n))
 
 
 def model_names() -> tuple[list[str], Callable[[str], str]]:

@@ -18,7 +18,6 @@ _OTHER_TITLES = {
     "bias_scores": "bias tests",
     "deletion_insertion": "faithfulness",
     "embedding": "text vectors",
-    "evidence_read": "evidence read",
     "late_chunks": "late chunking",
     "needle": "needles",
     "others": "scores of other documents",
