@@ -337,13 +337,17 @@ def duration(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
-def in_turn(missing: Callable[[], Sequence[tuple[str, Job]]]) -> Work:
-    """Work that runs the `missing` jobs (each with its name) one after the other; its progress
-    counts jobs. Each job has its own run, with its own progress and error. When one job's run is
-    stopped, the next job starts."""
+def in_turn(jobs: Sequence[tuple[str, Job]]) -> Work:
+    """Work that runs the incomplete ones of these jobs (each with its name) one after the other,
+    and on a retry those with failed items; its progress counts jobs. Each job has its own run, with
+    its own progress and error. When one job's run is stopped, the next job starts."""
 
     def work(run: Run, report: Report) -> Progress:
-        todo = missing()
+        todo = [
+            (name, job)
+            for name, job in jobs
+            if job.n_done() < job.total or (run.retry_failed and job.failures())
+        ]
         started = time.perf_counter()
 
         def progress(done: int, stopped: bool = False) -> Progress:
@@ -358,7 +362,7 @@ def in_turn(missing: Callable[[], Sequence[tuple[str, Job]]]) -> Work:
             def show(_: Progress, number: int = number) -> None:
                 report(progress(number))  # the whole run's share includes that of its part
 
-            part_run = run.part = job.start(show, within=run)
+            part_run = run.part = job.start(show, retry_failed=run.retry_failed, within=run)
             # The whole run may have been stopped before this part existed.
             if run.stopping:
                 part_run.stop()

@@ -128,7 +128,6 @@ class AgreementStudy(Study[CauseItems, MethodAndItems, AgreementSummary]):
     parameters = Parameters(methods=METHOD_CHOICE, **CAUSE.parameters)
     tables: ClassVar = {"agreement": Table(MethodAgreementRow, _rows)}
     figures = (Figure("Rank correlation of mean curves", _correlations),)
-    retries = False
 
     def corpus(self, data: DataSet, settings: Settings) -> CauseItems:
         """The pairs, as in `cause`."""
@@ -161,24 +160,32 @@ class AgreementStudy(Study[CauseItems, MethodAndItems, AgreementSummary]):
         model, spec, chosen = compute.identify(subject.spec), subject.spec, subject.chosen
         compute.require_fit(model, subject.method)
         scope = scope_of(chosen)
-        parts = (
+        parts = [
             *(
-                service.job(compute, spec, each, chosen.items, scope)
+                (each.name, service.job(compute, spec, each, chosen.items, scope))
                 for each in chosen.interventions
             ),
-            compute.attribution_job(spec, subject.method, chosen.items, scope),
-        )
+            (
+                subject.method.name,
+                compute.attribution_job(spec, subject.method, chosen.items, scope),
+            ),
+        ]
 
-        def missing() -> list[tuple[str, Job]]:
-            return [(part.label, part) for part in parts if part.n_done() < part.total]
+        def failures() -> dict[str, str]:
+            return {
+                f"{item} ({name})": reason
+                for name, part in parts
+                for item, reason in part.failures().items()
+            }
 
         return compute.job(
             run_key(model, subject.method, f"agreement, {scope}"),
             f"{spec.name}, {subject.method.name}",
-            sum(part.total for part in parts),
-            in_turn(missing),
-            parts=parts,
-            n_done=lambda: sum(part.n_done() for part in parts),
+            sum(part.total for _, part in parts),
+            in_turn(parts),
+            parts=tuple(part for _, part in parts),
+            n_done=lambda: sum(part.n_done() for _, part in parts),
+            failures=failures,
             can_start=not model.stored_only,
             doing="agreement",
         )

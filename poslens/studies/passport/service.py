@@ -211,17 +211,14 @@ def job(
     for part_title, own_job in (*own_jobs, *also):
         parts.setdefault(own_job.key, (part_title, own_job))
 
-    def missing() -> list[tuple[str, Job]]:
-        return [(title, job) for title, job in parts.values() if job.n_done() < job.total]
-
     jobs = tuple(job for _, job in parts.values())
     return compute.job(
         _key(passport.model, passport.dataset, title),
         f"{passport.name}: {title}",
         len(jobs),
-        in_turn(missing),
+        in_turn(tuple(parts.values())),
         parts=jobs,
-        n_done=lambda: len(jobs) - len(missing()),
+        n_done=lambda: sum(job.n_done() >= job.total for job in jobs),
         can_start=not passport.model.stored_only,
     )
 

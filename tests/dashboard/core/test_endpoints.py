@@ -243,7 +243,7 @@ def test_what_all_models_send_names_the_endpoints(
     setup = rankings.RankingSetup(rankings.collection_of(datasets.read(SAMPLE)))
     jobs = [rankings.job(own_service, spec, setup) for spec in (*specs, resolve.resolve("BM25"))]
     key = ("all", "", "", SAMPLE, "")
-    work = in_turn(lambda: [(each.label, each) for each in jobs])
+    work = in_turn([(each.label, each) for each in jobs])
     job = own_service.job(key, "All models", len(jobs), work, parts=tuple(jobs))
     assert job.endpoints == ("E5", "ours")
     assert job.quote().startswith("PosLens will send E5, ours (All models): ")

@@ -118,7 +118,7 @@ def test_a_whole_and_its_part_take_one_place(tmp_path: Path) -> None:
 
     def whole(name: str) -> Job:
         one = Job(runs, tmp_path, key(f"{name}, part"), "P", 1, part)
-        return Job(runs, tmp_path, key(name), name, 1, in_turn(lambda: [("P", one)]), parts=(one,))
+        return Job(runs, tmp_path, key(name), name, 1, in_turn([("P", one)]), parts=(one,))
 
     wholes = [whole("one"), whole("other")]
     for job in wholes:
@@ -144,8 +144,8 @@ def test_a_whole_says_how_far_its_part_is(tmp_path: Path) -> None:
         return Progress(8, 8, 8, 0, 16.0)
 
     one = Job(runs, tmp_path, key("part"), "P", 8, part)
-    missing = lambda: [("first", one), ("second", one)]  # noqa: E731
-    whole = Job(runs, tmp_path, key("whole"), "W", 2, in_turn(missing), parts=(one,))
+    work = in_turn([("first", one), ("second", one)])
+    whole = Job(runs, tmp_path, key("whole"), "W", 2, work, parts=(one,))
     told: list[float] = []
 
     def hear(_: Progress) -> None:

@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 import poslens
+from poslens.attribution import datasets
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
 from poslens.attribution.interventions.ablation import ablation_method
@@ -24,11 +25,13 @@ from poslens.attribution.retrievers.resolve import resolve
 from poslens.attribution.types import EvidenceSpan, TextPair
 from poslens.cache.lru_cache import LRUCache
 from poslens.cache.storage.maintenance import listing
-from poslens.compute.compute import Compute
+from poslens.compute.compute import Compute, service
 from poslens.dashboard.__main__ import app
 from poslens.figures.palettes import Style
+from poslens.names import data_name
 from poslens.studies.cause import service as interventions
 from poslens.studies.cause import tables as intervention_tables
+from poslens.studies.cause.agreement import AGREEMENT
 from poslens.studies.cause.figures import (
     causes_over_curve,
     minus_null_curves,
@@ -261,6 +264,32 @@ def test_the_commands(sample: DataSet) -> None:
     assert len(pd.read_csv(io.StringIO(table.stdout))) == 200
     wrong = CliRunner().invoke(app, ["cause", "--intervention", "teleport"])
     assert wrong.exit_code == 2 and "choose from relocation, ablation" in wrong.stderr
+
+
+@pytest.mark.usefixtures("own_service")
+def test_failed_pairs_of_an_agreement_are_named_and_retried(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.csv"
+    path.write_text(
+        "pair_id,query,document,evidence\n"
+        "a,the play,The play has three acts. It was printed in 1901.,The play has three acts.\n"
+        "b,?!,The hill is high. A road leads up.,The hill is high.\n"
+    )
+    asked = ["agreement", "--model", "BM25", "--method", "terms", "--dataset", str(path)]
+    (moved, removed), _ = rows_of(*asked)
+    assert moved["n"] == removed["n"] == 1
+    settings = AGREEMENT.parameters.settings({"methods": ["terms"]})
+    corpus = AGREEMENT.corpus(datasets.read(data_name(str(path))), settings)
+    spec = with_corpus(resolve("BM25"), data_name(str(path)))
+    (subject,) = AGREEMENT.subjects(service(), spec, corpus, settings)
+    job = AGREEMENT.job(service(), subject)
+    assert sorted(job.failures()) == ["b (ablation)", "b (relocation)", "b (terms)"]
+    computed = []
+    for retry in (False, True):
+        run = job.start(retry_failed=retry)
+        run.wait()
+        ended = [part.run for part in job.parts if part.run is not None]
+        computed.append(sum(part.progress.computed for part in ended if part.retry_failed))
+    assert computed == [0, 3], "once more each, on request only"
 
 
 @pytest.mark.usefixtures("own_service")
