@@ -317,8 +317,9 @@ class Job:
 
     @property
     def active_elsewhere(self) -> bool:
-        """Whether another process of this host is computing it, and this one is not."""
-        return not self.active and self.n_at_work() > 0
+        """Whether another process of this host may be computing what is missing, and this one is
+        not: `n_at_work` counts runs over other items too."""
+        return not self.active and self.n_done() < self.total and self.n_at_work() > 0
 
     @property
     def error(self) -> str:

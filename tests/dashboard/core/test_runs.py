@@ -72,9 +72,11 @@ def test_a_job_before_during_and_after_its_run(tmp_path: Path) -> None:
     assert job().error == ""
     assert [step.done for step in told] == [0, 1, 2], "how it ended is told too"
     work.go.release(4)
+    assert job().active_elsewhere
     again = job().start()
     again.wait()
     assert again is not run and not again.progress.stopped and work.retried == [True, False]
+    assert not job().active_elsewhere, "nothing is missing, so the other run is over other items"
 
 
 def test_what_ended_a_run_is_said_until_it_is_started_again(tmp_path: Path) -> None:
