@@ -70,11 +70,10 @@ def of_attribution(attribution: Attribution, evidence: EvidenceSpan | None) -> C
 def _batch(retriever: Retriever, pairs: Sequence[TextPair]) -> list[Coverage]:
     apart = None if reads_jointly(retriever) else separate(retriever)
     try:
-        with retriever.lock:
-            if apart is None:
-                encoded = encode(retriever, pairs)[1]
-            else:
-                encoded = apart.encode_texts([pair.document for pair in pairs], "document")
+        if apart is None:
+            encoded = encode(retriever, pairs)[1]
+        else:
+            encoded = apart.encode_texts([pair.document for pair in pairs], "document")
     except UserError:  # a document without text tokens
         if len(pairs) == 1:
             span = pairs[0].evidence

@@ -205,7 +205,7 @@ def _token_spans(retriever: DenseRetriever, text: str) -> list[tuple[int, int]]:
     """Characters [start, end) of every token of the text, read or not, as tokenized after the
     prompt."""
     prompt = retriever.prompts["document"]
-    with retriever.lock:
+    with retriever.tokenizing:
         tokens = retriever.encoder("document").tokenizer(
             prompt + text,
             add_special_tokens=False,

@@ -116,15 +116,13 @@ def truncation(retriever: Separate, embed: Embed, text: str, documents: int = 1)
     Raises:
         UserError: as `last_word`.
     """
-    with retriever.lock:
-        whole = retriever.encode_texts([text], "document").texts[0]
+    whole = retriever.encode_texts([text], "document").texts[0]
     last = last_word(embed, text, whole.read_until)
     starts = [start for start, _ in words(text)]
     before = text[: starts[last.word - 1]].rstrip()
-    with retriever.lock:
-        upto = retriever.encode_texts([text[: last.end]], "document").texts[0]
-        special = int(whole.special.sum())
-        ahead = retriever.encode_texts([before], "document").texts[0].n_tokens_full if before else 0
+    upto = retriever.encode_texts([text[: last.end]], "document").texts[0]
+    special = int(whole.special.sum())
+    ahead = retriever.encode_texts([before], "document").texts[0].n_tokens_full if before else 0
     return Truncation(
         documents=documents,
         n_words=last.n_words,

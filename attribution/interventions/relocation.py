@@ -335,8 +335,7 @@ def relocations(
 
 def tokens_of(retriever: Retriever, query: str, document: str) -> TokenizedText:
     """The tokens that the model reads of a document with this query."""
-    with retriever.lock:
-        return encode(retriever, [TextPair("", query, document)])[1].texts[0]
+    return encode(retriever, [TextPair("", query, document)])[1].texts[0]
 
 
 def evidence_shares(

@@ -227,8 +227,7 @@ def edit_curves(
 
 def read_text(model: Pooled, document: str) -> tuple[str, TokenizedText]:
     """The part of a document that the model reads, and its tokens."""
-    with model.lock:
-        tokens = model.encode_texts([document], "document").texts[0]
+    tokens = model.encode_texts([document], "document").texts[0]
     return (document[: tokens.read_until] if tokens.truncated else document), tokens
 
 
@@ -291,10 +290,9 @@ def shortened(model: Pooled, text: str, language: str | None) -> str:
     """The text, or the longest beginning that is still read whole after as much text is inserted;
     past the context limit, insertions would have no effect."""
     while len(text) > 1:
-        with model.lock:
-            longest = inserted(text, language, max(SHARES["insertion"]), "beginning")
-            if not model.encode_texts([longest], "document").texts[0].truncated:
-                break
+        longest = inserted(text, language, max(SHARES["insertion"]), "beginning")
+        if not model.encode_texts([longest], "document").texts[0].truncated:
+            break
         text = text[: _word_border(text, int(STEP * len(text)))]
     return text
 

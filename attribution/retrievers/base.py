@@ -80,7 +80,8 @@ term weights. Untyped, because only the family itself reads it."""
 
 
 class Retriever(Protocol):
-    """Interface of every family. Hold `lock` while the model runs; tokenizing takes it itself."""
+    """Interface of every family. Hold `lock` while the model runs. Tokenizing needs no lock, and
+    doesn't wait until the model is free."""
 
     family: str
     name: str

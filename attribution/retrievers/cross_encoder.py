@@ -49,7 +49,7 @@ class CrossEncoderRetriever(EmbeddingHooks):
         self.spec = spec
         self.name = spec.name
         self.precision = precision
-        self.lock = threading.RLock()
+        self.lock, self.tokenizing = threading.RLock(), threading.Lock()
         require_offsets(spec.name, model.tokenizer)
         self._configure()
 
@@ -92,8 +92,9 @@ class CrossEncoderRetriever(EmbeddingHooks):
             UserError: a side has no text tokens, or a chat template changes the texts.
         """
         # The tokenizer is set to a length and then called, several times per pair. No other thread
-        # may set it in between, whether or not the caller runs the model.
-        with self.lock:
+        # may set it in between. Not `lock`: pages that only tokenize would wait for the batch of a
+        # run.
+        with self.tokenizing:
             return self._encoded(pairs)
 
     def _encoded(self, pairs: Sequence[TextPair]) -> tuple[Encoded, Encoded]:

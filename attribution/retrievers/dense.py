@@ -94,7 +94,7 @@ class DenseRetriever(EmbeddingHooks):
         self.spec = spec
         self.name = spec.name
         self.precision = precision
-        self.lock = threading.RLock()
+        self.lock, self.tokenizing = threading.RLock(), threading.Lock()
         self.prompts: dict[Side, str] = {
             "query": self._prompt("query", spec.query_prompt),
             "document": self._prompt("document", spec.document_prompt),
@@ -203,8 +203,8 @@ class DenseRetriever(EmbeddingHooks):
     def _tokenize(self, texts: Sequence[str], side: Side) -> tuple[Any, set[int]]:
         """sentence-transformers' tokenization of texts of one side, and which ids are special."""
         # The tokenizer is set to this side's length and then called. No other thread may set it in
-        # between, whether or not the caller runs the model.
-        with self.lock:
+        # between. Not `lock`: pages that only tokenize would wait for the batch of a run.
+        with self.tokenizing:
             batch = self.encoder(side).preprocess(
                 list(texts),
                 prompt=self.prompts[side] or None,

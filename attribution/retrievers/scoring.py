@@ -175,8 +175,7 @@ def read_texts(
 
 def _reading(retriever: Separate, text: str, side: Side) -> Hashable:
     """The token ids that the model reads of a text, or the text if it reads no tokens."""
-    with retriever.lock:
-        ids = retriever.encode_plain([text], side).features.get("input_ids")
+    ids = retriever.encode_plain([text], side).features.get("input_ids")
     return text if ids is None else ids.cpu().numpy().tobytes()
 
 

@@ -49,8 +49,7 @@ def score(
     texts = [pair for item in items for pair in (item.first, item.second)]
     asked = [(text.query, text.document) for text in texts]
     scores = score_texts(retriever, asked, should_stop=should_stop, cached=cached).tolist()
-    with retriever.lock:
-        read = encode(retriever, texts)[1].texts
+    read = encode(retriever, texts)[1].texts
     shares = [
         1.0 if pair.evidence is None else tokens.evidence_read(pair.evidence)
         for pair, tokens in zip(texts, read, strict=True)

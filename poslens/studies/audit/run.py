@@ -239,12 +239,11 @@ def _read(
     if chunks.kind == "windows" or not isinstance(retriever, DenseRetriever):
         return shares
     starts = ([a for a, _ in queries.spans], queries.shuffled_starts)
-    with retriever.lock:
-        for row, (order, begins) in enumerate(zip((text, queries.shuffled), starts, strict=True)):
-            tokens = retriever.encode_texts([order], "document").texts[0]
-            if tokens.truncated:
-                left = tokens.read_until - np.array(begins, dtype=np.float64)
-                shares[row] = np.clip(left / lengths, 0, 1)
+    for row, (order, begins) in enumerate(zip((text, queries.shuffled), starts, strict=True)):
+        tokens = retriever.encode_texts([order], "document").texts[0]
+        if tokens.truncated:
+            left = tokens.read_until - np.array(begins, dtype=np.float64)
+            shares[row] = np.clip(left / lengths, 0, 1)
     return shares
 
 

@@ -180,9 +180,9 @@ def test_nobody_else_sets_the_tokenizer_while_texts_of_one_side_are_read(
     free: list[bool] = []
 
     def other_thread() -> None:
-        free.append(retriever.lock.acquire(blocking=False))
+        free.append(retriever.tokenizing.acquire(blocking=False))
         if free[-1]:
-            retriever.lock.release()
+            retriever.tokenizing.release()
 
     def preprocess(*args: object, **options: object) -> object:
         thread = Thread(target=other_thread)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +17,9 @@ from poslens.attribution.coverage import Coverage, coverage, of_attribution
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.methods import make_method
 from poslens.attribution.pairs import Pairs
+from poslens.attribution.retrievers.load import load
 from poslens.attribution.retrievers.resolve import resolve
+from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import EvidenceSpan, TextPair
 from poslens.cache.lru_cache import LRUCache
 from poslens.compute import coverage as core_coverage
@@ -31,6 +35,7 @@ from poslens.compute.coverage import (
 from poslens.dashboard.__main__ import app
 from poslens.studies.bias.study import UNREADABLE
 from tests.support.pages import open_page
+from tests.support.tiny_families import cross_encoder
 
 LONG = "ice melts " * 600
 
@@ -65,6 +70,18 @@ def test_tokens_and_evidence_by_hand(minilm) -> None:
     # "ice melt ##s" is three tokens and ten characters; the last space is behind the last token.
     assert one.evidence == pytest.approx((510 / 3 * 10 - 1) / 6000) and one.evidence_cut
     assert of(minilm, TextPair("g", "q", "\u200b", None)) == [Coverage(0, 0, None)]
+
+
+def test_counting_does_not_wait_while_a_run_uses_the_model(
+    minilm, tiny_folder: Callable[..., Path], tmp_path: Path
+) -> None:
+    """A page that waited for each batch of a run would take seconds to open."""
+    folder = cross_encoder(tiny_folder("bert"), tmp_path / "reranker")
+    spec = RetrieverSpec("reranker", "reranker", "cross_encoder", f"folder:{folder}")
+    for retriever in (minilm, load(spec, device="cpu")):
+        with ThreadPoolExecutor(1) as page, retriever.lock:
+            counted = page.submit(of, retriever, TextPair("a", "ice", "The ice melts."))
+            assert counted.result(60)[0].tokens > 0
 
 
 def test_the_sample_as_its_tokenizer_counts_it(minilm, sample: DataSet) -> None:
