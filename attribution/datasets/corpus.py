@@ -347,6 +347,7 @@ class Collection:
         digest = texts.hexdigest()
         return digest[:16], digest + languages.hexdigest()
 
+    @cached_property
     def queries_digest(self) -> str:
         """16 hexadecimal digits over queries and judgments, without the corpus."""
         total = hashlib.sha256()

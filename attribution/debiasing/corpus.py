@@ -12,6 +12,7 @@ import hashlib
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from poslens.attribution.errors import UserError
 from poslens.attribution.nouns import counted
@@ -42,7 +43,7 @@ class Sentence:
     language: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TrainingCorpus:
     """Sentences for training and for validation, from disjoint documents, and the fingerprints
     of all documents in the training half. `digest` identifies the corpus."""
@@ -53,7 +54,7 @@ class TrainingCorpus:
     training_half: frozenset[str]
     n_documents: int
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """Fingerprint of the sentences, in order."""
         total = hashlib.blake2b(digest_size=8)

@@ -375,7 +375,7 @@ class RankingStore:
 
 def fingerprint(collection: Collection) -> str:
     """16 hexadecimal digits that hash the queries, relevance judgments and every document."""
-    total = hashlib.sha256(collection.queries_digest().encode())
+    total = hashlib.sha256(collection.queries_digest.encode())
     for path in collection.files:
         total.update(f"{file_digest(path)}\n".encode())
     if not collection.files:

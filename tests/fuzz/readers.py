@@ -186,7 +186,7 @@ def require_searchable(found: Collection) -> None:
     for query in found.queries:
         assert all(type(grade) is int and grade > 0 for grade in query.relevant.values())
         f"{query.query_id} {query.text} {query.language} {list(query.relevant)}".encode()
-    assert len(found.queries_digest()) == 16 and found.survey.n >= 0
+    assert len(found.queries_digest) == 16 and found.survey.n >= 0
 
 
 # -- files ---------------------------------------------------------------------------------------

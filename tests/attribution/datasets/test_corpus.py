@@ -162,7 +162,7 @@ def test_bm25_leaves_the_querys_own_document_out_too(tmp_path: Path) -> None:
     other = replace(found, skips_own_id=False)
     best = search_lexical(other, 1.2, 0.75)
     assert best is not None and rankings(other, best)[0].document_ids == ("q1", "d1")
-    assert found.queries_digest() != other.queries_digest(), (
+    assert found.queries_digest != other.queries_digest, (
         "rankings of both may not be taken for each other"
     )
     assert other.notes == ()
@@ -194,7 +194,7 @@ def test_a_query_does_not_find_its_own_document_among_those_of_its_language_eith
         assert [one.document_ids for one in rankings(found, best)] == wanted
     # What was stored while they found themselves is not taken for it.
     other = replace(found, skips_own_id=False)
-    assert found.queries_digest() != other.queries_digest() != whole.queries_digest()
+    assert found.queries_digest != other.queries_digest != whole.queries_digest
 
 
 def test_multiclaim_searches_every_claim(tmp_path: Path) -> None:
@@ -284,7 +284,7 @@ def test_monolingual_pools_are_the_claims_of_the_posts_language(
     assert set(ranked["2"].document_ids) == {"pol/10", "pol/13"}
     assert set(ranked["1"].languages) == {"slk"}
     assert found.texts(["pol/13"])["pol/13"].casefold() == "pol stone"
-    assert found.queries_digest() != whole.queries_digest()
+    assert found.queries_digest != whole.queries_digest
     assert "documents of its own language" in found.notes[0]
 
 

@@ -199,7 +199,7 @@ def test_a_sampled_run_draws_queries_of_each_group(tmp_path: Path) -> None:
         "[100,200)": 20,
         "[200,300)": 20,
     }
-    assert one.survey.n == whole.survey.n == 1 and one.queries_digest() != other.queries_digest()
+    assert one.survey.n == whole.survey.n == 1 and one.queries_digest != other.queries_digest
     assert one.drawn == "up to 20 queries of each group, drawn with seed 1" and not whole.drawn
     with pytest.raises(UserError, match="at least 1"):
         whole.sampled(0, 1)
