@@ -135,6 +135,14 @@ class StudyGroup(TyperGroup):
             self.load(args[0])
         return super().resolve_command(ctx, args)
 
+    def invoke(self, ctx: Any) -> Any:
+        """The result of the command; a rejected choice is reported without pydantic's prefix."""
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            error.message = error.message.removeprefix("Value error, ")
+            raise
+
     def load_all(self) -> StudyGroup:
         """The same group after importing every study's command."""
         for name in declared():

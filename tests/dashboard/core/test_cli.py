@@ -372,3 +372,11 @@ def test_lists_as_json_say_what_the_lines_say() -> None:
     assert line.endswith("reads 512 tokens (its own configuration: 256)")
     (saliency,) = (row for row in found["methods"] if row["name"] == "saliency")
     assert saliency["parameters"]["resampling"] == ["bin_mean", "point"]
+
+
+@pytest.mark.parametrize("arguments", [("explain", "--format", "xml"), ("why", "--table", "xml")])
+def test_a_wrong_choice_names_the_choices(arguments: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(app, list(arguments))
+    words = " ".join(result.stderr.replace("│", " ").split())
+    assert result.exit_code == 2
+    assert f"Invalid value for '{arguments[1]}': 'xml' is not one of '" in words
