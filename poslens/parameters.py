@@ -97,8 +97,8 @@ class Choice(Parameter[str]):
     def parse(self, value: Any) -> str:
         if value not in self.options:
             raise UserError(
-                f"{self.title or 'The choice'} can't be {str(value)[:40]!r}: choose from "
-                f"{', '.join(self.options)}."
+                f"{self.title or 'The choice'}: choose from {', '.join(self.options)}, not "
+                f"{str(value)[:40]!r}."
             )
         return str(value)
 
@@ -117,8 +117,8 @@ class Several(Parameter[tuple[str, ...]]):
         for choice in choices:
             if self.closed and choice not in self.options:
                 raise UserError(
-                    f"{self.title or 'The choice'} can't be {str(choice)[:40]!r}: choose from "
-                    f"{', '.join(self.options)}."
+                    f"{self.title or 'The choice'}: choose from {', '.join(self.options)}, not "
+                    f"{str(choice)[:40]!r}."
                 )
             self.check(choice)
         return tuple(dict.fromkeys(map(str, choices))) or self.default

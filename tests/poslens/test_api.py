@@ -331,7 +331,7 @@ def test_an_object_with_encode_is_a_model(_data: str) -> None:
         (lambda: poslens.curve([]), "No model is given"),
         (
             lambda: poslens.cause("BM25", interventions=["x"]),
-            "Interventions can't be 'x': choose from reloc",
+            "Interventions: choose from reloc",
         ),
         (
             lambda: poslens.cause("BM25", interventions=["relocation"], by="mask"),

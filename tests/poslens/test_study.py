@@ -47,8 +47,8 @@ def test_what_is_not_given_has_its_default() -> None:
     [
         ({"top": 0}, "Top must be a whole number from 1 to 1,000, not '0'."),
         ({"top": "1.5"}, "Top must be a whole number from 1 to 1,000, not '1.5'."),
-        ({"query": "x"}, "Query can't be 'x': choose from sentence, question."),
-        ({"chunks": ["whole", "x"]}, "Chunks can't be 'x': choose from whole, late:64."),
+        ({"query": "x"}, "Query: choose from sentence, question, not 'x'."),
+        ({"chunks": ["whole", "x"]}, "Chunks: choose from whole, late:64, not 'x'."),
         ({"depths": "nan"}, "Depths must be numbers from 0 to 100, separated by commas"),
         ({"depths": ""}, "must be numbers from 0 to 100"),
         ({"readable": "yes"}, "Readable only must be True or False, not 'yes'."),

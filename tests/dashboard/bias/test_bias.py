@@ -332,8 +332,8 @@ def test_the_command_tests_each_variant(tmp_path: Path) -> None:
     ("arguments", "sentence"),
     [
         (["--dataset", "sample", "--test", "foil"], "evidence spans don't mark the entity"),
-        (["--test", "x"], "Tests can't be 'x': choose from answer_importance"),
-        (["--position", "x"], "Evidence moves to can't be 'x': choose from end, middle, own."),
+        (["--test", "x"], "Tests: choose from answer_importance"),
+        (["--position", "x"], "Evidence moves to: choose from end, middle, own, not 'x'."),
         (["--dataset", "nothing"], "no data set 'nothing'"),
     ],
 )
