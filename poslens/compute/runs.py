@@ -319,7 +319,7 @@ class Job:
     def active_elsewhere(self) -> bool:
         """Whether another process of this host may be computing what is missing, and this one is
         not: `n_at_work` counts runs over other items too."""
-        return not self.active and self.n_done() < self.total and self.n_at_work() > 0
+        return not self.active and self.n_at_work() > 0 and self.n_done() < self.total
 
     @property
     def error(self) -> str:
