@@ -240,6 +240,13 @@ def embedded(retriever: Retriever) -> Embedded:
     return cast(Embedded, retriever)
 
 
+def tokenizer_lock(lock: threading.RLock, device: torch.device) -> threading.RLock:
+    """The lock for tokenizing and for moving tokens to the device: a lock of its own, because pages
+    that only tokenize would wait for the batch of a run, or the model's `lock` on Apple GPUs, which
+    PyTorch may use from one thread at a time only."""
+    return lock if device.type == "mps" else threading.RLock()
+
+
 def separate(retriever: Retriever) -> Separate:
     """The retriever, typed as one that encodes texts separately.
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from poslens.attribution.errors import UserError
-from poslens.attribution.retrievers.base import Encoded, LibraryCheck, each_tensor
+from poslens.attribution.retrievers.base import Encoded, LibraryCheck, each_tensor, tokenizer_lock
 from poslens.attribution.retrievers.embedding_hooks import (
     EmbeddingHooks,
     n_positions,
@@ -49,7 +49,8 @@ class CrossEncoderRetriever(EmbeddingHooks):
         self.spec = spec
         self.name = spec.name
         self.precision = precision
-        self.lock, self.tokenizing = threading.RLock(), threading.Lock()
+        self.lock = threading.RLock()
+        self.tokenizing = tokenizer_lock(self.lock, self.device)
         require_offsets(spec.name, model.tokenizer)
         self._configure()
 
@@ -92,8 +93,7 @@ class CrossEncoderRetriever(EmbeddingHooks):
             UserError: a side has no text tokens, or a chat template changes the texts.
         """
         # The tokenizer is set to a length and then called, several times per pair. No other thread
-        # may set it in between. Not `lock`: pages that only tokenize would wait for the batch of a
-        # run.
+        # may set it in between.
         with self.tokenizing:
             return self._encoded(pairs)
 

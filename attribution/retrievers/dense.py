@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from poslens.attribution.errors import UserError
-from poslens.attribution.retrievers.base import Encoded, LibraryCheck, each_tensor
+from poslens.attribution.retrievers.base import Encoded, LibraryCheck, each_tensor, tokenizer_lock
 from poslens.attribution.retrievers.embedding_hooks import (
     EmbeddingHooks,
     n_positions,
@@ -94,7 +94,8 @@ class DenseRetriever(EmbeddingHooks):
         self.spec = spec
         self.name = spec.name
         self.precision = precision
-        self.lock, self.tokenizing = threading.RLock(), threading.Lock()
+        self.lock = threading.RLock()
+        self.tokenizing = tokenizer_lock(self.lock, self.device)
         self.prompts: dict[Side, str] = {
             "query": self._prompt("query", spec.query_prompt),
             "document": self._prompt("document", spec.document_prompt),
@@ -203,7 +204,7 @@ class DenseRetriever(EmbeddingHooks):
     def _tokenize(self, texts: Sequence[str], side: Side) -> tuple[Any, set[int]]:
         """sentence-transformers' tokenization of texts of one side, and which ids are special."""
         # The tokenizer is set to this side's length and then called. No other thread may set it in
-        # between. Not `lock`: pages that only tokenize would wait for the batch of a run.
+        # between.
         with self.tokenizing:
             batch = self.encoder(side).preprocess(
                 list(texts),
@@ -218,7 +219,8 @@ class DenseRetriever(EmbeddingHooks):
 
     def _features(self, batch: Any, side: Side) -> dict[str, Any]:
         device = self.encoder(side).device
-        return each_tensor(batch, lambda values: values.to(device))
+        with self.tokenizing:
+            return each_tensor(batch, lambda values: values.to(device))
 
     def _nothing_to_read(self, side: Side) -> UserError:
         return UserError(f"{self.name} reads no word of the {side}: enter a word.")

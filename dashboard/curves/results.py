@@ -86,8 +86,9 @@ class CurvesView:
     def active(self) -> bool:
         """Whether any of the selected models, or its control, is being run, in this process or
         another."""
-        if any(job.active or job.active_elsewhere for job in self.jobs()):
-            return True
+        with suppress(UserError):  # the results can't be read, which the board reports
+            if any(job.active or job.active_elsewhere for job in self.jobs()):
+                return True
         with suppress(UserError):
             control = null_controls.chosen(self.method)
             return null_controls.active(

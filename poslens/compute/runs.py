@@ -270,7 +270,12 @@ class Job:
 
     @property
     def _left(self) -> list[Job]:
-        return [part for part in self.parts if part.sends and part.n_done() < part.total]
+        # A retry also sends what failed.
+        return [
+            part
+            for part in self.parts
+            if part.sends and (part.n_done() < part.total or part.failures())
+        ]
 
     def quote(self) -> str:
         """A sentence on how much remains to be sent to which endpoint; empty if nothing is sent."""
@@ -341,7 +346,8 @@ def duration(seconds: float) -> str:
 def in_turn(jobs: Sequence[tuple[str, Job]]) -> Work:
     """Work that runs the incomplete ones of these jobs (each with its name) one after the other,
     and on a retry those with failed items; its progress counts jobs. Each job has its own run, with
-    its own progress and error. When one job's run is stopped, the next job starts."""
+    its own progress and error. When one job's run is stopped, the next job starts. An error ends a
+    retry: failed items count as done, so nothing else would show that it is incomplete."""
 
     def work(run: Run, report: Report) -> Progress:
         todo = [
@@ -369,6 +375,8 @@ def in_turn(jobs: Sequence[tuple[str, Job]]) -> Work:
                 part_run.stop()
             part_run.wait()
             run.part = None
+            if run.retry_failed and part_run.error:
+                raise UserError(part_run.error)
         return progress(len(todo), stopped=run.stopping)
 
     return work

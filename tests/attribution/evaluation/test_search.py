@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from threading import Thread
+from threading import RLock, Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,6 +27,7 @@ from poslens.attribution.evaluation.search import (
     search,
     search_lexical,
 )
+from poslens.attribution.retrievers.base import tokenizer_lock
 from poslens.attribution.retrievers.lexical import statistics_of, terms_of
 from poslens.attribution.types import TextPair
 from tests.support import tiny_families
@@ -200,6 +201,12 @@ def test_nobody_else_sets_the_tokenizer_while_texts_of_one_side_are_read(
     assert free and not any(free)
     other_thread()
     assert free[-1]  # and it is given back
+
+
+def test_an_apple_gpu_is_used_by_one_thread_at_a_time() -> None:
+    lock = RLock()
+    assert tokenizer_lock(lock, torch.device("mps")) is lock
+    assert tokenizer_lock(lock, torch.device("cpu")) is not lock
 
 
 def test_dense_scores_are_the_models_own(tiny: Callable[..., object]) -> None:

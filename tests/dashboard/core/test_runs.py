@@ -134,6 +134,25 @@ def test_a_whole_and_its_part_take_one_place(tmp_path: Path) -> None:
         assert job.error == ""
 
 
+def test_a_retry_runs_the_parts_with_failures_and_says_why_it_ends(tmp_path: Path) -> None:
+    runs, started = Runs(lambda: 2), list[tuple[str, bool]]()
+
+    def part(name: str, failures: dict[str, str]) -> Job:
+        def work(run: Run, report: Report) -> Progress:
+            started.append((name, run.retry_failed))
+            raise UserError("The disk is full.")
+
+        done = {"n_done": lambda: 1, "failures": lambda: failures}
+        return Job(runs, tmp_path, key(name), name, 1, work, **done)
+
+    parts = [("good", part("good", {})), ("bad", part("bad", {"pair": "no word"}))]
+    whole = Job(runs, tmp_path, key("whole"), "W", 2, in_turn(parts), parts=(parts[1][1],))
+    for retry in (False, True):
+        whole.start(retry_failed=retry).wait()
+        assert whole.error == ("The disk is full." if retry else "")
+    assert started == [("bad", True)]
+
+
 def test_a_whole_says_how_far_its_part_is(tmp_path: Path) -> None:
     """A bar at 0 of 2 for minutes looks like a run that hangs."""
     runs, half, go = Runs(lambda: 2), threading.Event(), threading.Event()
