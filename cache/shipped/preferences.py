@@ -51,7 +51,7 @@ def short_verdict(method: Method) -> str:
     model with a known position bias."""
     if (entry := certified().get(repr(method))) is not None:
         index = entry.order_blind.text("+.2f")
-        return f"{index} ({INDEX} {ORDER_BLIND}, {entry.n_documents} documents)"
+        return f"{index} ({INDEX} {ORDER_BLIND}, {entry.n_documents} documents of the sample)"
     if any(each.method.name == method.name for each in certified().values()):
         return "not certified with these parameters"
     return ""
@@ -60,7 +60,7 @@ def short_verdict(method: Method) -> str:
 def verdict(method: Method) -> str:
     """The same in a sentence, to be shown with every curve of the method."""
     if (entry := certified().get(repr(method))) is not None:
-        measured = f"{words(entry.order_blind)} ({entry.n_documents} documents)"
+        measured = f"{words(entry.order_blind)} ({entry.n_documents} documents of the sample)"
         return f"Check of the method itself: {measured}."
     short = short_verdict(method)
     return f"What this method itself prefers is unknown: {short}." if short else ""

@@ -39,7 +39,8 @@ def section(
     if compared is None:
         frame = tables.TABLES["queries"].frame([ranked]).drop(columns="model")
     else:
-        frame = tables.TABLES["query_differences"].frame([ranked, compared])
+        frame = tables.TABLES["query_differences"].frame([compared, ranked])
+        frame = frame.drop(columns=["model", "against"])
     frame = tables.filtered(frame, filters)
     st.caption(
         f"{len(frame):,} of {ranked.evaluation.n:,} queries; select a row to see its top {TOP}."

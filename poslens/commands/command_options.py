@@ -203,11 +203,8 @@ def with_rejections(data: DataSet) -> DataSet:
     """The same data set, after printing on stderr how many of its rows could not be read."""
     if n := len(data.rejected):
         first = data.rejected[0]
-        rows = "row was" if n == 1 else "rows were"
-        print(
-            f"{n:,} {rows} rejected, the first in {first.file} row {first.row}: {first.reason}",
-            file=sys.stderr,
-        )
+        rows = "1 row was rejected, in" if n == 1 else f"{n:,} rows were rejected, the first in"
+        print(f"{rows} {first.file} row {first.row}: {first.reason}", file=sys.stderr)
     return data
 
 

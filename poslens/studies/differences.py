@@ -57,7 +57,11 @@ class ComparedNumber:
 
 MEASURES = (
     ComparedNumber(
-        "relocation", "last_minus_first", "relocation difference", DEVIATIONS_MARGIN, True
+        "relocation",
+        "last_minus_first",
+        "relocation difference (standard deviations)",
+        DEVIATIONS_MARGIN,
+        True,
     ),
     ComparedNumber("position_effect", "first_minus_last", FIRST_MINUS_LAST, 0.02),
     ComparedNumber("ranking", "ndcg_at_10", "nDCG@10", 0.01),

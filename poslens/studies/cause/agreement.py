@@ -229,7 +229,9 @@ class AgreementStudy(Study[CauseItems, MethodAndItems, AgreementSummary]):
 
     def provenance(self, summary: AgreementSummary) -> Provenance:
         asked = summary.asked
-        first = next(iter(summary.agreements.values()))
+        agreements = list(summary.agreements.values())
+        first = agreements[0]
+        intervals = [each.each or each.means for each in agreements]
         causes = " and ".join(map(repr, summary.agreements))
         return of_model(
             summary.model,
@@ -238,7 +240,7 @@ class AgreementStudy(Study[CauseItems, MethodAndItems, AgreementSummary]):
             n_pairs=first.n,
             n_documents=first.n_documents,
             selection=asked.chosen.selection,
-            interval=first.each or first.means,
+            interval=next(filter(None, intervals), None),
         )
 
 

@@ -174,7 +174,12 @@ class CauseStudy(CurveStudy):
         usable: Sequence[TextPair] = data.pairs
         left_out = ""
         if "relocation" in settings.interventions:
-            usable, left_out = require_movable(data.pairs, data.name)
+            try:
+                usable, left_out = require_movable(data.pairs, data.name)
+            except UserError as reason:
+                if "ablation" in settings.interventions:
+                    raise UserError(f"{reason} Ablation alone needs no evidence.") from reason
+                raise
         elif not len(usable):
             raise UserError(f"{data.title} has no query-document pairs: select another data set.")
         pairs, words = selected(usable, settings.pairs)

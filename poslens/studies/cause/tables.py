@@ -92,7 +92,10 @@ def controlled_frame(curves: Sequence[tuple[str, ControlledCurve]]) -> pd.DataFr
 
 # -- models compared -------------------------------------------------------------------------------
 
-TITLES = {"relocation": "relocation difference", "ablation": "last minus first, ablation"}
+TITLES = {
+    "relocation": "relocation difference (standard deviations)",
+    "ablation": "last minus first, ablation (standard deviations)",
+}
 
 
 def cause_measure(

@@ -107,7 +107,10 @@ def evidence_positions(
         UserError: the data set does not say where its evidence is, or is ranked.
     """
     if isinstance(summaries[0], Measured):
-        raise UserError("To draw evidence positions, use --table evidence.")
+        raise UserError(
+            "There is nothing to draw, because no evidence is marked in these documents: choose "
+            "a data set with evidence spans."
+        )
     rows = evidence_rows(summaries[0].collection)
     figure = canvas("evidence_positions", style, EVIDENCE_TITLE, "Queries", provenance)
     lengths = list(dict.fromkeys(row.length for row in rows))

@@ -148,12 +148,15 @@ class QueriesRow:
 
 @dataclass(frozen=True, slots=True)
 class QueryDifferenceRow:
-    """A query under two models or runs."""
+    """A query under two models or runs. The second is compared with the first, as in the table of
+    paired differences."""
 
+    model: str = column("Name of the second model or run.")
+    against: str = column("Name of the first, with which it is compared.")
     query: str = column("Text of the query.")
-    ndcg: float = column("nDCG@10 of the first model or run, 0 to 1.", key="nDCG@10")
-    against: float = column("nDCG@10 of the second, 0 to 1.", key="nDCG@10 against")
-    difference: float = column("The first minus the second, -1 to 1.")
+    ndcg: float = column("nDCG@10 of the second, 0 to 1.", key="nDCG@10")
+    ndcg_against: float = column("nDCG@10 of the first, 0 to 1.", key="nDCG@10 against")
+    difference: float = column("The second minus the first, -1 to 1.")
     rank: int | None = column(RANK)
     rank_against: int | None = column(RANK, key="rank against")
     evidence: float | None = column(EVIDENCE)

@@ -237,7 +237,7 @@ class RankingStudy(Study[RankingTask, RankingSubject, Any]):
 
     def notes(self, data: DataSet, corpus: RankingTask) -> list[str]:
         """How much is searched and measured, and what is excluded."""
-        setup = corpus.setups[0]
+        setup = corpus.setups[-1 if corpus.table == "pools" else 0]  # the last pool is the corpus
         n, measured = len(setup.collection.queries), len(setup.queries)
         documents = counted(setup.collection.survey.n, "document")
         size = f"{counted(n, 'query')} and {documents} of {data.title}"
@@ -329,7 +329,10 @@ class RankingStudy(Study[RankingTask, RankingSubject, Any]):
         evaluation, groups = summary.evaluation, summary.by_group
         profile = evaluation.profile if groups is None else groups.profile
         queries = counted(evaluation.n, "query")
-        ndcg = f"{summary.name}: nDCG@10 {evaluation.estimates[NDCG]}, {queries}"
+        # One of several pools, or a sample.
+        drawn = summary.setup.collection.drawn
+        among = f" ({drawn})" if drawn else ""
+        ndcg = f"{summary.name}: nDCG@10 {evaluation.estimates[NDCG]}, {queries}{among}"
         if profile is None:
             return f"{ndcg}."
         psi, permuted, p = profile.psi, profile.psi_under_permutation, profile.p

@@ -234,7 +234,7 @@ def _queries(measured: Measured) -> Iterator[QueriesRow]:
 
 
 def _query_differences(summaries: Sequence[Measured]) -> Iterator[QueryDifferenceRow]:
-    """In descending order of the difference between two rankings.
+    """The second ranking compared with the first, in descending order of the absolute difference.
 
     Raises:
         UserError: there are not exactly two rankings of the same queries.
@@ -244,18 +244,20 @@ def _query_differences(summaries: Sequence[Measured]) -> Iterator[QueryDifferenc
         raise UserError("Differences by query need exactly two rankings of the same queries.")
     rows = (
         QueryDifferenceRow(
-            a.query,
-            a.ndcg,
-            b.ndcg,
-            a.ndcg - b.ndcg,
-            a.rank,
-            b.rank,
-            a.evidence,
-            a.length,
-            a.language,
-            a.id,
+            own.model,
+            other.model,
+            own.query,
+            own.ndcg,
+            other.ndcg,
+            own.ndcg - other.ndcg,
+            own.rank,
+            other.rank,
+            own.evidence,
+            own.length,
+            own.language,
+            own.id,
         )
-        for a, b in zip(*queries, strict=True)
+        for other, own in zip(*queries, strict=True)
     )
     yield from sorted(rows, key=lambda row: -abs(row.difference))
 

@@ -150,18 +150,38 @@ def sentence(why: Why) -> str:
         )
         return (
             f"{head}. Rank {rank} → {rank_words(step.rank)} "
-            f"{change_words(why.cause, why)}{null}. Cause: {why.cause}."
+            f"{change_words(why.cause, why)}{null}.{_ruled_out(why)} Cause: {why.cause}."
         )
     shared = f"{len(why.shared_words)} of {why.n_query_words} query words"
-    if steps:
-        best = min(steps, key=lambda cause: steps[cause].rank)
-        tried = (
-            f"No change brings it into the top {top:,} by itself (best: rank "
-            f"{rank_words(steps[best].rank)} {change_words(best, why)})"
+    ruled_out = _ruled_out(why)
+    if others := {cause: step for cause, step in steps.items() if step.rank > top}:
+        best = min(others, key=lambda cause: others[cause].rank)
+        better = others[best].rank < why.rank
+        result = (
+            f"best: rank {rank_words(others[best].rank)} {change_words(best, why)}"
+            if better
+            else "none improves its rank"
         )
+        other = "other " if ruled_out else ""
+        tried = f"No {other}change brings it into the top {top:,} by itself ({result})"
+    elif steps:
+        tried = "No other change is possible"
     else:
         tried = "The document is one sentence, so nothing in it can be moved or left out"
-    return f"{head}. {tried}; its evidence shares {shared}. Cause: no match."
+    return f"{head}. {tried}; its evidence shares {shared}.{ruled_out} Cause: no match."
+
+
+def _ruled_out(why: Why) -> str:
+    """A sentence if moving the evidence suffices although position is not the cause; empty
+    otherwise."""
+    step = why.steps.get("position")
+    if step is None or step.rank > why.top or why.cause not in ("dilution", "no match"):
+        return ""
+    null = "" if step.null is None else f" ({NULLS['position']}: {rank_words(step.null)})"
+    return (
+        f" Position is ruled out, although moving the evidence brings it to rank "
+        f"{rank_words(step.rank)}{null}."
+    )
 
 
 # -- tables ----------------------------------------------------------------------------------------

@@ -84,7 +84,7 @@ def test_a_models_own_rankings_as_a_run_are_worth_the_same(
 
 def test_queries_stand_by_what_sets_two_apart(ranked: Ranked, setup: RankingSetup) -> None:
     run = ranked_run(read_run("bad", File("bad.run", BAD.encode())), setup)
-    frame = BY_QUERY.frame([ranked, run])
+    frame = BY_QUERY.frame([run, ranked])
     # Found by the model alone: the two that the run lacks; then the one it has in second place.
     assert frame["id"].tolist() == ["row-4", "row-5", "row-3", "row-2"]
     assert frame["difference"].tolist() == pytest.approx([1, 1, 1 - 0.6309298, 0])
@@ -134,6 +134,8 @@ def test_the_command_ranks_models_and_runs(mine: Path) -> None:
     frame = pd.read_csv(io.StringIO(more.stdout))
     assert frame["id"].tolist() == ["row-4", "row-5", "row-3", "row-2"]
     assert "bad compared with BM25: nDCG@10 differs by -0.592" in more.stderr
+    assert frame["difference"].mean() == pytest.approx(-0.592, abs=5e-4), "as in the sentence"
+    assert set(frame["model"]) == {"bad"} and set(frame["against"]) == {"BM25"}
     (mine / "bad.copy").write_text(BAD)
     for options, said in (
         (["--table", "query_differences"], "compares two"),

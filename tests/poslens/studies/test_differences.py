@@ -92,15 +92,18 @@ def test_saliency_indices_are_those_of_the_models_mean_curves(
 def test_planted_biases_are_told_apart_where_it_matters(
     summaries: list[MeasuredSummary], differences: list[PairedDifference]
 ) -> None:
-    relocation, rank = "relocation difference", "drop in nDCG@10 (first minus last)"
+    relocation, rank = (
+        "relocation difference (standard deviations)",
+        "drop in nDCG@10 (first minus last)",
+    )
     found = verdicts(differences, "MiniLM-recency", "MiniLM-primacy")
     assert found[relocation] == "higher" and found[rank] == "lower"
     assert found["unretrieved sentences"] == "equivalent"
     assert found["nDCG@10"] == "too few documents"
     assert verdicts(differences, "MiniLM", "MiniLM-primacy")[relocation] == "higher"
     sentence = difference_sentences(differences)[0]
-    start = r"MiniLM compared with MiniLM-primacy: relocation difference is higher by 0\.\d+ \[0\."
-    assert re.match(start, sentence)
+    start = f"MiniLM compared with MiniLM-primacy: {re.escape(relocation)} is higher by "
+    assert re.match(start + r"0\.\d+ \[0\.", sentence)
     assert f"{rank} differs by -0." in sentence and ", too few documents, about" in sentence
     assert DIFFERENCES.verdict(summaries[0]).startswith(f"MiniLM-primacy: {rank} ")
 

@@ -90,7 +90,7 @@ def test_curves_state_the_certified_preference() -> None:
     assert found.order_blind.text("+.2f") in verdict(method)
     assert short_verdict(method) == (
         f"{found.order_blind.text('+.2f')} (the method's primacy-recency index on a model without "
-        f"position embeddings, {found.n_documents} documents)"
+        f"position embeddings, {found.n_documents} documents of the sample)"
     )
     posir = make_method("saliency", {"resampling": "point"})
     assert repr(posir) in certified(), "curve settings are measured too"

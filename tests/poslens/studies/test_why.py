@@ -33,7 +33,7 @@ from poslens.studies.why import search as why_search
 from poslens.studies.why import study as why_study
 from poslens.studies.why.search import QueryRanking, known_ranking, ranking, search_job
 from poslens.studies.why.study import WHY
-from poslens.studies.why.summary import Misses, WhyCorpus, WhySummary
+from poslens.studies.why.summary import Misses, WhyCorpus, WhySummary, sentence
 from tests.support import tiny_families
 
 GULLS = "Gulls rest on the old pier today. "
@@ -308,3 +308,33 @@ def test_stored_explanations_are_read_back_as_they_were() -> None:
     packed = unpack_fields(pack_fields(EXPLANATIONS.pack(one)))
     assert packed is not None
     assert EXPLANATIONS.unpack(packed, Owner(ModelKey("m", "0" * 16), why_method(10), "d")) == one
+
+
+@pytest.mark.parametrize(
+    ("moved", "alone", "words"),
+    [
+        (Step(12), None, "by itself (none improves its rank);"),
+        (Step(11), None, "by itself (best: rank 11 with the evidence moved to 20% of the"),
+        (
+            Step(3, 10, 0.9, 0.71),
+            Step(11),
+            "No other change brings it into the top 10 by itself (best: rank 11 as the evidence "
+            "alone); its evidence shares 0 of 0 query words. Position is ruled out, although "
+            "moving the evidence brings it to rank 3 (another sentence moved: 10). Cause: no match",
+        ),
+        (
+            Step(3, 10, 0.9, 0.71),
+            Step(1, 12),
+            "12 → 1 as the evidence alone (control, other sentences alone: 12). Position is ruled "
+            "out, although moving the evidence brings it to rank 3 (another sentence moved: 10). "
+            "Cause: dilution.",
+        ),
+    ],
+)
+def test_the_verdict_says_what_moving_the_evidence_does(
+    moved: Step, alone: Step | None, words: str
+) -> None:
+    about = Why(
+        "d", 10, 20, 12, 0.5, "marked", 0, 5, 0.5, 1.0, None, moved, alone, best_position=0.2
+    )
+    assert words in sentence(about)
