@@ -70,7 +70,9 @@ class Number:
         estimate = self.estimate
         resampled = (
             f", {estimate.resampled}: {estimate.n_resampled:,}"
-            if estimate.interval and estimate.n_resampled and estimate.resampled != self.unit
+            if estimate.interval
+            and estimate.n_resampled
+            and estimate.resampled not in ("", self.unit)
             else ""
         )
         n = f" ({self.unit}: {estimate.n:,}{resampled})" if estimate.n else ""

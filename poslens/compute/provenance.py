@@ -284,6 +284,8 @@ def _resampled(number: Estimate | None) -> str:
     """The items resampled for an interval, as text; empty without an interval."""
     if number is None or number.interval is None or not number.n_resampled:
         return ""
+    if not number.resampled:
+        return f"95%, Agresti-Coull for {number.n_resampled:,} documents"
     return resampling(number.n_resampled, number.resampled)
 
 

@@ -102,7 +102,8 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
         "with at least half of the gain in score, or if it gains less than "
         f"{LEAST_OF_ALONE:.0%} of what the evidence alone gains. If no change suffices, the cause "
         "is reported as no match between query and evidence. Shares are of the model's misses; "
-        "brackets are 95% bootstrap intervals over documents, if there are 10 or more."
+        "brackets are 95% bootstrap intervals over documents, if there are 10 or more, and "
+        "Agresti-Coull intervals for shares of 0% and 100%."
     )
     parameters = Parameters(
         top=Integer(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 from poslens.attribution.curves.bootstrap import Estimate, estimate
 from poslens.attribution.datasets import Collection
 from poslens.attribution.evaluation.document_index import NOT_FOUND
+from poslens.attribution.evaluation.ranking_measures import agresti_coull
 from poslens.attribution.evaluation.why_causes import CAUSES, Cause, Step, Why, why_method
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method
@@ -93,7 +94,7 @@ class WhySummary:
     def missed(self) -> Estimate | None:
         """Share of target documents that are not in the top k."""
         rows = [explanation.cause != "found" for explanation in self.explained.values()]
-        return _share(rows, [item.document_id for item in self.items.values()])
+        return share_of(rows, [item.document_id for item in self.items.values()])
 
     def count(self, cause: Cause) -> int:
         """Number of misses with this cause."""
@@ -102,11 +103,20 @@ class WhySummary:
     def share(self, cause: Cause) -> Estimate | None:
         """Share of the misses that have this cause."""
         rows = [explanation.cause == cause for _, explanation in self.misses]
-        return _share(rows, [item.document_id for item, _ in self.misses])
+        return share_of(rows, [item.document_id for item, _ in self.misses])
 
 
-def _share(rows: Sequence[bool], documents: Sequence[str]) -> Estimate | None:
-    return estimate(np.array(rows, dtype=np.float64)[:, None], documents) if rows else None
+def share_of(rows: Sequence[bool], documents: Sequence[str]) -> Estimate | None:
+    """The share of true rows. If none or all are true, so are those of every resample, and the
+    interval is Agresti and Coull's for as many documents."""
+    if not rows:
+        return None
+    share = estimate(np.array(rows, dtype=np.float64)[:, None], documents)
+    if share is None or share.interval is None or 0 < share.value < 1:
+        return share
+    n = share.n_resampled
+    by_formula = agresti_coull(round(share.value * n), n)
+    return replace(share, low=by_formula.low, high=by_formula.high, resampled="")
 
 
 # -- words -----------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ from poslens.studies.why import search as why_search
 from poslens.studies.why import study as why_study
 from poslens.studies.why.search import QueryRanking, known_ranking, ranking, search_job
 from poslens.studies.why.study import WHY
-from poslens.studies.why.summary import Misses, WhyCorpus, WhySummary, sentence
+from poslens.studies.why.summary import Misses, WhyCorpus, WhySummary, sentence, share_of
 from tests.support import tiny_families
 
 GULLS = "Gulls rest on the old pier today. "
@@ -338,3 +338,16 @@ def test_the_verdict_says_what_moving_the_evidence_does(
         "d", 10, 20, 12, 0.5, "marked", 0, 5, 0.5, 1.0, None, moved, alone, best_position=0.2
     )
     assert words in sentence(about)
+
+
+def test_no_miss_among_twelve_documents_is_no_proof_of_none() -> None:
+    """By hand: n' = 12 + 1.96^2, p' = 1.96^2 / 2 / n', p' + 1.96 sqrt(p' (1 - p') / n')."""
+    shares = [share_of([value] * 12, [f"d{n}" for n in range(12)]) for value in (False, True)]
+    none, all_of_them = shares
+    assert none is not None and all_of_them is not None
+    assert none.interval == (0, pytest.approx(0.2820, abs=1e-4))
+    assert all_of_them.interval == (pytest.approx(0.7180, abs=1e-4), 1)
+    few = share_of([False] * 9, [f"d{n}" for n in range(9)])
+    assert few is not None and few.interval is None
+    mixed = share_of([True, False] * 6, [f"d{n}" for n in range(12)])
+    assert mixed is not None and mixed.resampled == "documents"
