@@ -91,7 +91,7 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
     unit = "pair"
     reads = (
         "One thing is changed at a time, and the document is ranked again. The cause is named "
-        "after the first change that brings the document into the top k."
+        "after the first change that brings the document into the top k and is not ruled out."
     )
     limits = (
         "The changes are tried one by one, in this order: remove near-duplicates and other "
