@@ -77,8 +77,8 @@ class MethodEntry:
             return ""
         return (
             "The content of a text alone can tilt this curve, even for a model that cannot see "
-            "word order. On the page Curves, subtract the shuffled-sentence control: the remainder "
-            "is due to the order of the content, not to position."
+            "word order. Subtract the shuffled-sentence control (a setting of the pages): the "
+            "remainder is due to the order of the content, not to position."
         )
 
     def fits(self, family: Family) -> bool:

@@ -225,9 +225,11 @@ class CauseStudy(CurveStudy):
         if side := {"lower": "beginning", "higher": "end"}.get(test.verdict):
             sentence += f" Documents score higher with the evidence near the {side}."
         if cause.lost is not None:
-            lost = cause.lost.text(".4f")
+            lost = cause.lost
+            less, size = ("lower", lost) if lost.value >= 0 else ("higher", lost.times(-1))
             sentence += (
-                f" The score is lower by {lost} where the evidence is truncated than elsewhere."
+                f" The score is {less} by {size.text('.4f')} where the evidence is truncated than "
+                "elsewhere."
             )
         return sentence
 

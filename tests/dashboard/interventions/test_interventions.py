@@ -37,6 +37,7 @@ from poslens.studies.cause.figures import (
     minus_null_curves,
     relocation_scores,
 )
+from poslens.studies.cause.study import CAUSE
 from poslens.studies.curves import null_controls
 from tests.support.nouns import NOUNS
 from tests.support.pages import open_page
@@ -290,6 +291,18 @@ def test_failed_pairs_of_an_agreement_are_named_and_retried(tmp_path: Path) -> N
         ended = [part.run for part in job.parts if part.run is not None]
         computed.append(sum(part.progress.computed for part in ended if part.retry_failed))
     assert computed == [0, 3], "once more each, on request only"
+
+
+@pytest.mark.usefixtures("own_service")
+def test_the_verdict_names_the_direction_of_what_is_lost_past_the_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On the results that come with the sample, and on an effect in the other direction."""
+    monkeypatch.setenv("POSLENS_SHIPPED", "yes")
+    (summary,) = poslens.cause("MiniLM", interventions="relocation").summaries
+    assert " The score is lower by 0.0394 [" in CAUSE.verdict(summary)
+    gained = replace(summary, cause=replace(summary.cause, lost=summary.cause.lost.times(-1)))
+    assert " The score is higher by 0.0394 [" in CAUSE.verdict(gained)
 
 
 @pytest.mark.usefixtures("own_service")

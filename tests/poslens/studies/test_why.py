@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 import poslens
 from poslens.attribution import datasets
+from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.document_index import NOT_FOUND
 from poslens.attribution.evaluation.why import Wanted, why
@@ -342,12 +343,13 @@ def test_the_verdict_says_what_moving_the_evidence_does(
 
 def test_no_miss_among_twelve_documents_is_no_proof_of_none() -> None:
     """By hand: n' = 12 + 1.96^2, p' = 1.96^2 / 2 / n', p' + 1.96 sqrt(p' (1 - p') / n')."""
-    shares = [share_of([value] * 12, [f"d{n}" for n in range(12)]) for value in (False, True)]
-    none, all_of_them = shares
-    assert none is not None and all_of_them is not None
-    assert none.interval == (0, pytest.approx(0.2820, abs=1e-4))
-    assert all_of_them.interval == (pytest.approx(0.7180, abs=1e-4), 1)
-    few = share_of([False] * 9, [f"d{n}" for n in range(9)])
-    assert few is not None and few.interval is None
-    mixed = share_of([True, False] * 6, [f"d{n}" for n in range(12)])
-    assert mixed is not None and mixed.resampled == "documents"
+
+    def share(*rows: bool) -> Estimate:
+        estimate = share_of(rows, [f"d{n}" for n in range(len(rows))])
+        assert estimate is not None
+        return estimate
+
+    assert share(*[False] * 12).interval == (0, pytest.approx(0.2820, abs=1e-4))
+    assert share(*[True] * 12).interval == (pytest.approx(0.7180, abs=1e-4), 1)
+    assert share(*[False] * 9).interval is None
+    assert share(*[True, False] * 6).resampled == "documents"
