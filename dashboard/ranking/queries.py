@@ -37,11 +37,12 @@ def section(
     )
     compared = by_name.get(against) if against else None
     if compared is None:
-        frame = tables.TABLES["queries"].frame([ranked]).drop(columns="model")
+        numbers = tables.TABLES["queries"].frame([ranked])
     else:
-        frame = tables.TABLES["query_differences"].frame([compared, ranked])
-        frame = frame.drop(columns=["model", "against"])
-    frame = tables.filtered(frame, filters)
+        numbers = tables.TABLES["query_differences"].frame([compared, ranked])
+    numbers = tables.filtered(numbers, filters)
+    # The names are in the fields above the table.
+    frame = numbers.drop(columns=["model", "against"], errors="ignore")
     st.caption(
         f"{len(frame):,} of {ranked.evaluation.n:,} queries; select a row to see its top {TOP}."
     )
@@ -50,7 +51,7 @@ def section(
             "ranking.differences",
             [dataset, ranked.name, compared.name],
             [ranked.provenance(), compared.provenance()],
-            tables={"Numbers": lambda: frame},
+            tables={"Numbers": lambda: numbers},
         )
     asked = chosen_row(
         frame,
