@@ -20,8 +20,9 @@ CPU_BATCH_TOKENS = 2048
 GPU_BATCH_TOKENS = 65536
 
 # Messages of out-of-memory errors for which torch has no exception class: its CPU allocator,
-# cuBLAS, and Apple's GPUs.
+# CUDA's driver, cuBLAS, and Apple's GPUs.
 _OUT_OF_MEMORY = (
+    "CUDA error: out of memory",
     "can't allocate memory",
     "CUBLAS_STATUS_ALLOC_FAILED",
     "MPS backend out of memory",

@@ -163,7 +163,7 @@ def results(
 def _sentence(error: Exception) -> str:
     if isinstance(error, UserError):
         return str(error)
-    return f"!{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
+    return f"!{type(error).__name__}: {(str(error).splitlines() or [''])[0][:400]}"
 
 
 def rounding(expected: Results, exact: Results) -> float:

@@ -117,6 +117,11 @@ def load(spec: RetrieverSpec, device: str = "auto", precision: str = "auto") -> 
         unknown = Placement(torch.device("cpu"), "unknown")
         return detect.family_of(spec).load(spec, NOWHERE, unknown)
     files, where, kind = plan(spec, device, precision)
+    if where.type == "cuda":
+        # In 16 bits on recent GPUs, torch prefers cuDNN's attention, which compiles kernels for
+        # each new length of text and fails when they have filled the GPU's memory
+        # (github.com/pytorch/pytorch/issues/190321). The other kernels serve all lengths.
+        torch.backends.cuda.enable_cudnn_sdp(False)
     if comes_packaged(spec):
         require_minilm(ModelFiles(files.folder).places())
     spec = detect.with_detected_family(spec, files.folder)

@@ -157,6 +157,7 @@ class _Form(NamedTuple):
 
 
 def _form(hint: Any) -> _Form:
+    hint = _unaliased(hint)
     origin, arguments = get_origin(hint), get_args(hint)
     if hint in _READERS:
         return _Form(_READERS[hint], _plain)
@@ -191,6 +192,13 @@ def _form(hint: Any) -> _Form:
         schema = Schema(hint)
         return _Form(lambda value: _nested(schema, value), schema.pack)
     raise TypeError(f"{hint} has no form as JSON")
+
+
+def _unaliased(hint: Any) -> Any:
+    """The annotation that an alias stands for: from Python 3.12 on, `NDArray` of NumPy 2.5 is a
+    type alias, and not the array type itself."""
+    alias = get_origin(hint)
+    return alias.__value__[get_args(hint)] if hasattr(alias, "__value__") else hint
 
 
 def _plain(value: Any) -> Any:
@@ -230,7 +238,7 @@ _READERS: dict[Any, Callable[[Any], Any]] = {bool: _bool, int: _int, float: _flo
 
 def _dtype(hint: Any) -> np.dtype[Any]:
     """The dtype of `NDArray[...]`."""
-    dtype: np.dtype[Any] = np.dtype(get_args(get_args(hint)[1])[0])
+    dtype: np.dtype[Any] = np.dtype(get_args(get_args(_unaliased(hint))[1])[0])
     return dtype
 
 

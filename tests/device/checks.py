@@ -1,5 +1,5 @@
-"""What is computed on a simulated device, beside the same on the CPU. `test_device.py` runs each
-check in a process of its own, because `simulated_device.install()` changes torch."""
+"""What is computed on a device, beside the same on the CPU. `test_device.py` runs each check in a
+process of its own, because `simulated_device.install()` changes torch."""
 
 from __future__ import annotations
 
@@ -41,18 +41,26 @@ from tests.support.simulated_device import NAME, memory
 from tests.support.spread_layers import layers_on_both
 
 FIRST, SECOND = f"{NAME}:1", f"{NAME}:2"
+"""The devices: by default the simulated ones. `prepare("cuda:0")` replaces the first."""
 TOLERANCE = 1e-4
 STEPS = {"integrated_gradients": "16", "integrated_jacobians": "8"}
 _all_methods = gpu_proof.methods_of
 
 
-def prepare() -> None:
-    """Install the devices; called once, before anything else."""
+def prepare(device: str = FIRST) -> None:
+    """Choose the device, and install it if it is simulated; called once, before anything else."""
+    global FIRST
+    FIRST = device
     torch.set_num_threads(1)
     logging.disable_progress_bar()
     logging.set_verbosity_error()
-    simulated_device.install()
-    gc.freeze()  # the collections of `memory` would look through the libraries
+    if _simulated():
+        simulated_device.install()
+        gc.freeze()  # the collections of `memory` would look through the libraries
+
+
+def _simulated() -> bool:
+    return FIRST.startswith(NAME)
 
 
 def folder() -> Path:
@@ -81,7 +89,8 @@ def on(
     service.cache_clear()
     results: list[Any] = []
     with spreading() if spread else nullcontext():
-        before, peak = memory.of(lambda: results.append(run()))
+        measure = memory.of if _simulated() else partial(gpu_proof.memory_of, device=FIRST)
+        before, peak = measure(lambda: results.append(run()))
     assert (peak > before) == (device != "cpu"), "the model was not on the device"
     return results[0]
 
@@ -206,12 +215,13 @@ def interventions_agree(*, spread: bool = False) -> None:
 def displacements_agree() -> None:
     """Scores after a neutral prefix and with shifted positions, also over both devices."""
     model, pair = tiny_models.build("bert", folder()), gpu_proof.PAIRS[0]
-    cpu, first = _tiny(model, "cpu"), _tiny(model, FIRST)
-    with spreading():
-        both = _tiny(model, FIRST)
+    cpu, on_device = _tiny(model, "cpu"), [_tiny(model, FIRST)]
+    if _simulated():
+        with spreading():
+            on_device.append(_tiny(model, FIRST))
     for move in (behind_prefix, shifted_positions):
         expected = move(cpu, pair, (0, 8, 32)).scores
-        for retriever in (first, both):
+        for retriever in on_device:
             np.testing.assert_allclose(
                 move(retriever, pair, (0, 8, 32)).scores, expected, atol=TOLERANCE
             )

@@ -1,10 +1,12 @@
-"""PosLens on a simulated device that is not the CPU (`tests/support/simulated_device.py`)."""
+"""PosLens on a device that is not the CPU: a simulated one (`tests/support/simulated_device.py`),
+and a GPU if there is one."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.support.forked import Forked
 
@@ -42,8 +44,24 @@ CHECKS = (
 )
 
 
+SIMULATED_ONLY = ("devices_fail", "weight_fails", "spread", "memory_runs_out")
+"""Parts of the names of checks that need two devices, errors that the simulation alone gives, or
+memory that runs out at a few kilobytes."""
+ON_GPU = [check for check in CHECKS if not any(part in check for part in SIMULATED_ONLY)]
+
+
 @pytest.mark.parametrize("check", CHECKS)
 def test_on_a_simulated_device(check: str, forked: Forked, tmp_path: Path) -> None:
-    code = f"from tests.device import checks; checks.prepare(); checks.{check}"
+    _run(f"checks.prepare(); checks.{check}", forked, tmp_path)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA GPU")
+@pytest.mark.parametrize("check", ON_GPU)
+def test_on_a_gpu(check: str, forked: Forked, tmp_path: Path) -> None:
+    _run(f"checks.prepare('cuda:0'); checks.{check}", forked, tmp_path)
+
+
+def _run(calls: str, forked: Forked, tmp_path: Path) -> None:
+    code = f"from tests.device import checks; {calls}"
     status, _, errors = forked.run(code=code, env={"TMPDIR": str(tmp_path)})
     assert status == 0, errors[-3000:]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import make_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import pytest
+from typing_extensions import TypeAliasType
 
 from poslens.attribution.evaluation.faithfulness import ErasureParameters
 from poslens.attribution.types import Method
@@ -16,7 +18,7 @@ from poslens.cache.kinds.schemas import schema_for
 from poslens.cache.storage.codec import pack_fields, unpack_fields
 from poslens.cache.storage.results import Key, Results, itself
 from poslens.cache.storage.rows import OTHER, insert
-from poslens.cache.storage.schema import SCHEMAS, Misfit, Owner, Packed
+from poslens.cache.storage.schema import SCHEMAS, Misfit, Owner, Packed, Schema
 from poslens.cache.storage.store import ModelKey, Store
 
 MODEL = ModelKey("M", "0" * 16)
@@ -331,3 +333,16 @@ def test_what_was_made_up_and_stored_before_counts_as_missing(
     assert list(results.select(MODEL, method, items).results) == [last]
     assert results.missing(MODEL, method, items) == items[:-1]
     assert results.get(MODEL, method, items[0]) is None
+
+
+def test_arrays_may_be_declared_through_an_alias() -> None:
+    """As `NDArray` is from NumPy 2.5 on, under Python 3.12."""
+    scalar = TypeVar("scalar", bound=np.generic)
+    array: Any = np.ndarray[tuple[Any, ...], np.dtype[scalar]]  # type: ignore[valid-type]
+    alias: Any = TypeAliasType("alias", array, type_params=(scalar,))  # type: ignore[misc]
+    packed = Annotated[alias[np.int64], Packed(limit=99)]
+    schema = Schema(make_dataclass("Numbers", [("plain", alias[np.float32]), ("packed", packed)]))
+    numbers = Packed(limit=99).pack(np.array([7, 6], np.int64))
+    read: Any = schema.unpack({"plain": [0.5, 0.25], "packed": numbers}, owner(Method("numbers")))
+    assert read.plain.dtype == np.float32 and read.plain.tolist() == [0.5, 0.25]
+    assert read.packed.dtype == np.int64 and read.packed.tolist() == [7, 6]
