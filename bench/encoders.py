@@ -19,7 +19,7 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Poolin
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 from poslens.attribution.retrievers.dense import DenseRetriever
-from poslens.attribution.retrievers.load import load
+from poslens.attribution.retrievers.load import load, use_kernels_for_all_lengths
 from poslens.attribution.retrievers.resolve import locate, resolve
 from poslens.attribution.retrievers.specs import RetrieverSpec
 
@@ -132,6 +132,7 @@ SIZES = (
 def build(size: Size, device: str, precision: str) -> DenseRetriever:
     """A frozen retriever of this size on `device`, in `precision` (the name of a torch dtype)."""
     torch.manual_seed(7)
+    use_kernels_for_all_lengths(torch.device(device))
     with torch.device(device):
         backbone: Any = AutoModel.from_config(size.config(), dtype=getattr(torch, precision))
     # sentence-transformers builds its module from a folder, so it loads a small model of the same

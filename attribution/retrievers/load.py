@@ -62,6 +62,17 @@ def choose_precision(device: torch.device, weight_bytes: int) -> str:
     return "float32"
 
 
+def use_kernels_for_all_lengths(device: torch.device) -> None:
+    """Turn off cuDNN's attention, for the whole process, if the device is a CUDA GPU.
+
+    In 16 bits on recent GPUs, torch prefers it; but it compiles kernels for each new length of
+    text, and fails when they have filled the GPU's memory
+    (https://github.com/pytorch/pytorch/issues/190321).
+    """
+    if device.type == "cuda":
+        torch.backends.cuda.enable_cudnn_sdp(False)
+
+
 def plan(
     spec: RetrieverSpec, device: str = "auto", precision: str = "auto"
 ) -> tuple[ModelFiles, torch.device, str]:
@@ -117,11 +128,7 @@ def load(spec: RetrieverSpec, device: str = "auto", precision: str = "auto") -> 
         unknown = Placement(torch.device("cpu"), "unknown")
         return detect.family_of(spec).load(spec, NOWHERE, unknown)
     files, where, kind = plan(spec, device, precision)
-    if where.type == "cuda":
-        # In 16 bits on recent GPUs, torch prefers cuDNN's attention, which compiles kernels for
-        # each new length of text and fails when they have filled the GPU's memory
-        # (github.com/pytorch/pytorch/issues/190321). The other kernels serve all lengths.
-        torch.backends.cuda.enable_cudnn_sdp(False)
+    use_kernels_for_all_lengths(where)
     if comes_packaged(spec):
         require_minilm(ModelFiles(files.folder).places())
     spec = detect.with_detected_family(spec, files.folder)

@@ -232,6 +232,13 @@ def test_auto_takes_the_gpu() -> None:
     assert choose_precision(torch.device("cuda"), 1 << 20) == "float32"
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA GPU")
+def test_on_a_gpu_attention_needs_no_kernels_for_each_length(copy: Path) -> None:
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    load(spec_of(copy), device="cuda", precision="bfloat16")
+    assert not torch.backends.cuda.cudnn_sdp_enabled()
+
+
 def test_bfloat16_on_request(copy: Path) -> None:
     retriever = load(spec_of(copy), device="cpu", precision="bfloat16")
     assert next(retriever.model.parameters()).dtype == torch.bfloat16
