@@ -1,9 +1,10 @@
 """Compare the numbers of a CUDA GPU with the CPU's, and measure its speed.
 
-    python -m bench.gpu [--parts proof kernels memory spread speed] [--out gpu.json]
+    python -m bench.gpu [--parts proof kernels memory spread speed] [--models NAME ...]
+                        [--out gpu.json]
 
-- `proof`: every method on every supported architecture in float32, bfloat16 and float16, compared
-  with the CPU in float32;
+- `proof`: every method on every supported architecture, or on those of `--models`, in float32,
+  bfloat16 and float16, compared with the CPU in float32;
 - `kernels`: the same with each attention kernel alone, and with flash attention 2 if available;
 - `memory`: batches that do not fit into the GPU's memory;
 - `spread`: a model whose layers are spread over all GPUs of the machine;
@@ -173,6 +174,13 @@ def case_lines(cases: Iterable[Case]) -> list[str]:
     return lines
 
 
+def add_cases(report: Report, cases: Iterable[Case]) -> None:
+    """Add the cases to the report, and show each as soon as it is computed."""
+    for case in cases:
+        report.cases.append(case)
+        print(case_lines([case])[2], flush=True)
+
+
 def speed_lines(speeds: Iterable[Speed]) -> list[str]:
     """The lines of a table of speeds, one for each contender."""
     lines = [
@@ -208,6 +216,7 @@ def write(report: Report, path: Path) -> None:
 
 def main(
     parts: Annotated[tuple[str, ...], {"choices": PARTS}] = PARTS,
+    models: Annotated[tuple[str, ...], {"help": "Architectures of the proof."}] = (),
     sizes: Annotated[tuple[str, ...], {"choices": SIZE_NAMES}] = SIZE_NAMES,
     lengths: tuple[int, ...] = LENGTHS,
     rounds: int = 5,
@@ -222,19 +231,19 @@ def main(
     device = "cuda:0"
     report = Report(provenance(device))
     print(json.dumps(report.provenance, indent=1))
+    print("\n".join(case_lines([])))
     with tempfile.TemporaryDirectory() as folder:
         if "proof" in parts:
-            report.cases += prove(Path(folder, "proof"), device, PRECISIONS)
+            add_cases(report, prove(Path(folder, "proof"), device, PRECISIONS, models or None))
         if "kernels" in parts:
-            report.cases += kernels(Path(folder, "kernels"), device, PRECISIONS)
+            add_cases(report, kernels(Path(folder, "kernels"), device, PRECISIONS))
     if "spread" in parts:
         if torch.cuda.device_count() > 1:
             cases, where = spread(resolve("MiniLM"), "auto")
-            report.cases += cases
+            add_cases(report, cases)
             report.notes.append(f"A model was spread over {', '.join(where)}.")
         else:
             report.notes.append("There is one GPU, so that no model was spread.")
-    print("\n".join(case_lines(report.cases)))
     if "memory" in parts:
         report.halved = run_memory(device)
         print(report.halved)

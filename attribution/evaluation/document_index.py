@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from poslens.attribution.retrievers.lexical import Statistics, statistics_of
+from poslens.attribution.retrievers.lexical import Statistics, library_index, statistics_of
 
 Ints = NDArray[np.int64]
 Similarity = Callable[[Tensor, Tensor], Tensor]
@@ -103,10 +103,7 @@ def bm25(
 ) -> Callable[[Sequence[str]], NDArray[np.float32]]:
     """BM25 (bm25s) of C chunks, given as words: a function that returns their scores [C] for the
     words of a query, minus infinity for a chunk without any of them."""
-    import bm25s
-
-    index = bm25s.BM25(method="lucene", k1=k1, b=b, dtype="float64")
-    index.index(chunks, show_progress=False)
+    index = library_index(chunks, k1, b)
 
     def scores(query: Sequence[str]) -> NDArray[np.float32]:
         # As float32, as in every search: scores that differ by rounding are ties.

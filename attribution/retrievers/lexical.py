@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import sys
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,7 @@ from importlib import import_module
 from importlib.metadata import version
 from io import StringIO
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import torch
@@ -46,6 +48,25 @@ _APOSTROPHE = re.compile(r"(?<=\w)[\u2019\u02bc](?=\w)")
 
 CHECKED = 200
 """Documents of a data set that are also scored by bm25s when BM25 is loaded."""
+
+
+def library_index(texts: list[list[str]], k1: float, b: float) -> Any:
+    """bm25s's index of texts, given as words; `get_scores` returns their scores for the words of a
+    query."""
+    # It would import JAX, for a choice of top results that is not needed here, and JAX takes three
+    # quarters of a GPU's memory when it is first used.
+    jax = sys.modules.get("jax")
+    sys.modules["jax"] = None  # type: ignore[assignment]
+    try:
+        import bm25s
+    finally:
+        if jax is None:
+            del sys.modules["jax"]
+        else:
+            sys.modules["jax"] = jax
+    index = bm25s.BM25(method="lucene", k1=k1, b=b, dtype="float64")
+    index.index(texts, show_progress=False)
+    return index
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,8 +307,6 @@ class LexicalRetriever(WordInputs):
     def check(self, pair: TextPair) -> LibraryCheck:
         """Largest distance from bm25s's scores, relative to the largest score: for some of the data
         set's documents, or for the pair's two texts."""
-        import bm25s
-
         if self.statistics is None:
             texts: Sequence[str] = [pair.query, pair.document]
         else:
@@ -295,9 +314,7 @@ class LexicalRetriever(WordInputs):
         # bm25s can't index documents without words, which a data set can have.
         corpus = [list(terms) for terms in islice(filter(None, map(self.terms_of, texts)), CHECKED)]
         query = [*self.terms_of(pair.query), *corpus[-1][:8]]
-        index = bm25s.BM25(method="lucene", k1=self.k1, b=self.b, dtype="float64")
-        index.index(corpus, show_progress=False)
-        theirs = index.get_scores(query)
+        theirs = library_index(corpus, self.k1, self.b).get_scores(query)
         asked = self._bag(query)
         statistics = statistics_of(corpus)
         bags = [self._bag(terms) for terms in corpus]

@@ -122,14 +122,15 @@ class Child:
 
 def _main() -> None:
     gc.disable()  # what is loaded stays; to look for garbage in it takes a fifth of the time
-    import bm25s  # noqa: F401
     import sentence_transformers  # noqa: F401
 
     import poslens.dashboard.__main__
     import poslens.export.files
     import poslens.studies.bias.study
     import poslens.studies.ranking.service  # noqa: F401
+    from poslens.attribution.retrievers.lexical import library_index
 
+    library_index([["load", "bm25s"]], 1.2, 0.75)
     del sys.modules["poslens.dashboard.__main__"]  # each child runs it anew
     gc.collect()
     gc.freeze()  # a child's collector would copy every page of what is loaded

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import importlib.machinery
 import math
+import os
 import random
+import subprocess
 import sys
 import types
 import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 
-import bm25s
 import numpy as np
 import pytest
 
@@ -26,6 +27,7 @@ from poslens.attribution.retrievers.lexical import (
     LexicalRetriever,
     corpus_of,
     folded,
+    library_index,
     settings,
     terms_of,
     with_corpus,
@@ -56,8 +58,7 @@ def test_scores_are_those_of_bm25s_over_the_whole_data_set(
     bound: LexicalRetriever, sample: DataSet
 ) -> None:
     documents = list(dict.fromkeys(p.document for p in sample.pairs))
-    index = bm25s.BM25(method="lucene", k1=1.2, b=0.75, dtype="float64")
-    index.index([list(terms_of(d)) for d in documents], show_progress=False)
+    index = library_index([list(terms_of(d)) for d in documents], 1.2, 0.75)
     for pair in sample.pairs[::20]:
         theirs = index.get_scores(list(terms_of(pair.query)))[documents.index(pair.document)]
         assert explain(bound, pair).score == pytest.approx(theirs, rel=1e-6)
@@ -207,6 +208,25 @@ def test_check_compares_with_bm25s(
     monkeypatch.setattr(LexicalRetriever, "_parts", wrong)
     with pytest.raises(UserError, match="differently in PosLens than in bm25s"):
         check_retriever(bound)
+
+
+def test_the_library_does_not_import_jax(tmp_path: Path) -> None:
+    """It would, if JAX is installed, and JAX takes most of a GPU's memory. Others can import it."""
+    (tmp_path / "jax.py").write_text("print('imported')")
+    code = (
+        "from poslens.attribution.retrievers.lexical import library_index\n"
+        "scores = library_index([['tide'], ['fog', 'tide', 'moon']], 1.2, 0.75).get_scores(['fog'])"
+        "\nprint(scores.argmax())\nimport jax"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["1", "imported"]
 
 
 def test_statistics_belong_to_the_fingerprint(
