@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from copy import deepcopy
 from typing import Any
 
 import plotly.graph_objects as go
@@ -95,7 +94,9 @@ def _panels(figure: go.Figure, names: dict[str, str], style: Style) -> go.Figure
     plot_px = rows * panel_px + (rows - 1) * gap_px
     y_lines = wrap(_title(layout["yaxis"]), style.width_px - 3 * size, size)
 
-    drawn = go.Figure()
+    # Plain dictionaries until the end, because Plotly validates a figure at each change.
+    traces: list[dict[str, Any]] = []
+    shapes: list[dict[str, Any]] = []
     axes: dict[str, Any] = {}
     notes = [note for note in layout.get("annotations", []) if note["xref"] == "paper"]
     for at, lines in enumerate(titles):
@@ -148,22 +149,31 @@ def _panels(figure: go.Figure, names: dict[str, str], style: Style) -> go.Figure
                 f"{side}ref": shape[f"{side}ref"].replace(side, f"{side}{number}", 1)
                 for side in "xy"
             }
-            drawn.add_shape(**{**shape, **refs})
+            shapes.append({**shape, **refs})
     keys = list(names)
-    for trace in figure.data:
-        own = [keys.index(trace.legendgroup)] if trace.legendgroup in names else range(n)
-        for at in own:
-            copy = deepcopy(trace)
-            copy.xaxis = f"x{at + 1}" if at else "x"
-            copy.yaxis = f"y{n + at + 1}" if trace.yaxis == "y2" else f"y{at + 1}" if at else "y"
-            if trace.legendgroup in names or at:
-                copy.showlegend = False
-            drawn.add_trace(copy)
-    for role in dict.fromkeys(t.meta["role"] for t in figure.data if t.meta and t.meta["role"]):
-        trace = next(t for t in figure.data if t.meta and t.meta["role"] == role)
-        line = {**trace.line.to_plotly_json(), "color": style.colours.ink}
-        look = {"line": line, "opacity": trace.opacity, "hoverinfo": "skip"}
-        drawn.add_trace(go.Scatter(x=[None], y=[None], mode="lines", name=escape(role), **look))
+    drawn = [trace.to_plotly_json() for trace in figure.data]
+    for trace in drawn:
+        key = trace.get("legendgroup")
+        for at in [keys.index(key)] if key in names else range(n):
+            second = trace.get("yaxis") == "y2"
+            traces.append(
+                {
+                    **trace,
+                    "xaxis": f"x{at + 1}" if at else "x",
+                    "yaxis": f"y{n + at + 1}" if second else f"y{at + 1}" if at else "y",
+                    **({"showlegend": False} if key in names or at else {}),
+                }
+            )
+    by_role: dict[str, dict[str, Any]] = {}
+    for trace in drawn:
+        if trace.get("meta"):
+            by_role.setdefault(trace["meta"]["role"], trace)
+    for role, trace in by_role.items():
+        if role:
+            line = {**trace.get("line", {}), "color": style.colours.ink}
+            look = {"line": line, "opacity": trace.get("opacity"), "hoverinfo": "skip"}
+            entry = {"type": "scatter", "x": [None], "y": [None], "mode": "lines"}
+            traces.append({**entry, "name": escape(role), **look})
     foot = (2.2 if layout["xaxis"].get("showticklabels", True) else 0.6) * size
     x_lines = wrap(_title(layout["xaxis"]), style.width_px - 3 * size, size)
     notes.append(
@@ -175,16 +185,17 @@ def _panels(figure: go.Figure, names: dict[str, str], style: Style) -> go.Figure
     margin = layout["margin"]
     for key in ("xaxis", "yaxis", "yaxis2", "annotations", "shapes", "height"):
         layout.pop(key, None)
-    drawn.update_layout(
+    return go.Figure(
+        traces,
         {
             **layout,
             **axes,
             "annotations": notes,
+            "shapes": shapes,
             "margin": {**margin, "t": head + 0.6 * size},
             "height": round(plot_px + head + margin["b"] + 2.5 * size),
-        }
+        },
     )
-    return drawn
 
 
 def _title(axis: dict[str, Any]) -> str:
