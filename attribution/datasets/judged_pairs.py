@@ -264,27 +264,36 @@ def _query(query_id: str, judged: Sequence[Judgement | LostDocument]) -> Query:
 
 
 def from_pairs(data: DataSet) -> Collection:
-    """The collection of a data set that has only pairs. The corpus is their distinct documents,
-    each with the id of its first pair; pairs with the same query text belong to one query.
+    """The collection of a data set that has only pairs. Queries and documents have the ids of
+    `data.ids`. Others are distinct texts, each with the id of its first pair.
 
     Only the documents of a query's pairs count as relevant to it.
     """
-    documents: dict[str, TextPair] = {}
-    queries: dict[str, str] = {}
+    own = data.ids.values()
+    queries = _Ids({query for query, _ in own if query is not None})
+    documents = _Ids({document for _, document in own if document is not None})
+    judged: list[Judgement] = []
+    corpus: dict[str, Document] = {}
     for pair in data.pairs:
-        documents.setdefault(pair.document, pair)
-        queries.setdefault(pair.query, pair.pair_id)
-    judged = [
-        Judgement(
-            pair,
-            queries[pair.query],
-            documents[pair.document].pair_id,
-            query_language=pair.language,
-        )
-        for pair in data.pairs
-    ]
-    corpus = [
-        Document(pair.pair_id, pair.document, "", pair.language) for pair in documents.values()
-    ]
+        query_id, document_id = data.ids.get(pair.pair_id, (None, None))
+        query_id = queries.of(query_id, pair.query, pair.pair_id)
+        document_id = documents.of(document_id, pair.document, pair.pair_id)
+        judged.append(Judgement(pair, query_id, document_id, query_language=pair.language))
+        corpus.setdefault(document_id, Document(document_id, pair.document, "", pair.language))
     rows: list[Judgement | Rejection] = [*judged, *data.rejected]
-    return Judged(data.name, data.title, rows, lambda: iter(corpus)).collection()
+    return Judged(data.name, data.title, rows, lambda: iter(corpus.values())).collection()
+
+
+class _Ids:
+    """The ids of one side's texts; `taken` are those of the file."""
+
+    def __init__(self, taken: Container[str]) -> None:
+        self._taken = taken
+        self._of_text: dict[str, str] = {}
+
+    def of(self, own: str | None, text: str, pair_id: str) -> str:
+        """The text's `own` id, or that of the first pair with this text and without its own id."""
+        if own is not None:
+            return own
+        usual = pair_id if pair_id not in self._taken else f"pair {pair_id}"
+        return self._of_text.setdefault(text, usual)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from poslens.attribution.datasets import tables
@@ -58,7 +58,9 @@ def read(files: Sequence[File], name: str, title: str = "", *, uploaded: bool = 
         UserError: a file is no table, lacks a column, is damaged or too large, or no row is a valid
             pair.
     """
-    return collect(name, title or name, _pairs(files, name, uploaded))
+    seen = _Seen()
+    data = collect(name, title or name, _pairs(files, name, uploaded, seen))
+    return replace(data, ids=seen.ids)
 
 
 def read_upload(name: str, data: bytes) -> DataSet:
@@ -85,14 +87,17 @@ def read_upload(name: str, data: bytes) -> DataSet:
 
 @dataclass(slots=True)
 class _Seen:
-    """Ids so far: pairs by their location, texts by a hash and their location."""
+    """Ids so far: pairs by their location, texts by a hash and their location, and the rows' own
+    ids of query and document by pair."""
 
     pairs: dict[str, str] = field(default_factory=dict)
     texts: dict[tuple[str, str], tuple[int, str]] = field(default_factory=dict)
+    ids: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
 
 
-def _pairs(files: Sequence[File], dataset: str, uploaded: bool) -> Iterator[TextPair | Rejection]:
-    seen = _Seen()
+def _pairs(
+    files: Sequence[File], dataset: str, uploaded: bool, seen: _Seen
+) -> Iterator[TextPair | Rejection]:
     total = 0
     for file in files:
         # Rows of two files in a folder can have the same number.
@@ -137,6 +142,8 @@ def _pair(row: Row, dataset: str, prefix: str, seen: _Seen) -> TextPair:
         query_type=row[QUERY_TYPE],
     )
     seen.pairs[pair_id] = where
+    if query_id is not None or document_id is not None:
+        seen.ids[pair_id] = query_id, document_id
     return pair
 
 

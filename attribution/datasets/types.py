@@ -99,7 +99,8 @@ class DataSet:
     """All pairs of a data set; accepted + rejected = rows read.
 
     `versions` are other versions of pairs with their ids, such as translations, and `version_name`
-    is the name of a version; they belong to the data set that each of them names.
+    is the name of a version; they belong to the data set that each of them names. `ids` are the
+    file's own ids of query and document by pair id, if it has any; None where one is missing.
     """
 
     name: str
@@ -108,6 +109,9 @@ class DataSet:
     rejected: tuple[Rejection, ...] = field(default=())
     versions: Pairs = field(default_factory=Pairs, compare=False)
     version_name: str = ""
+    ids: Mapping[str, tuple[str | None, str | None]] = field(
+        default_factory=dict, compare=False, repr=False
+    )
 
     @cached_property
     def digest(self) -> str:

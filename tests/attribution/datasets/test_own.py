@@ -18,7 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from poslens.attribution import datasets
-from poslens.attribution.datasets import own, read_upload
+from poslens.attribution.datasets import formats, from_pairs, own, read_upload
+from poslens.attribution.datasets.corpus import Document
 from poslens.attribution.datasets.types import DataSet
 from poslens.attribution.errors import UserError
 from poslens.attribution.types import EvidenceSpan
@@ -460,3 +461,29 @@ def test_any_bytes_end_in_pairs_or_one_sentence(data: bytes, name: str) -> None:
             assert "\n" not in str(error)
         else:
             assert found.pairs
+
+
+def test_a_corpus_has_the_files_own_ids(tmp_path: Path) -> None:
+    """Queries and documents without an id have that of their first pair, or another one if it is
+    the file's id of another text."""
+    rows = [
+        {"query": "tide", "document": "a", "query_id": "q1", "document_id": "d1"},
+        {"query": "tide", "document": "b", "query_id": "q1", "document_id": "d2"},
+        {"query": "fog", "document": "a", "query_id": "q2", "document_id": "d9"},
+        {"query": "moon", "document": "c"},
+        {"query": "moon", "document": "a", "document_id": "d1"},
+        {"query": "sun", "document": "e", "pair_id": "d9"},
+    ]
+    path = tmp_path / "own.jsonl"
+    path.write_bytes(jsonl_bytes(rows))
+    upload = from_pairs(read_upload(path.name, path.read_bytes()))
+    for collection in (formats.collection(path, "own"), upload):
+        relevant = {query.query_id: set(query.relevant) for query in collection.queries}
+        assert relevant == {
+            "q1": {"d1", "d2"},
+            "q2": {"d9"},
+            "row-4": {"row-4", "d1"},
+            "d9": {"pair d9"},
+        }
+        texts = {d.document_id: d.text for d in collection.stream() if isinstance(d, Document)}
+        assert texts == {"d1": "a", "d2": "b", "d9": "a", "row-4": "c", "pair d9": "e"}
