@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from poslens.attribution.errors import UserError
+from poslens.attribution.text import listed
 from poslens.commands.answers import print_table, table_answer
 from poslens.commands.command_options import Dataset, several_models, with_rejections
 from poslens.commands.command_output import TextFormat, cli_command, quiet, watched
@@ -221,7 +222,15 @@ def print_summaries(
     provenance = study.provenances(summaries, table)
     if figure is not None:
         figure.draw(study.draw(summaries, figure.style, provenance, table), provenance)
-    print_table(study.all_tables[table].frame(summaries), format.value, provenance)
+    frame = study.all_tables[table].frame(summaries)
+    if frame.empty:
+        others = [n for n, each in study.tables_of(summaries).items() if len(each.frame(summaries))]
+        advice = f"--table {listed(others, 'or')}" if others else "another data set"
+        print(
+            f"The table {table} has no rows for these models and this data set: choose {advice}.",
+            file=sys.stderr,
+        )
+    print_table(frame, format.value, provenance)
 
 
 def _compute(study: Study[Any, Any, Any], subject: Any, job: Job, retry_failed: bool) -> None:

@@ -215,9 +215,12 @@ class Compute:
         Raises:
             UserError: the method is unavailable.
         """
-        if reason := self.unfit(model).get(method.name):
+        unfit = self.unfit(model)
+        if reason := unfit.get(method.name):
             text = f"{method.name} is unavailable for {model.spec.name}: {reason.rstrip('.')}"
-            raise UserError(f"{text}. Select another method.")
+            others = [name for name in METHODS if name not in unfit]
+            advice = f"Select {listed(others, 'or')}" if others else "Select another model"
+            raise UserError(f"{text}. {advice}.")
 
     def self_check(self, model: ModelIdentity) -> SelfCheck | None:
         """The self-check's measurements from when the model was loaded; None before that."""

@@ -303,6 +303,7 @@ def curve(
     from poslens.attribution.curves.published import read_bytes, read_curves
     from poslens.compute.provenance import of_published
     from poslens.export.files import curve_frame
+    from poslens.studies.curves.words import index_sentence
     from poslens.studies.published import curves_frame, means
 
     chosen = _on(axis, method_of(method, normalization, resampling, posir, option), posir)
@@ -319,7 +320,11 @@ def curve(
         say_caveat(chosen)
     # With either axis, indices are computed over the tokens that each model read.
     differences = curve_differences(averages, pairs)
-    for sentence in difference_sentences(differences):
+    indices = (
+        index_sentence(average.model.spec.name, average.summary.primacy_recency_index)
+        for average in averages
+    )
+    for sentence in (*indices, *difference_sentences(differences)):
         print(sentence, file=sys.stderr)
     if figure is not None:
         from poslens.figures.curves import mean_curves

@@ -6,10 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.curves.curve_summary import CurveSummary
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.comparison import INDEX_MARGIN
 from poslens.attribution.interventions.null_controls import QUERY_CONTROLS, ControlledCurve
 from poslens.attribution.interventions.segments import documents_of
 from poslens.attribution.methods import METHODS, make_method
@@ -23,7 +21,7 @@ from poslens.figures.curves import mean_curves
 from poslens.figures.figure_base import quantity
 from poslens.studies.cause.figures import minus_null_curves
 from poslens.studies.curves import null_controls
-from poslens.studies.curves.words import too_few
+from poslens.studies.curves.words import index_sentence, too_few
 from poslens.study_part import (
     NO_QUERIES,
     ONE_SIDED,
@@ -33,7 +31,6 @@ from poslens.study_part import (
     PartQuestion,
     Scope,
     numbers_of,
-    side_sentence,
 )
 
 LIMITS = (
@@ -108,15 +105,6 @@ def _curve_numbers(summary: CurveSummary) -> list[Number]:
         for key, name, estimate, form in measured
         if estimate is not None
     ]
-
-
-def index_sentence(what: str, index: Estimate | None) -> str:
-    """The primacy-recency index of `what`, and its meaning."""
-    if index is None:
-        return f"{what}: the curve has no primacy-recency index."
-    leaning = "Attribution leans toward the {} of the tokens read."
-    meaning = side_sentence(index, INDEX_MARGIN, leaning, "Equivalent to 0")
-    return f"{what}: the primacy-recency index is {index.text('+.3f')}. {meaning}"
 
 
 def _null_control(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from poslens.attribution.curves.bootstrap import MIN_DOCUMENTS
+from poslens.attribution.curves.bootstrap import MIN_DOCUMENTS, Estimate
 from poslens.attribution.curves.curve_summary import CurveSummary
 from poslens.attribution.curves.positions import BANDS
+from poslens.attribution.evaluation.comparison import INDEX_MARGIN
 from poslens.attribution.nouns import counted
 from poslens.attribution.text import listed
 from poslens.attribution.types import PositionCurve
+from poslens.study_part import side_sentence
 
 NUMBERS = (
     "Center of mass: 0 = start, 1 = end. Primacy-recency index, -1 to 1: negative = more "
@@ -99,3 +101,12 @@ def why_no_number(summaries: Sequence[CurveSummary]) -> str:
     return " ".join(
         f"{summary.curve.model}: {summary.undefined}" for summary in summaries if summary.undefined
     )
+
+
+def index_sentence(what: str, index: Estimate | None) -> str:
+    """The primacy-recency index of `what`, and its meaning."""
+    if index is None:
+        return f"{what}: the curve has no primacy-recency index."
+    leaning = "Attribution leans toward the {} of the tokens read."
+    meaning = side_sentence(index, INDEX_MARGIN, leaning, "Equivalent to 0")
+    return f"{what}: the primacy-recency index is {index.text('+.3f')}. {meaning}"

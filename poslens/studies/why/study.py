@@ -25,6 +25,7 @@ from poslens.compute.compute import Compute
 from poslens.compute.item_job import stored_job
 from poslens.compute.provenance import of_model
 from poslens.compute.runs import Job
+from poslens.figures.palettes import shorten
 from poslens.parameters import Integer, Parameters, Settings, Text
 from poslens.studies.ranking.service import read_searched, searched
 from poslens.studies.why.figures import chart
@@ -336,7 +337,9 @@ def _typed(collection: Collection, settings: Settings) -> WhyCorpus:
     Raises:
         UserError: one of them is not given, or the corpus lacks the document.
     """
-    if not settings.query or not settings.document:
+    if bool(settings.query) != bool(settings.document):
+        raise UserError("--query and --document belong together: give both, or neither.")
+    if not settings.query:
         raise UserError(
             f"{collection.title} has no relevance judgments, so PosLens can't list all misses: use "
             "--query and --document for the document that a query should retrieve."
@@ -355,7 +358,8 @@ def _typed(collection: Collection, settings: Settings) -> WhyCorpus:
         "marked",
         document.language,
     )
-    return WhyCorpus(collection, (item,), "one query and document", typed=True)
+    selection = f"query {shorten(settings.query, 60)}, document {document.key}"
+    return WhyCorpus(collection, (item,), selection, typed=True)
 
 
 def _document(collection: Collection, name: str) -> Document:

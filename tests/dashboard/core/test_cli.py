@@ -297,6 +297,7 @@ def test_a_data_set_from_a_folder_to_curve_and_figure(tmp_path: Path) -> None:
     assert "1 row was rejected" in done.stderr
     assert json.loads(run("precompute", "--dataset", root).stdout)["computed"] == 0
     curve = run("curve", "--dataset", root, "--resampling", "point")
+    assert "MiniLM: the primacy-recency index is" in curve.stderr
     frame = pd.read_csv(io.StringIO(curve.stdout))
     assert len(frame) == 100 and set(frame["n"]) == {1}
     target = tmp_path / "curve.html"

@@ -30,7 +30,7 @@ from poslens.compute.compute import Compute, service
 from poslens.compute.runs import Job
 from poslens.dashboard.__main__ import app
 from poslens.export.browser import Page, in_page
-from poslens.studies.curves.parts import index_sentence
+from poslens.studies.curves.words import index_sentence
 from poslens.studies.passport import service as passports
 from poslens.studies.passport.document import document_bytes, printed_html
 from poslens.studies.passport.service import ModelPassport

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 
 import pandas as pd
@@ -94,3 +95,15 @@ def test_all_queries_count_once_in_all_lengths(posir: Path) -> None:
     whole = table(posir, "psi").set_index("length").loc[OVERALL, "queries"]
     overall = table(posir).query("length == @OVERALL").groupby("by")["queries"].sum()
     assert overall.to_dict() == {"language": 12, "domain": 12} and whole == 12
+
+
+def test_a_table_without_rows_names_others(tmp_path: Path) -> None:
+    path = tmp_path / "plain.csv"
+    path.write_text("query,document\nwhen does the tide turn,The tide turns at noon.\n")
+    run = CliRunner().invoke(
+        app, ["rank", "--dataset", str(path), "--model", "BM25", "--table", "languages"]
+    )
+    assert run.exit_code == 0, run.output
+    assert json.loads(run.stdout)["rows"] == []
+    last = run.stderr.splitlines()[-1]
+    assert last.startswith("The table languages has no rows") and "--table measures" in last

@@ -121,6 +121,7 @@ def test_bm25_on_the_command_line() -> None:
         app, ["explain", "--model", "BM25", "--query", "a", "--document", "b"]
     )
     assert refused.exit_code == 2 and "is unavailable for BM25" in refused.output
+    assert refused.output.strip().endswith("Select terms or occlusion.")
 
 
 def test_bm25_over_a_data_set_with_its_own_statistics(sample: DataSet, tmp_path: Path) -> None:
