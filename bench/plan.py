@@ -53,9 +53,10 @@ class Inputs:
     document_tokens: float = 1100.0  # assumed mean, cut at 2,048 as the PosIR protocol does
     query_tokens: float = 30.0  # assumed
     peak_flops: float = 989e12  # H100 SXM's data sheet: dense bfloat16
-    # Measured on an H100 with a model of the size of Qwen3-Embedding-0.6B, at 2,048 tokens: 99
-    # TFLOP/s from texts to results (docs/performance.md). Larger models probably reach more.
-    utilisation: float = 0.10
+    # Measured on an H100 with a model of the size of Qwen3-Embedding-0.6B (docs/performance.md): by
+    # this formula, 88 pairs/s at 512 tokens are 0.097, and 19.5 pairs/s at 2,048 tokens are 0.083.
+    # Larger models probably reach more.
+    utilisation: float = 0.09
     # A forward pass takes 2 operations per parameter and token, without word embeddings, and a
     # gradient with respect to the inputs 2 more, because the weights need none. On two CPU cores
     # both together take as long as 2.1 to 2.3 forward passes (docs/performance.md).

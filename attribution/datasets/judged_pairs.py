@@ -264,20 +264,24 @@ def _query(query_id: str, judged: Sequence[Judgement | LostDocument]) -> Query:
 
 
 def from_pairs(data: DataSet) -> Collection:
-    """The collection of a data set that has only pairs. Queries and documents have the ids of
-    `data.ids`. Others are distinct texts, each with the id of its first pair.
+    """The collection of a data set that has only pairs. Queries and documents have the ids in
+    `data.ids`. A text without an id has the id that the same text has in another pair; if it has
+    none there either, that of its first pair.
 
     Only the documents of a query's pairs count as relevant to it.
     """
-    own = data.ids.values()
-    queries = _Ids({query for query, _ in own if query is not None})
-    documents = _Ids({document for _, document in own if document is not None})
+    queries, documents = _Ids(), _Ids()
+    if data.ids:
+        for pair in data.pairs:
+            query_id, document_id = data.ids.get(pair.pair_id, (None, None))
+            queries.add(query_id, pair.query)
+            documents.add(document_id, pair.document)
     judged: list[Judgement] = []
     corpus: dict[str, Document] = {}
     for pair in data.pairs:
         query_id, document_id = data.ids.get(pair.pair_id, (None, None))
-        query_id = queries.of(query_id, pair.query, pair.pair_id)
-        document_id = documents.of(document_id, pair.document, pair.pair_id)
+        query_id = query_id or queries.of(pair.query, pair.pair_id)
+        document_id = document_id or documents.of(pair.document, pair.pair_id)
         judged.append(Judgement(pair, query_id, document_id, query_language=pair.language))
         corpus.setdefault(document_id, Document(document_id, pair.document, "", pair.language))
     rows: list[Judgement | Rejection] = [*judged, *data.rejected]
@@ -285,15 +289,23 @@ def from_pairs(data: DataSet) -> Collection:
 
 
 class _Ids:
-    """The ids of one side's texts; `taken` are those of the file."""
+    """The ids of one side's texts, each given to one text only."""
 
-    def __init__(self, taken: Container[str]) -> None:
-        self._taken = taken
+    def __init__(self) -> None:
+        self._given: set[str] = set()
         self._of_text: dict[str, str] = {}
 
-    def of(self, own: str | None, text: str, pair_id: str) -> str:
-        """The text's `own` id, or that of the first pair with this text and without its own id."""
-        if own is not None:
-            return own
-        usual = pair_id if pair_id not in self._taken else f"pair {pair_id}"
-        return self._of_text.setdefault(text, usual)
+    def add(self, name: str | None, text: str) -> None:
+        """Note the file's own id of a text, if it has one."""
+        if name is not None:
+            self._given.add(name)
+            self._of_text.setdefault(text, name)
+
+    def of(self, text: str, pair_id: str) -> str:
+        """The id of a text whose pair, `pair_id`, does not state it."""
+        if text not in self._of_text:
+            name = pair_id
+            while name in self._given:
+                name = f"pair:{name}"
+            self.add(name, text)
+        return self._of_text[text]

@@ -100,7 +100,8 @@ class DataSet:
 
     `versions` are other versions of pairs with their ids, such as translations, and `version_name`
     is the name of a version; they belong to the data set that each of them names. `ids` are the
-    file's own ids of query and document by pair id, if it has any; None where one is missing.
+    file's own ids of query and document by pair id, if it has any; None where one is missing. A
+    data set that was opened from its index has none.
     """
 
     name: str

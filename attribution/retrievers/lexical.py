@@ -23,6 +23,8 @@ from importlib import import_module
 from importlib.metadata import version
 from io import StringIO
 from itertools import islice
+from threading import Lock
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -53,20 +55,29 @@ CHECKED = 200
 def library_index(texts: list[list[str]], k1: float, b: float) -> Any:
     """bm25s's index of texts, given as words; `get_scores` returns their scores for the words of a
     query."""
-    # It would import JAX, for a choice of top results that is not needed here, and JAX takes three
-    # quarters of a GPU's memory when it is first used.
-    jax = sys.modules.get("jax")
-    sys.modules["jax"] = None  # type: ignore[assignment]
-    try:
-        import bm25s
-    finally:
-        if jax is None:
-            del sys.modules["jax"]
-        else:
-            sys.modules["jax"] = jax
-    index = bm25s.BM25(method="lucene", k1=k1, b=b, dtype="float64")
+    index = _bm25s().BM25(method="lucene", k1=k1, b=b, dtype="float64")
     index.index(texts, show_progress=False)
     return index
+
+
+_importing = Lock()
+
+
+def _bm25s() -> ModuleType:
+    """The library bm25s, imported without JAX: it would use JAX to choose top results, which is not
+    needed here, and JAX takes three quarters of a GPU's memory when it is first used."""
+    with _importing:
+        if "bm25s" not in sys.modules:
+            absent = object()
+            jax: Any = sys.modules.get("jax", absent)
+            sys.modules["jax"] = None  # type: ignore[assignment]
+            try:
+                import_module("bm25s")
+            finally:
+                del sys.modules["jax"]
+                if jax is not absent:
+                    sys.modules["jax"] = jax
+        return sys.modules["bm25s"]
 
 
 @dataclass(frozen=True, slots=True)

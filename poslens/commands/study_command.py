@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from poslens.attribution.errors import UserError
-from poslens.attribution.text import listed
 from poslens.commands.answers import print_table, table_answer
 from poslens.commands.command_options import Dataset, several_models, with_rejections
 from poslens.commands.command_output import TextFormat, cli_command, quiet, watched
@@ -222,14 +221,12 @@ def print_summaries(
     provenance = study.provenances(summaries, table)
     if figure is not None:
         figure.draw(study.draw(summaries, figure.style, provenance, table), provenance)
-    frame = study.all_tables[table].frame(summaries)
+    declared = study.all_tables[table]
+    frame = declared.frame(summaries)
     if frame.empty:
-        others = [n for n, each in study.tables_of(summaries).items() if len(each.frame(summaries))]
-        advice = f"--table {listed(others, 'or')}" if others else "another data set"
-        print(
-            f"The table {table} has no rows for these models and this data set: choose {advice}.",
-            file=sys.stderr,
-        )
+        alone = declared.joint and len(summaries) == 1
+        reason = ", because it compares models: add another --model." if alone else "."
+        print(f"The table {table} has no rows for these results{reason}", file=sys.stderr)
     print_table(frame, format.value, provenance)
 
 

@@ -1,4 +1,5 @@
-"""Sentences shown with mean curves, on numbers of pairs, truncation and undefined numbers."""
+"""Sentences shown with mean curves: primacy-recency index, numbers of pairs, truncation and
+undefined numbers."""
 
 from __future__ import annotations
 

@@ -337,9 +337,12 @@ def _typed(collection: Collection, settings: Settings) -> WhyCorpus:
     Raises:
         UserError: one of them is not given, or the corpus lacks the document.
     """
-    if bool(settings.query) != bool(settings.document):
-        raise UserError("--query and --document belong together: give both, or neither.")
-    if not settings.query:
+    if not settings.query and any(query.relevant for query in collection.queries):
+        raise UserError(
+            f"No query of {collection.title} has the relevant document "
+            f"{settings.document[:60]!r}: check its id, or add --query."
+        )
+    if not settings.query or not settings.document:
         raise UserError(
             f"{collection.title} has no relevance judgments, so PosLens can't list all misses: use "
             "--query and --document for the document that a query should retrieve."

@@ -464,15 +464,16 @@ def test_any_bytes_end_in_pairs_or_one_sentence(data: bytes, name: str) -> None:
 
 
 def test_a_corpus_has_the_files_own_ids(tmp_path: Path) -> None:
-    """Queries and documents without an id have that of their first pair, or another one if it is
-    the file's id of another text."""
+    """A text without an id has that of the same text in another row, or else that of its first
+    pair, or another one if the file has that id for another text."""
     rows = [
         {"query": "tide", "document": "a", "query_id": "q1", "document_id": "d1"},
         {"query": "tide", "document": "b", "query_id": "q1", "document_id": "d2"},
         {"query": "fog", "document": "a", "query_id": "q2", "document_id": "d9"},
         {"query": "moon", "document": "c"},
-        {"query": "moon", "document": "a", "document_id": "d1"},
+        {"query": "moon", "document": "a"},
         {"query": "sun", "document": "e", "pair_id": "d9"},
+        {"query": "star", "document": "f", "pair_id": "pair:d9"},
     ]
     path = tmp_path / "own.jsonl"
     path.write_bytes(jsonl_bytes(rows))
@@ -483,7 +484,11 @@ def test_a_corpus_has_the_files_own_ids(tmp_path: Path) -> None:
             "q1": {"d1", "d2"},
             "q2": {"d9"},
             "row-4": {"row-4", "d1"},
-            "d9": {"pair d9"},
+            "d9": {"pair:d9"},
+            "pair:d9": {"pair:pair:d9"},
         }
         texts = {d.document_id: d.text for d in collection.stream() if isinstance(d, Document)}
-        assert texts == {"d1": "a", "d2": "b", "d9": "a", "row-4": "c", "pair d9": "e"}
+        assert texts == {
+            **{"d1": "a", "d2": "b", "d9": "a", "row-4": "c"},
+            **{"pair:d9": "e", "pair:pair:d9": "f"},
+        }

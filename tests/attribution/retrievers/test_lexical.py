@@ -213,11 +213,18 @@ def test_check_compares_with_bm25s(
 def test_the_library_does_not_import_jax(tmp_path: Path) -> None:
     """It would, if JAX is installed, and JAX takes most of a GPU's memory. Others can import it."""
     (tmp_path / "jax.py").write_text("print('imported')")
-    code = (
-        "from poslens.attribution.retrievers.lexical import library_index\n"
-        "scores = library_index([['tide'], ['fog', 'tide', 'moon']], 1.2, 0.75).get_scores(['fog'])"
-        "\nprint(scores.argmax())\nimport jax"
-    )
+    code = """
+from concurrent.futures import ThreadPoolExecutor
+from poslens.attribution.retrievers.lexical import library_index
+
+def best(number):
+    index = library_index([["tide"], ["fog", "tide", "moon"]], 1.2, 0.75)
+    return index.get_scores(["fog"]).argmax()
+
+with ThreadPoolExecutor(4) as threads:
+    print(*threads.map(best, range(4)))
+import jax
+"""
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
@@ -226,7 +233,7 @@ def test_the_library_does_not_import_jax(tmp_path: Path) -> None:
         text=True,
         check=True,
     )
-    assert done.stdout.split() == ["1", "imported"]
+    assert done.stdout.split() == ["1", "1", "1", "1", "imported"]
 
 
 def test_statistics_belong_to_the_fingerprint(

@@ -22,7 +22,12 @@ from poslens.attribution.retrievers import resolve
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.retrievers.dense_loading import must_spread
 from poslens.attribution.retrievers.family import Placement
-from poslens.attribution.retrievers.load import choose_device, choose_precision, load
+from poslens.attribution.retrievers.load import (
+    choose_device,
+    choose_precision,
+    load,
+    use_kernels_for_all_lengths,
+)
 from poslens.attribution.retrievers.self_check import check_retriever
 from poslens.attribution.retrievers.specs import (
     POOLINGS,
@@ -232,11 +237,13 @@ def test_auto_takes_the_gpu() -> None:
     assert choose_precision(torch.device("cuda"), 1 << 20) == "float32"
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA GPU")
-def test_on_a_gpu_attention_needs_no_kernels_for_each_length(copy: Path) -> None:
+def test_on_a_gpu_attention_needs_no_kernels_for_each_length() -> None:
     torch.backends.cuda.enable_cudnn_sdp(True)
-    load(spec_of(copy), device="cuda", precision="bfloat16")
+    use_kernels_for_all_lengths(torch.device("cpu"))
+    assert torch.backends.cuda.cudnn_sdp_enabled()
+    use_kernels_for_all_lengths(torch.device("cuda"))
     assert not torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(True)
 
 
 def test_bfloat16_on_request(copy: Path) -> None:

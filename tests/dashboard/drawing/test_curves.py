@@ -324,6 +324,8 @@ def test_more_than_four_lines_get_panels_of_the_same_axes(n: int) -> None:
         assert axes == ["yaxis"] and figure.layout.showlegend
         return
     assert len(axes) == n and not figure.layout.showlegend
+    single: Any = curve_figures.mean_curves(curves[:4], STYLE)
+    assert figure.layout.template == single.layout.template
     lines = [trace for trace in figure.data if trace.fill is None]
     bands = [trace for trace in figure.data if trace.fill == "toself"]
     assert (
@@ -344,6 +346,16 @@ def test_more_than_four_lines_get_panels_of_the_same_axes(n: int) -> None:
     spans = sorted({figure.layout[key].domain for key in axes})
     assert all(low[1] < high[0] for low, high in pairwise(spans))
     assert spans[0][0] == pytest.approx(0) and spans[-1][1] == 1
+
+
+def test_panels_have_the_share_of_texts_read_on_a_second_axis() -> None:
+    n_read = np.linspace(12, 6, 100).astype(int)
+    curves = [curve(f"model {i}", i, n=12, n_read=n_read) for i in range(5)]
+    figure: Any = curve_figures.mean_curves(curves, STYLE)
+    shares = [trace for trace in figure.data if trace.name == "read"]
+    assert [trace.yaxis for trace in shares] == [f"y{number}" for number in range(6, 11)]
+    assert [trace.xaxis for trace in shares] == ["x", "x2", "x3", "x4", "x5"]
+    assert figure.layout.yaxis10.overlaying == "y5" and not figure.layout.yaxis6.showticklabels
 
 
 def test_lines_of_one_panel_are_told_apart_by_a_legend_without_colour() -> None:

@@ -241,7 +241,7 @@ def test_each_query_has_its_own_explanations(tmp_path: Path) -> None:
     [
         (["--query", "nope"], "has no query 'nope'"),
         (["--query", "heron", "--document", "nope"], "has no document 'nope'"),
-        (["--document", "nope"], "belong together: give both"),
+        (["--document", "nope"], "has the relevant document 'nope': check its id, or add --query"),
         (["--evidence", "x"], "add --document"),
         (
             ["--query", "x", "--document", "long", "--evidence", "z"],
