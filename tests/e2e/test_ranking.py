@@ -15,9 +15,9 @@ START = ".st-key-rank-start button"
 
 def compute_rankings(page: Page) -> None:
     """Press the button of the board of rankings, and wait for the results."""
-    expect(page.locator(START)).to_be_visible()
-    idle(page).locator(START).click()
-    expect(page.locator(START)).to_have_count(0)
+    start = page.locator(START)
+    expect(start).to_be_visible()
+    press(start, lambda: not start.count())
     expect(page.get_by_text("Query by query")).to_be_visible()
 
 
@@ -84,7 +84,7 @@ def test_failed_queries_alone(run_app: App, visit: Visit) -> None:
     expect(start.or_(page.get_by_text("4 of 4 queries; select"))).to_be_visible()
     idle(page)
     if start.count():
-        start.click()
+        press(start, lambda: not start.count())
     expect(page.get_by_text("4 of 4 queries; select")).to_be_visible()
     idle(page).get_by_text("not in the top 10", exact=True).click()
     expect(page.get_by_text("0 of 4 queries; select")).to_be_visible()
