@@ -322,9 +322,11 @@ class Job:
 
     @property
     def active_elsewhere(self) -> bool:
-        """Whether another process of this host may be computing what is missing, and this one is
-        not: `n_at_work` counts runs over other items too."""
-        return not self.active and self.n_at_work() > 0 and self.n_done() < self.total
+        """Whether another process of this host may be computing what is missing or failed, and this
+        one is not: `n_at_work` counts runs over other items too."""
+        if self.active or not self.n_at_work():
+            return False
+        return self.n_done() < self.total or bool(self.failures())
 
     @property
     def error(self) -> str:

@@ -40,6 +40,7 @@ class Counted:
 def test_a_job_before_during_and_after_its_run(tmp_path: Path) -> None:
     work, runs, told = Counted(), Runs(lambda: 2), []
     elsewhere = [1]
+    failures: dict[str, str] = {}
 
     def job() -> Job:
         """Made anew for each look, as pages do."""
@@ -52,6 +53,7 @@ def test_a_job_before_during_and_after_its_run(tmp_path: Path) -> None:
             work,
             n_done=lambda: work.done,
             n_at_work=lambda: elsewhere[0],
+            failures=lambda: failures,
         )
 
     assert job().run is None and not job().active and job().active_elsewhere
@@ -77,6 +79,8 @@ def test_a_job_before_during_and_after_its_run(tmp_path: Path) -> None:
     again.wait()
     assert again is not run and not again.progress.stopped and work.retried == [True, False]
     assert not job().active_elsewhere, "nothing is missing, so the other run is over other items"
+    failures["p"] = "no tokens"
+    assert job().active_elsewhere, "it may retry what failed"
 
 
 def test_what_ended_a_run_is_said_until_it_is_started_again(tmp_path: Path) -> None:
