@@ -69,7 +69,7 @@ def section(
                 )
             },
             "rank": st.column_config.NumberColumn(help="Of the first relevant document."),
-            "evidence": st.column_config.NumberColumn("evidence position", format="%.0f%%"),
+            "position": st.column_config.NumberColumn("evidence position", format="percent"),
         },
     )
     if asked is None:

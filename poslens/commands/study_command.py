@@ -221,10 +221,9 @@ def print_summaries(
     provenance = study.provenances(summaries, table)
     if figure is not None:
         figure.draw(study.draw(summaries, figure.style, provenance, table), provenance)
-    declared = study.all_tables[table]
-    frame = declared.frame(summaries)
+    frame = study.all_tables[table].frame(summaries)
     if frame.empty:
-        alone = declared.joint and len(summaries) == 1
+        alone = table not in study.tables and len(summaries) == 1  # that of paired differences
         reason = ", because it compares models: add another --model." if alone else "."
         print(f"The table {table} has no rows for these results{reason}", file=sys.stderr)
     print_table(frame, format.value, provenance)

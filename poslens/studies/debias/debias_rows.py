@@ -125,10 +125,10 @@ class ChangedQueryRow:
     change: float = column("After minus before, -1 to 1.", form="+.3f")
     rank_before: int | None = column("Rank of the first relevant document; null if none.")
     rank_after: int | None = column("The same with the changed model.")
-    evidence: float | None = column(
-        "Midpoint of the evidence, in percent of the document's characters.",
-        title="evidence position, %",
-        form=".0f",
+    position: float | None = column(
+        "Midpoint of the evidence, 0 to 1 of the document's characters; null if it is unknown.",
+        title="evidence position",
+        form=".0%",
     )
     half: str = column("Half of the data set: selection or held out.")
     id: str = column("Id of the query.")
@@ -223,7 +223,7 @@ def _query_rows(summary: DebiasSummary) -> Iterable[ChangedQueryRow]:
             float(after[number] - before[number]),
             first_rank(plain.ranked, query),
             first_rank(summary.ranked, query),
-            None if query.evidence is None else 100 * query.evidence,
+            query.evidence,
             "selection" if query.query_id in selected_on else "held out",
             query.query_id,
             next(iter(query.pairs.values()), ""),

@@ -20,7 +20,7 @@ P = "Share of permutations whose PSI is at least as high."
 SUCCESS = "Share of queries with a relevant document in the top 10."
 SUCCESS_OF_PAIRS = "Share of relevant pairs whose document is in the top 10."
 RANK = "Rank of the first relevant document, from 1; null if it wasn't retrieved."
-EVIDENCE = "Start of the evidence, in percent of the document."
+EVIDENCE = "Midpoint of the evidence, 0 to 1 of the document's characters; null if it is unknown."
 LANGUAGE = "Language of the query; null or empty if unknown."
 GROUP_NDCG = "nDCG@10 of this group; null if it has no query."
 
@@ -139,7 +139,7 @@ class QueriesRow:
     query: str = column("Text of the query.")
     ndcg: float = column(NDCG, key="nDCG@10")
     rank: int | None = column(RANK)
-    evidence: float | None = column(EVIDENCE)
+    position: float | None = column(EVIDENCE, form=".0%")
     length: str | None = column(LENGTH)
     language: str | None = column(LANGUAGE)
     id: str = column("Id of the query.")
@@ -159,7 +159,7 @@ class QueryDifferenceRow:
     difference: float = column("The second minus the first, -1 to 1.")
     rank: int | None = column(RANK)
     rank_against: int | None = column(RANK, key="rank against")
-    evidence: float | None = column(EVIDENCE)
+    position: float | None = column(EVIDENCE, form=".0%")
     length: str | None = column(LENGTH)
     language: str | None = column(LANGUAGE)
     id: str = column("Id of the query.")

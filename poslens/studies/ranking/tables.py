@@ -225,7 +225,7 @@ def _queries(measured: Measured) -> Iterator[QueriesRow]:
             query.text,
             float(measured.evaluation.per_query[NDCG][number]),
             first_rank(measured, query),
-            None if query.evidence is None else 100 * query.evidence,
+            query.evidence,
             length_bucket(query.document_tokens) if query.document_tokens else None,
             query.language,
             query.query_id,
@@ -252,7 +252,7 @@ def _query_differences(summaries: Sequence[Measured]) -> Iterator[QueryDifferenc
             own.ndcg - other.ndcg,
             own.rank,
             other.rank,
-            own.evidence,
+            own.position,
             own.length,
             own.language,
             own.id,
@@ -295,8 +295,8 @@ TABLES: Mapping[str, Table[Any]] = {
 FAILED, LATE = "not in the top 10", "evidence in the last third"
 FILTERS: Mapping[str, Callable[[pd.DataFrame], pd.Series]] = {
     FAILED: lambda frame: frame["rank"].isna() | (frame["rank"] > TOP),
-    LATE: lambda frame: frame["evidence"] > 200 / 3,
-    "evidence in the first third": lambda frame: frame["evidence"] < 100 / 3,
+    LATE: lambda frame: frame["position"] > 2 / 3,
+    "evidence in the first third": lambda frame: frame["position"] < 1 / 3,
 }
 """Filters of a table of queries: which of its rows pass."""
 
