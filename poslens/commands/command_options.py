@@ -199,12 +199,19 @@ def method_of(
     return make_method(name, {**parameters, **(POSIR_CURVE if posir else curve)})
 
 
+_REJECTIONS = 3
+"""Number of rejected rows that commands list."""
+
+
 def with_rejections(data: DataSet) -> DataSet:
-    """The same data set, after printing on stderr how many of its rows could not be read."""
+    """The same data set, after printing on stderr how many of its rows could not be read, with the
+    first reasons."""
     if n := len(data.rejected):
-        first = data.rejected[0]
-        rows = "1 row was rejected, in" if n == 1 else f"{n:,} rows were rejected, the first in"
-        print(f"{rows} {first.file} row {first.row}: {first.reason}", file=sys.stderr)
+        print("1 row was rejected:" if n == 1 else f"{n:,} rows were rejected:", file=sys.stderr)
+        for row in data.rejected[:_REJECTIONS]:
+            print(f"  {row.file} row {row.row}: {row.reason}", file=sys.stderr)
+        if n > _REJECTIONS:
+            print(f"  and {n - _REJECTIONS:,} more", file=sys.stderr)
     return data
 
 

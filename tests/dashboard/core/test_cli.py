@@ -273,6 +273,15 @@ def test_a_folder_in_place_of_the_result_is_refused_before_the_computation(tmp_p
     assert list(tmp_path.iterdir()) == [folder]  # nor is there a file with the provenance
 
 
+def test_the_first_rejected_rows_are_listed(tmp_path: Path) -> None:
+    rows = ["tide,The tide turns.,", *(f"tide,The tide turns.,missing {n}" for n in range(5))]
+    (tmp_path / "own.csv").write_text("query,document,evidence\n" + "\n".join(rows))
+    done = run("precompute", "--dataset", str(tmp_path / "own.csv"))
+    first, *listed, last = done.stderr.splitlines()[:5]
+    assert first == "5 rows were rejected:" and last == "  and 2 more"
+    assert [line.split(":")[0] for line in listed] == [f"  own.csv row {n}" for n in (3, 4, 5)]
+
+
 def test_a_data_set_from_a_folder_to_curve_and_figure(tmp_path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
