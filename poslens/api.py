@@ -246,6 +246,8 @@ def run_study(
         UserError: an argument is invalid as in `explain`, the study does not fit the model, or the
             data set lacks what the study needs.
     """
+    if name not in declared():
+        raise UserError(f"There is no study {name[:80]!r}: choose from {', '.join(declared())}.")
     study = declared()[name].load()
     if out is not None:
         if not study.product:

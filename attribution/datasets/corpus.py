@@ -21,6 +21,7 @@ from poslens.attribution.datasets.schema import Row
 from poslens.attribution.datasets.streams import File
 from poslens.attribution.datasets.types import Groups, LostDocument, Rejection
 from poslens.attribution.errors import UserError
+from poslens.attribution.nouns import counted
 from poslens.attribution.paths import file_state
 from poslens.attribution.text import clean
 from poslens.attribution.types import EvidenceSpan
@@ -142,10 +143,22 @@ class Collection:
             )
         if self.n_lost:
             notes.append(
-                f"{self.n_lost:,} judged documents are not in the corpus; they count as not found, "
-                "as in trec_eval."
+                f"Counted as not found, as in trec_eval: {counted(self.n_lost, 'judged document')} "
+                "outside the corpus."
             )
-        return tuple(notes)
+        return (*notes, *self.rejections)
+
+    @property
+    def rejections(self) -> tuple[str, ...]:
+        """How many rows of the corpus are no documents, with the first reason, in a sentence; empty
+        if all are."""
+        if not (rejected := self.survey.rejected):
+            return ()
+        first = rejected[0]
+        return (
+            f"Rejected: {counted(len(rejected), 'row')} of the corpus, the first in {first.file} "
+            f"row {first.row}: {first.reason}.",
+        )
 
     @cached_property
     def row_of(self) -> Mapping[str, int]:

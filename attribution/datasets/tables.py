@@ -32,6 +32,7 @@ from poslens.attribution.datasets.streams import (
     open_text,
 )
 from poslens.attribution.errors import UserError
+from poslens.attribution.nouns import counted
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
 
@@ -133,7 +134,8 @@ def csv_rows(
             elif len(cells) != len(names):
                 yield Row(
                     number,
-                    problem=f"the row has {len(cells)} cells, the header {len(names)} columns",
+                    problem=f"the row has {counted(len(cells), 'cell')}, the header "
+                    f"{counted(len(names), 'column')}",
                 )
             else:
                 yield Row(number, dict(zip(names, cells, strict=True)))

@@ -125,10 +125,11 @@ def _needed(undecided: Sequence[tuple[str, Comparison]]) -> str:
     counts = [(each.needed, name) for name, each in undecided if each.needed is not None]
     if not counts:
         return ""
-    n, name = min(counts)
-    others = [other for other, _ in undecided if other != name]
+    n = min(needed for needed, _ in counts)
+    names = [name for needed, name in counts if needed == n]
+    others = [other for other, _ in undecided if other not in names]
     more = f", more for {listed(others)}" if others else ""
-    return f"; about {n:,} held-out documents would be needed for {name}{more}"
+    return f"; about {n:,} held-out documents would be needed for {listed(names)}{more}"
 
 
 def on_quality_front(points: Sequence[tuple[float | None, float | None]]) -> list[bool]:

@@ -23,6 +23,7 @@ from poslens.attribution.datasets.types import Rejection
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.search import DEPTH, Ranking
 from poslens.attribution.names import Names
+from poslens.attribution.nouns import counted
 
 _FIELDS = 6
 _PORTION = 4 * DEPTH
@@ -89,8 +90,8 @@ def read_run(name: str, file: File) -> TrecRun:
             if len(results_of_query) >= _PORTION:
                 results_of_query[:] = _best(results_of_query)
     if not results:
-        hint = f": {rejected[0].reason} (line {rejected[0].row})" if rejected else ""
-        raise UserError(f"{file.name} is not a run in TREC's format{hint}")
+        hint = f"{rejected[0].reason} (line {rejected[0].row})" if rejected else "it has no lines"
+        raise UserError(f"{file.name} is not a run in TREC's format: {hint}.")
     best = {query: _best(results_of_query) for query, results_of_query in results.items()}
     digest = total.hexdigest()[:16]
     return TrecRun(name, file.name, digest, best, tuple(rejected), n_rejected)
@@ -102,7 +103,8 @@ def _result(line: str) -> tuple[str, str, float]:
     fields = line.split()
     if len(fields) != _FIELDS:
         raise UserError(
-            f"the line has {len(fields)} fields, not query, Q0, document, rank, score and tag"
+            f"the line has {counted(len(fields), 'field')}, not query, Q0, document, rank, score "
+            "and tag"
         )
     try:
         score = float(fields[4])

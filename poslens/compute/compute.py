@@ -330,9 +330,11 @@ class Compute:
         mass and no index.
 
         Raises:
-            UserError: none of the pairs has a stored result.
+            UserError: the method is unavailable for the model, or none of the pairs has a stored
+                result.
         """
         model = self.identify(spec)
+        self.require_fit(model, method)
         content, summary = self.means.of(model.key, method, pairs, dataset)
         read = partial(self.store.curves, model.key, method, pairs)
         return DataSetCurve(content, summary, model, len(pairs), selection, read)

@@ -209,13 +209,7 @@ class Audit(Study[Collection, AuditIndex, AuditSummary]):
 
     def notes(self, data: DataSet, corpus: Collection) -> list[str]:
         notes = [f"Sample: {corpus.drawn}."] if corpus.drawn else []
-        if rejected := whole_corpus(data).survey.rejected:
-            first = rejected[0]
-            notes.append(
-                f"{len(rejected):,} rows are not documents. The first is {first.file} row "
-                f"{first.row}: {first.reason}"
-            )
-        return notes
+        return [*notes, *whole_corpus(data).rejections]
 
     def subjects(
         self, compute: Compute, spec: RetrieverSpec, corpus: Collection, settings: Settings

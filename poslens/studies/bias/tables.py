@@ -278,7 +278,8 @@ def bias_chart(
 
 def _label(test: ScoredTest) -> str:
     """The label below a bar: one word for a test, or the variant."""
-    return test.pairs.variant or TESTS[test.pairs.test].title.split()[0]
+    title = TESTS[test.pairs.test].title.removeprefix("Span ")
+    return test.pairs.variant or title.split()[0].capitalize()
 
 
 def _value(test: ScoredTest, measure: str) -> Estimate | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,9 +16,10 @@ from poslens.commands.result_files import FigureFile, FigureOption
 from poslens.names import specs_of
 from poslens.studies.passport.answers import PassportEntry
 
-app = typer.Typer()
+if TYPE_CHECKING:
+    from poslens.studies.passport.service import ModelPassport
 
-NO_RESULTS = "No model has stored results of these parts: remove --stored."
+app = typer.Typer()
 
 
 class PassportFormat(StrEnum):
@@ -103,7 +105,7 @@ def passport(
     if figure is not None:
         if all_models and figure.format != "html":
             if not (provenance := cohort.provenance(cards)):
-                raise UserError(NO_RESULTS)
+                raise _no_results(cards, stored)
             figure.draw(cohort.chart(cards, figure.style), provenance)
         else:
             figure.write(document_bytes(cards, figure.format))  # type: ignore[arg-type]
@@ -112,7 +114,14 @@ def passport(
         return
     if format is PassportFormat.csv:
         if not (origin := [provenance for card in cards for provenance in card.provenance]):
-            raise UserError(NO_RESULTS)
+            raise _no_results(cards, stored)
         print_table(passports.table(cards), "csv", origin)
         return
     print_json([passports.entry(passport) for passport in cards])
+
+
+def _no_results(cards: Sequence[ModelPassport], stored: bool) -> UserError:
+    if stored:
+        return UserError("No model has stored results of these parts: remove --stored.")
+    reasons = dict.fromkeys(part.absent for card in cards for part in card.parts if part.absent)
+    return UserError(f"No model has results of these parts. {' '.join(reasons)}")

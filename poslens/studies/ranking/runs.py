@@ -10,6 +10,7 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation import trec_runs
 from poslens.attribution.evaluation.ranking_measures import evaluate
 from poslens.attribution.evaluation.trec_runs import TrecRun, placed, read_run
+from poslens.attribution.nouns import counted
 from poslens.attribution.types import Provenance
 from poslens.cache.lru_cache import LRUCache
 from poslens.compute import provenance
@@ -36,17 +37,17 @@ class RankedRun(Measured):
         if run.n_rejected:
             first = run.rejected[0]
             sentences.append(
-                f"{run.n_rejected:,} lines of {run.file} are invalid, the first in line "
-                f"{first.row}: {first.reason}."
+                f"Ignored: {counted(run.n_rejected, 'invalid line')} of {run.file}, the first in "
+                f"line {first.row}: {first.reason}."
             )
         if self.n_strange:
             sentences.append(
-                f"{self.n_strange:,} queries of {run.name} don't belong to the data set."
+                f"Ignored: {counted(self.n_strange, 'query')} of {run.name} outside the data set."
             )
         if self.n_lost:
             sentences.append(
-                f"{self.n_lost:,} results of {run.name} name documents that the corpus lacks; "
-                "they are ignored."
+                f"Ignored: {counted(self.n_lost, 'result')} of {run.name} with documents outside "
+                "the corpus."
             )
         return tuple(sentences)
 

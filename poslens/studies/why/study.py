@@ -182,6 +182,8 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
                 "them, or use --query and --document."
             )
         words = "" if len(chosen) == len(named) else f"{len(chosen):,} queries, spread evenly"
+        if settings.query or settings.document:
+            words = _asked(settings.query, settings.document)
         typed = len(items) == 1 and bool(settings.query or settings.document)
         return WhyCorpus(collection, items, words, typed)
 
@@ -361,8 +363,13 @@ def _typed(collection: Collection, settings: Settings) -> WhyCorpus:
         "marked",
         document.language,
     )
-    selection = f"query {shorten(settings.query, 60)}, document {document.key}"
-    return WhyCorpus(collection, (item,), selection, typed=True)
+    return WhyCorpus(collection, (item,), _asked(settings.query, document.key), typed=True)
+
+
+def _asked(query: str, document: str) -> str:
+    """The query and the document that were asked about, as far as they are given."""
+    named = {"query": shorten(query, 60), "document": document}
+    return ", ".join(f"{what} {name}" for what, name in named.items() if name)
 
 
 def _document(collection: Collection, name: str) -> Document:

@@ -264,7 +264,7 @@ def test_a_line_too_long_is_one_rejection(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        (b"only one", "the row has 1 cells, the header 2 columns"),
+        (b"only one", "the row has 1 cell, the header 2 columns"),
         (b"a,b,c", "the row has 3 cells, the header 2 columns"),
         (b'"a"b,c', "quotation marks are invalid"),
         (b"a,\xff", "not UTF-8"),

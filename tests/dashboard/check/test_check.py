@@ -392,6 +392,20 @@ def test_a_longer_context_passes_and_a_shorter_one_fails(
     assert check.outcome == outcome and check.difference == max(0, shift)
 
 
+def test_no_truncation_point_is_the_longest_context(
+    cards: Callable[[str], ModelPassport], stored: Baseline
+) -> None:
+    """As BM25 has none."""
+    card = cards("MiniLM")
+
+    def without(part: Any) -> Any:
+        return replace(part, numbers=tuple(n for n in part.numbers if n.key != "tokens_read"))
+
+    unlimited = replace(card, parts=[without(part) for part in card.parts])
+    check = single(unlimited, stored, "truncation")
+    assert check.outcome == "pass" and check.line.endswith("reads all tokens.")
+
+
 def test_drift_is_in_standard_deviations_of_the_baselines_scores(
     cards: Callable[[str], ModelPassport], stored: Baseline
 ) -> None:

@@ -101,7 +101,7 @@ def test_queries_stand_by_what_sets_two_apart(ranked: Ranked, setup: RankingSetu
     ]
     assert run.evaluation.n_missing == 2
     assert run.notes == (
-        "1 lines of bad.run are invalid, the first in line 4: the line has 1 fields, not query, "
+        "Ignored: 1 invalid line of bad.run, the first in line 4: the line has 1 field, not query, "
         "Q0, document, rank, score and tag.",
     )
     with pytest.raises(UserError, match="rankings of the same queries"):
@@ -126,7 +126,7 @@ def test_the_command_ranks_models_and_runs(mine: Path) -> None:
     alone = run.invoke(app, asked)
     assert alone.exit_code == 0, alone.stderr
     assert [row["model"] for row in json.loads(alone.stdout)["rows"]] == ["bad"]
-    assert "1 lines of bad.run are invalid" in alone.stderr
+    assert "Ignored: 1 invalid line of bad.run" in alone.stderr
     more = run.invoke(
         app, [*asked, "--model", "BM25", "--table", "query_differences", "--format", "csv"]
     )
@@ -165,7 +165,7 @@ def test_the_page_shows_runs_beside_models(mine: Path) -> None:
     assert measures["model"].tolist() == ["<b>bad"]
     texts = (*page.caption, *page.markdown, *page.warning)
     said = " ".join(each.value for each in texts)
-    assert "1 lines of bad.run are invalid" in said.replace("\\", "")
+    assert "Ignored: 1 invalid line of bad.run" in said.replace("\\", "")
     assert "<b>bad" not in said
     without = open_page("ranking", dataset="sample", models=["BM25"]).run()
     assert not [one for one in without.multiselect if one.label == "Runs"]
