@@ -70,7 +70,7 @@ class PairedMeasure:
             return Check(self.part, "not checked", line, baseline=number.value)
         now = passport.number(self.part, self.key)
         if now is None:
-            return _lost(self.part, self.title, passport, self.part, number)
+            return _lost(self.part, self.title, passport, baseline, self.part, number)
         # Items with the same texts in both.
         both = [
             (value, item)
@@ -150,7 +150,7 @@ class TruncationMeasure:
             line = "The audit found no truncation point, so the model reads all tokens."
             return Check("truncation", "pass", line, baseline=number.value)
         if now is None:
-            return _lost("truncation", "truncation point", passport, self.part, number)
+            return _lost("truncation", "truncation point", passport, baseline, self.part, number)
         fewer = max(number.value - now.estimate.value, 0.0)
         line = (
             f"The model reads {now.estimate.value:,.0f} tokens of a long text "
@@ -176,7 +176,7 @@ class DriftMeasure:
         if not baseline.scores:
             return _absent("drift", "The baseline has no scores of pairs.", baseline, part)
         if not passport.scores:
-            return _lost("drift", "score of a pair", passport, part, None)
+            return _lost("drift", "score of a pair", passport, baseline, part, None)
         same, old, new = _same_pairs(passport, baseline)
         if not same:
             line = "None of the baseline's pairs exists here with the same texts."
@@ -230,11 +230,21 @@ def _absent(name: str, line: str, baseline: Baseline, part: str) -> Check:
 
 
 def _lost(
-    name: str, what: str, passport: ModelPassport, part: str, before: BaselineNumber | None
+    name: str,
+    what: str,
+    passport: ModelPassport,
+    baseline: Baseline,
+    part: str,
+    before: BaselineNumber | None,
 ) -> Check:
+    old = before.value if before else None
+    pairs = passport.scope.data.by_id
+    if baseline.scores and not any(pair_id in pairs for pair_id in baseline.scores):
+        line = f"None of the baseline's pairs exists in {passport.dataset}."
+        return Check(name, "not checked", line, baseline=old)
     why = next((it.absent for it in passport.parts if it.key == part and it.absent), "")
     line = f"{passport.name} has no {what}, but the baseline does: {why or 'it is not defined.'}"
-    return Check(name, "fail", line, baseline=before.value if before else None)
+    return Check(name, "fail", line, baseline=old)
 
 
 def _loss(before: Scores, now: Scores, documents: list[str], tolerance: float) -> Comparison | None:

@@ -435,6 +435,10 @@ def test_what_the_baseline_lacks_is_said_and_what_the_model_lost_fails(
     )
     lost = single(replace(card, parts=parts), stored, "ranking")
     assert lost.outcome == "fail" and lost.line.endswith("No disk.")
+    elsewhere = replace(stored, scores={"other": next(iter(stored.scores.values()))})
+    other = single(replace(card, parts=parts), elsewhere, "ranking")
+    assert other.outcome == "not checked"
+    assert other.line == "None of the baseline's pairs exists in sample."
 
 
 def test_a_baseline_without_single_items_is_to_be_written_again(
