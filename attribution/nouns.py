@@ -17,5 +17,7 @@ def counted(n: int, noun: str) -> str:
 
 
 def plural(noun: str) -> str:
-    """The plural of a regular noun: `queries`, `pairs`."""
-    return f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    """The plural of a regular noun: `queries`, `misses`, `pairs`."""
+    if noun.endswith("y"):
+        return f"{noun[:-1]}ies"
+    return f"{noun}es" if noun.endswith("s") else f"{noun}s"

@@ -24,6 +24,7 @@ from poslens.attribution.interventions.segments import (
     EditPosition,
     edits_method,
 )
+from poslens.attribution.nouns import counted
 from poslens.attribution.types import Provenance
 from poslens.cache.columns import columns_of
 from poslens.cache.lru_cache import LRUCache
@@ -153,8 +154,8 @@ class EditsStudy(OverItems[EditSummary]):
             facts = list(summary.notes)
             if summary.n_shortened:
                 facts.append(
-                    f"{summary.n_shortened:,} documents shortened, so that the model reads the "
-                    "edited text"
+                    f"{counted(summary.n_shortened, 'document')} shortened, so that the model "
+                    "reads the edited text"
                 )
             if facts:
                 sentences.append(f"{summary.model.spec.name}: {'; '.join(facts)}.")

@@ -14,6 +14,7 @@ from poslens.attribution.datasets.corpus import Collection, Query
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.evidence_profile import N_EVIDENCE_BINS, evidence_bin
 from poslens.attribution.evaluation.ranking_measures import NDCG, SUCCESS, SUCCESS_OF_PAIRS
+from poslens.attribution.nouns import counted
 from poslens.attribution.types import Provenance
 from poslens.compute.provenance import of_data
 from poslens.studies.ranking.rows import AgreementRow, EvidenceRow, PoolRow
@@ -38,8 +39,7 @@ def agreement_rows(summaries: Sequence[Measured]) -> Iterator[AgreementRow]:
     against = [measured for measured in summaries if measured.collection.name != dataset]
     if len(rankings) < FEWEST:
         raise UserError(
-            f"{len(rankings)} models are too few to compare their order: use at least {FEWEST} "
-            "--model."
+            f"{counted(len(rankings), 'model')} can't show an order: use at least {FEWEST} --model."
         )
     if not against:
         raise UserError("--table agreement needs a second data set: add --against DATASET.")

@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 
 from poslens.attribution.evaluation.document_index import NOT_FOUND
 from poslens.attribution.evaluation.why_causes import CAUSES, Why
+from poslens.attribution.nouns import counted
 from poslens.figures.captions import Provenances
 from poslens.figures.figure_base import (
     canvas,
@@ -42,13 +43,13 @@ def causes_chart(
             go.Bar(
                 x=[cause.capitalize() for cause in CAUSES],
                 y=[100 * share.value if share else 0.0 for share in shares],
-                name=legend_name(f"{summary.name}, {len(summary.misses):,} misses", style),
+                name=legend_name(f"{summary.name}, {counted(len(summary.misses), 'miss')}", style),
                 customdata=[[summary.name, cause] for cause in CAUSES],
                 text=[f"{n:,}" if n else "" for n in counts],
                 **labelled_bars(index, style),
                 error_y=error,
                 hovertext=[
-                    f"{escape(summary.name)}: {cause}, {n:,} misses"
+                    f"{escape(summary.name)}: {cause}, {counted(n, 'miss')}"
                     + (f", {share.text('.0%')}" if share else "")
                     for cause, n, share in zip(CAUSES, counts, shares, strict=True)
                 ],
