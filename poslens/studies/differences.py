@@ -65,7 +65,7 @@ MEASURES = (
     ),
     ComparedNumber("position_effect", "first_minus_last", FIRST_MINUS_LAST, 0.02),
     ComparedNumber("ranking", "ndcg_at_10", "nDCG@10", 0.01),
-    ComparedNumber("audit", "unretrieved", "unretrieved sentences", 0.02, share=True),
+    ComparedNumber("audit", "unretrieved", "unretrieved sentences per document", 0.02, share=True),
 )
 
 SALIENCY = make_method("saliency")

@@ -98,7 +98,7 @@ def test_planted_biases_are_told_apart_where_it_matters(
     )
     found = verdicts(differences, "MiniLM-recency", "MiniLM-primacy")
     assert found[relocation] == "higher" and found[rank] == "lower"
-    assert found["unretrieved sentences"] == "equivalent"
+    assert found["unretrieved sentences per document"] == "equivalent"
     assert found["nDCG@10"] == "too few documents"
     assert verdicts(differences, "MiniLM", "MiniLM-primacy")[relocation] == "higher"
     sentence = difference_sentences(differences)[0]
