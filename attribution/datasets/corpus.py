@@ -100,6 +100,12 @@ class Survey:
     rejected: tuple[Rejection, ...]
     own_ids: int = 0
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """How many rows are no documents, with the first reason; empty if all are."""
+        words = f"Rejected: {counted(len(self.rejected), 'row')} of the corpus, the first in"
+        return tuple(f"{words} {r.file} row {r.row}: {r.reason}." for r in self.rejected[:1])
+
 
 @dataclass(frozen=True)
 class Collection:
@@ -146,19 +152,7 @@ class Collection:
                 f"Counted as not found, as in trec_eval: {counted(self.n_lost, 'judged document')} "
                 "outside the corpus."
             )
-        return (*notes, *self.rejections)
-
-    @property
-    def rejections(self) -> tuple[str, ...]:
-        """How many rows of the corpus are no documents, with the first reason, in a sentence; empty
-        if all are."""
-        if not (rejected := self.survey.rejected):
-            return ()
-        first = rejected[0]
-        return (
-            f"Rejected: {counted(len(rejected), 'row')} of the corpus, the first in {first.file} "
-            f"row {first.row}: {first.reason}.",
-        )
+        return (*notes, *self.survey.notes)
 
     @cached_property
     def row_of(self) -> Mapping[str, int]:

@@ -11,6 +11,7 @@ import streamlit as st
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
 from poslens.attribution.methods import POSIR_CURVE, make_method
+from poslens.attribution.nouns import counted
 from poslens.compute.compute import DataSetCurve
 from poslens.dashboard.ranking import hubs as ranking_hubs
 from poslens.dashboard.ranking import queries as ranking_queries
@@ -40,7 +41,7 @@ def rankings_section(data: DataSet, names: Sequence[str], settings: Settings) ->
         return
     collection = opened.corpus.setups[0].collection
     rejected = [*collection.rejected, *collection.survey.rejected]
-    rejected_rows(rejected, f"{len(rejected):,} rows were rejected")
+    rejected_rows(rejected, f"{counted(len(rejected), 'rejected row')} of judgments and corpus")
     if not opened.summaries:
         return
     if any(query.evidence is not None for query in opened.corpus.setups[0].queries):

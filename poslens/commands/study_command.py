@@ -223,7 +223,7 @@ def print_summaries(
         figure.draw(study.draw(summaries, figure.style, provenance, table), provenance)
     frame = study.all_tables[table].frame(summaries)
     if frame.empty:
-        alone = table not in study.tables and len(summaries) == 1  # that of paired differences
+        alone = table == "differences" and len(summaries) == 1
         reason = ", because it compares models: add another --model." if alone else "."
         print(f"The table {table} has no rows for these results{reason}", file=sys.stderr)
     print_table(frame, format.value, provenance)

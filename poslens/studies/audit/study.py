@@ -209,7 +209,7 @@ class Audit(Study[Collection, AuditIndex, AuditSummary]):
 
     def notes(self, data: DataSet, corpus: Collection) -> list[str]:
         notes = [f"Sample: {corpus.drawn}."] if corpus.drawn else []
-        return [*notes, *whole_corpus(data).rejections]
+        return [*notes, *whole_corpus(data).survey.notes]
 
     def subjects(
         self, compute: Compute, spec: RetrieverSpec, corpus: Collection, settings: Settings

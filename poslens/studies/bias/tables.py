@@ -278,8 +278,7 @@ def bias_chart(
 
 def _label(test: ScoredTest) -> str:
     """The label below a bar: one word for a test, or the variant."""
-    title = TESTS[test.pairs.test].title.removeprefix("Span ")
-    return test.pairs.variant or title.split()[0].capitalize()
+    return test.pairs.variant or test.pairs.test.split("_")[0].capitalize()
 
 
 def _value(test: ScoredTest, measure: str) -> Estimate | None:
