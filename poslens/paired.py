@@ -23,7 +23,9 @@ from poslens.attribution.evaluation.comparison import (
     POINTS,
     Comparison,
     adjusted,
+    document_means,
     p_in_words,
+    paired_by_document,
     paired_statistics,
 )
 from poslens.cache.columns import columns_of
@@ -49,7 +51,9 @@ class ItemMeasure:
     """A measure of one model: `statistic`, by default the mean, of the mean of `rows`, which have K
     numbers for each item. `documents` has the document of each item, which intervals resample.
     `units` names the items. Two models that differ by at most `margin` are equivalent. If `share`,
-    the statistic is a share or a difference of shares, and sentences give it in percent."""
+    the statistic is a share or a difference of shares, and sentences give it in percent. If
+    `by_document`, the measure is the mean over documents of their mean rows, compared by a paired
+    t-test instead of a bootstrap."""
 
     title: str
     units: str
@@ -58,11 +62,13 @@ class ItemMeasure:
     documents: Mapping[Any, Hashable]
     statistic: Statistic = mean
     share: bool = False
+    by_document: bool = False
 
     @cached_property
     def digest(self) -> bytes:
         """A hash of the measure and all of its rows."""
-        total = hashlib.sha256(f"{self.title}\0{self.units}\0{self.margin!r}".encode())
+        about = f"{self.title}\0{self.units}\0{self.margin!r}\0{self.by_document}"
+        total = hashlib.sha256(about.encode())
         for item, row in self.rows.items():
             total.update(repr((item, self.documents[item])).encode("utf-8", "replace"))
             total.update(np.ascontiguousarray(row).tobytes())
@@ -150,14 +156,20 @@ def _difference(
             for each in (measure, other)
         )
         documents = [measure.documents[item] for item in both]
-        comparison = paired_statistics(
-            other_rows, rows, documents, measure.margin, measure.statistic
-        )
+        if measure.by_document:
+            comparison = paired_by_document(other_rows[:, 0], rows[:, 0], documents, measure.margin)
+            value, other_value = (
+                float(document_means(side[:, 0], documents).mean()) for side in (rows, other_rows)
+            )
+        else:
+            comparison = paired_statistics(
+                other_rows, rows, documents, measure.margin, measure.statistic
+            )
+            value, other_value = (
+                float(measure.statistic(side.mean(0)[None])[0]) for side in (rows, other_rows)
+            )
         if comparison is None:
             return None
-        value, other_value = (
-            float(measure.statistic(side.mean(0)[None])[0]) for side in (rows, other_rows)
-        )
         return PairedDifference(
             name,
             other_name,

@@ -15,11 +15,10 @@ from typing import Literal
 
 import numpy as np
 import scipy  # loads scipy.stats at its first use
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from poslens.attribution.curves.bootstrap import numbered
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.comparison import holm
+from poslens.attribution.evaluation.comparison import document_means, holm
 from poslens.attribution.nouns import counted
 from poslens.attribution.types import ROUNDING, TextPair, as_array
 
@@ -258,17 +257,17 @@ def paired_test(
             "the model does not read the rest."
         )
     each = np.array([pair.difference for pair in scores])
-    index = numbered([group for _, group in readable])
-    documents = len(set(index.tolist()))
+    sources = [group for _, group in readable]
+    documents = len(set(sources))
     if documents < 2:
         remarks.append(f"{counted(documents, 'document')}: a paired t-test needs at least 2.")
     elif documents < FEW:
         remarks.append(
             f"Only {documents} documents: the interval is wide and t is not robust below {FEW}."
         )
-    first = _of_documents([pair.first for pair in scores], index)
-    second = _of_documents([pair.second for pair in scores], index)
-    differences = _of_documents(each, index)
+    first = document_means([pair.first for pair in scores], sources)
+    second = document_means([pair.second for pair in scores], sources)
+    differences = document_means(each, sources)
     mean = float(differences.mean()) if n else None
     low = high = t = p = effect = None
     if documents >= 2 and mean is not None:
@@ -306,12 +305,6 @@ def paired_test(
         lost=lost,
         remarks=tuple(remarks),
     )
-
-
-def _of_documents(values: ArrayLike, index: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Means [G] of values [n] over groups; `index` [n] is each value's group."""
-    array = np.asarray(values, dtype=np.float64)
-    return np.bincount(index, array) / np.bincount(index) if len(array) else array
 
 
 def _flat(

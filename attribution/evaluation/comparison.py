@@ -26,9 +26,11 @@ from poslens.attribution.curves.bootstrap import (
     Values,
     estimate,
     interval,
+    numbered,
     p_value,
     standard_error,
 )
+from poslens.attribution.types import ROUNDING
 
 Verdict = Literal["higher", "lower", "equivalent", "too few documents"]
 
@@ -63,11 +65,11 @@ TEST = (
 """What captions say of comparisons."""
 
 TEST_BY_ERROR = (
-    "95% intervals and two-sided p: Student's t with the jackknife's standard error over "
+    "95% intervals and two-sided p: Student's t with the (jackknife) standard error over "
     "documents; p is Holm-adjusted over all comparisons shown; equivalent: the 90% interval is "
     "within the margin (two one-sided tests)"
 )
-"""The same of comparisons by a standard error (`by_standard_error`)."""
+"""The same of comparisons by a standard error (`by_standard_error`, `paired_by_document`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,8 @@ class Comparison:
     comparisons that are shown together (`adjusted`); both None where `difference` has no interval.
     `needed` is about how many documents would decide, with a probability of 80% or more, if the
     difference and its spread stay what they are; None once it is decided, or where the spread is
-    unknown. `n_compared` is the number of comparisons that `p_holm` is adjusted for.
+    unknown. `n_compared` is the number of comparisons that `p_holm` is adjusted for. `by_error`:
+    intervals and p are from a standard error (`by_standard_error`), not from a bootstrap.
     """
 
     difference: Estimate
@@ -89,6 +92,7 @@ class Comparison:
     p_holm: float | None
     needed: int | None
     n_compared: int = 1
+    by_error: bool = False
 
     @property
     def verdict(self) -> Verdict:
@@ -175,7 +179,7 @@ def by_standard_error(difference: Estimate, error: float | None, margin: float) 
         )
     if _verdict(difference, margin, narrow, p) == "too few documents":
         needed = _needed(value, margin, error, n)
-    return Comparison(difference, margin, narrow, p, p, needed)
+    return Comparison(difference, margin, narrow, p, p, needed, by_error=True)
 
 
 def paired(
@@ -184,6 +188,32 @@ def paired(
     """The mean of after minus before [n]; None without rows."""
     difference = np.asarray(after, dtype=np.float64) - np.asarray(before, dtype=np.float64)
     return compared(difference[:, None], groups, margin)
+
+
+def document_means(values: ArrayLike, groups: Sequence[Hashable]) -> NDArray[np.float64]:
+    """The mean [G] of the values [n] of each group, in the order of their first values."""
+    array, index = np.asarray(values, dtype=np.float64), numbered(groups)
+    return np.bincount(index, array) / np.bincount(index) if len(array) else array
+
+
+def paired_by_document(
+    before: ArrayLike, after: ArrayLike, groups: Sequence[Hashable], margin: float
+) -> Comparison | None:
+    """The paired t-test of after minus before [n], averaged by document first, so that every
+    document counts once. None without rows."""
+    old, new = (np.asarray(side, dtype=np.float64) for side in (before, after))
+    if not len(old):
+        return None
+    means = document_means(new - old, groups)
+    n, value = len(means), float(means.mean())
+    if n < 2:
+        return by_standard_error(Estimate(value, n=len(old), n_resampled=n), None, margin)
+    error = float(means.std(ddof=1)) / math.sqrt(n)
+    if np.ptp(means) <= ROUNDING * max(np.abs(old).max(), np.abs(new).max()):
+        error = 0.0  # the differences vary by rounding only
+    reach = float(scipy.special.stdtrit(n - 1, 1 - LEVEL / 2)) * error
+    difference = Estimate(value, value - reach, value + reach, len(old), n)
+    return by_standard_error(difference, error, margin)
 
 
 def paired_sizes(

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from poslens.attribution.evaluation.comparison import TEST
+from poslens.attribution.evaluation.comparison import TEST, TEST_BY_ERROR
 from poslens.dashboard.widgets import say
 from poslens.dashboard.widgets.tables import column_settings, show_table
 from poslens.paired import (
@@ -37,7 +37,9 @@ def show_differences(differences: Sequence[PairedDifference], key: str) -> None:
         column_config=column_settings(TABLE.meanings(), TABLE.formats()),
     )
     margins = dict.fromkeys(f"{each.title} {each.comparison.margin:g}" for each in differences)
-    say.caption(f"{TEST}. Margins of equivalence: {', '.join(margins)}.")
+    by_error = all(each.comparison.by_error for each in differences)
+    test = TEST_BY_ERROR if by_error else TEST
+    say.caption(f"{test}. Margins of equivalence: {', '.join(margins)}.")
 
 
 def differences_table(

@@ -57,7 +57,8 @@ def latex(frame: pd.DataFrame, entries: Sequence[Mapping[str, Any]]) -> bytes:
 def _caption(names: Sequence[str], entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield caption_text(entries)
     if any(name.endswith("verdict") for name in names):
-        by_error = any("jackknife" in str(entry.get("interval", "")) for entry in entries)
+        intervals = [str(entry.get("interval", "")) for entry in entries]
+        by_error = any("jackknife" in text or "t interval" in text for text in intervals)
         yield TEST_BY_ERROR if by_error else TEST
     if "PSI under permutation" in names and "p" in names:
         yield _PERMUTATION

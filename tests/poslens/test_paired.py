@@ -9,7 +9,8 @@ import pytest
 from scipy import stats
 
 from poslens.attribution.curves.bootstrap import ratios
-from poslens.attribution.evaluation.comparison import holm
+from poslens.attribution.evaluation.bias_tests import PairScores, paired_test
+from poslens.attribution.evaluation.comparison import holm, paired_by_document
 from poslens.cache.storage.store import StoredCurves
 from poslens.paired import (
     ItemMeasure,
@@ -112,6 +113,54 @@ def test_a_ratio_is_that_of_sums_and_an_index_that_of_the_mean_curve() -> None:
     index = index_measure(curves, {item: item for item in ITEMS})
     mean = np.mean(list(index.rows.values()), axis=0)
     assert index.statistic(mean[None])[0] == pytest.approx(-1)
+
+
+def test_by_document_the_difference_from_a_model_of_zeros_is_the_bias_test_itself() -> None:
+    """The t-test of scipy on the means of documents with one to four pairs each."""
+    documents = np.repeat(np.arange(16), np.tile([1, 2, 3, 4], 4))
+    items = [f"pair {n}" for n in range(len(documents))]
+    values = RNG.normal(0.4, 1, len(documents))
+    sides = [
+        MeasuredModel(
+            name,
+            [
+                ItemMeasure(
+                    "position",
+                    "pairs",
+                    0.05,
+                    {item: np.array([value]) for item, value in zip(items, own, strict=True)},
+                    dict(zip(items, documents.tolist(), strict=True)),
+                    by_document=True,
+                )
+            ],
+        )
+        for name, own in (("BM25", 0 * values), ("A", values))
+    ]
+    (each,) = paired_differences(sides)
+    alone = paired_test(
+        "position", [PairScores(value, 0.0) for value in values], groups=documents.tolist()
+    )
+    means = [values[documents == document].mean() for document in range(16)]
+    t_test = stats.ttest_1samp(means, 0)
+    comparison = each.comparison
+    assert (each.value, each.other_value) == pytest.approx((np.mean(means), 0))
+    assert comparison.difference.interval == pytest.approx((alone.low, alone.high))
+    assert comparison.difference.interval == pytest.approx(tuple(t_test.confidence_interval()))
+    assert comparison.narrow == pytest.approx(tuple(t_test.confidence_interval(0.9)))
+    assert comparison.p == pytest.approx(alone.p) == pytest.approx(t_test.pvalue)
+    assert comparison.by_error
+    assert (comparison.difference.n, comparison.difference.n_resampled) == (40, 16)
+
+
+@pytest.mark.parametrize(("change", "verdict"), [(0.0, "equivalent"), (1.0, "higher")])
+def test_by_document_a_constant_difference_is_certain(change: float, verdict: str) -> None:
+    scores = RNG.normal(0, 1, 40)
+    documents = [n // 2 for n in range(40)]
+    comparison = paired_by_document(scores, scores + change, documents, 0.05)
+    assert comparison is not None and comparison.verdict == verdict
+    one = paired_by_document(scores, scores + change, ["the only"] * 40, 0.05)
+    assert one is not None and one.verdict == "too few documents" and one.p is None
+    assert paired_by_document([], [], [], 0.05) is None
 
 
 def test_p_is_adjusted_over_every_comparison_shown() -> None:

@@ -96,7 +96,7 @@ def _measure(test: ScoredTest) -> ItemMeasure:
     scale = (float(np.std(both)) if both else 0.0) or 1.0
     rows = {item: np.array([scores.difference / scale]) for item, scores in read.items()}
     title = f"{test.pairs.title.lower()}, s(d1) − s(d2)"
-    return ItemMeasure(title, "pairs", DEVIATIONS_MARGIN, rows, groups)
+    return ItemMeasure(title, "pairs", DEVIATIONS_MARGIN, rows, groups, by_document=True)
 
 
 TEST_CHOICE = Several(
@@ -139,8 +139,8 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
         "answer importance. A tie counts in neither share. p (Holm): adjusted for all tests of the "
         "table. Pairs whose evidence the model truncates in one of the documents are excluded; "
         "their mean difference has its own column. Two models are compared by s(d1) − s(d2) in "
-        "standard deviations of each model's scores. In the paper, t of the foil and of moved "
-        "evidence has the opposite sign."
+        "standard deviations of each model's scores, by the same test. In the paper, t of the foil "
+        "and of moved evidence has the opposite sign."
     )
     dataset = SAMPLE_BIAS
     compared = ("MiniLM-primacy", "MiniLM", "MiniLM-recency")
