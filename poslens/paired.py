@@ -242,15 +242,14 @@ def difference_rows(differences: Sequence[PairedDifference]) -> Iterator[Differe
 
 
 def difference_sentences(differences: Sequence[PairedDifference]) -> list[str]:
-    """One sentence per pair of models, with the verdict of each measure."""
-    pairs = dict.fromkeys((each.model, each.other) for each in differences)
-    return [
-        f"{model} compared with {other}: "
-        + "; ".join(
-            f"{each.title} {each.in_words}"
-            for each in differences
-            if (each.model, each.other) == (model, other)
-        )
-        + "."
-        for model, other in pairs
-    ]
+    """One sentence per pair of models, with the verdict of each measure. Measures that are 0 for
+    both are left out, unless all are."""
+    pairs: dict[tuple[str, str], list[PairedDifference]] = {}
+    for each in differences:
+        pairs.setdefault((each.model, each.other), []).append(each)
+    sentences = []
+    for (model, other), of_pair in pairs.items():
+        shown = [each for each in of_pair if each.value or each.other_value] or of_pair
+        words = "; ".join(f"{each.title} {each.in_words}" for each in shown)
+        sentences.append(f"{model} compared with {other}: {words}.")
+    return sentences

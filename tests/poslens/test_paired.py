@@ -66,6 +66,19 @@ def test_shares_differ_in_percentage_points() -> None:
         assert sentence.startswith(start) and "] percentage points" in sentence
 
 
+def test_sentences_leave_out_measures_that_are_zero_for_both() -> None:
+    values = RNG.normal(1, 1, 40)
+    models = [
+        MeasuredModel(name, [measure("position", 0 * values), measure("brevity", values)])
+        for name in "AB"
+    ]
+    (sentence,) = difference_sentences(paired_differences(models))
+    assert "brevity" in sentence and "position" not in sentence
+    only_zeros = [replace(model, measures=model.measures[:1]) for model in models]
+    (sentence,) = difference_sentences(paired_differences(only_zeros))
+    assert "position differs by +0.000" in sentence
+
+
 def test_items_that_only_one_model_has_do_not_count() -> None:
     values = RNG.normal(0, 1, 40)
     models = [

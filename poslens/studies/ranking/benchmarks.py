@@ -37,12 +37,7 @@ def agreement_rows(summaries: Sequence[Measured]) -> Iterator[AgreementRow]:
     dataset = summaries[0].collection.name
     rankings = [measured for measured in summaries if measured.collection.name == dataset]
     against = [measured for measured in summaries if measured.collection.name != dataset]
-    if len(rankings) < FEWEST:
-        raise UserError(
-            f"{counted(len(rankings), 'model')} can't show an order: use at least {FEWEST} --model."
-        )
-    if not against:
-        raise UserError("--table agreement needs a second data set: add --against DATASET.")
+    require_order(len(rankings))
     others = {measured.name: measured for measured in against}
     for measure in rankings[0].evaluation.estimates:
         values = {m.name: m.evaluation.estimates[measure].value for m in rankings}
@@ -57,6 +52,18 @@ def agreement_rows(summaries: Sequence[Measured]) -> Iterator[AgreementRow]:
             p,
             _order(values),
             _order(values_against),
+        )
+
+
+def require_order(n: int) -> None:
+    """Check that n models have an order.
+
+    Raises:
+        UserError: they are too few.
+    """
+    if n < FEWEST:
+        raise UserError(
+            f"{counted(n, 'model')} can't show an order: use at least {FEWEST} --model."
         )
 
 

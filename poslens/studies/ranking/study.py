@@ -26,7 +26,7 @@ from poslens.paired import MeasuredModel, PairedDifference
 from poslens.parameters import Integer, ModelName, Parameters, Settings, Several, Switch, Text
 from poslens.rows import Table
 from poslens.studies.ranking import service
-from poslens.studies.ranking.benchmarks import EvidencePositions, pools
+from poslens.studies.ranking.benchmarks import EvidencePositions, pools, require_order
 from poslens.studies.ranking.figures import (
     evidence_bins,
     evidence_positions,
@@ -192,7 +192,10 @@ class RankingStudy(Study[RankingTask, RankingSubject, Any]):
         if settings.against:
             from poslens.names import data_name
 
-            setups.append(_setup(self.read(data_name(settings.against)), settings))
+            against = self.read(data_name(settings.against))
+            if against.name == data.name:
+                raise UserError(f"{data.name} is compared with itself: choose another --against.")
+            setups.append(_setup(against, settings))
         runs = tuple(runs_of(settings.runs))
         return RankingTask(tuple(setups), data.name, data.pairs, runs, table=table)
 
@@ -218,6 +221,8 @@ class RankingStudy(Study[RankingTask, RankingSubject, Any]):
                 "--table query_differences compares two rankings: give exactly two of --model and "
                 "--run."
             )
+        if corpus.table == "agreement":
+            require_order(len(names))
         if not settings.readable:
             return corpus
         if not specs:

@@ -26,6 +26,7 @@ from poslens.compute.item_job import stored_job
 from poslens.compute.provenance import of_model
 from poslens.compute.runs import Job
 from poslens.figures.palettes import shorten
+from poslens.paired import MeasuredModel
 from poslens.parameters import Integer, Parameters, Settings, Text
 from poslens.studies.ranking.service import read_searched, searched
 from poslens.studies.why.figures import chart
@@ -302,6 +303,11 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
             if summary.count(cause) and (share := summary.share(cause)) is not None
         ]
         return f"{head} Causes: {', '.join(parts)}." if parts else head
+
+    def measured(self, summary: WhySummary) -> MeasuredModel | None:
+        """The shares of misses; None if one document is asked about."""
+        typed = summary.asked.corpus.typed
+        return None if typed else MeasuredModel(summary.name, list(summary.measures))
 
     def provenance(self, summary: WhySummary) -> Provenance:
         asked = summary.asked

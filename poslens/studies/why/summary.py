@@ -11,6 +11,7 @@ import numpy as np
 
 from poslens.attribution.curves.bootstrap import Estimate, estimate
 from poslens.attribution.datasets import Collection
+from poslens.attribution.evaluation.comparison import SHARE_MARGIN
 from poslens.attribution.evaluation.document_index import NOT_FOUND
 from poslens.attribution.evaluation.ranking_measures import agresti_coull
 from poslens.attribution.evaluation.why_causes import CAUSES, Cause, Step, Why, why_method
@@ -18,6 +19,7 @@ from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method
 from poslens.cache.kinds.study_items import WhyItem
 from poslens.compute.provenance import ModelIdentity
+from poslens.paired import ItemMeasure
 from poslens.rows import Table, column
 
 CHANGES: Mapping[Cause, str] = {
@@ -104,6 +106,18 @@ class WhySummary:
         """Share of the misses that have this cause."""
         rows = [explanation.cause == cause for _, explanation in self.misses]
         return share_of(rows, [item.document_id for item, _ in self.misses])
+
+    @property
+    def measures(self) -> Iterator[ItemMeasure]:
+        """The share of target documents that are missed, in all and for each cause."""
+        documents = {name: item.document_id for name, item in self.items.items()}
+        titles = {"share missed": CAUSES, **{f"share missed, {each}": (each,) for each in CAUSES}}
+        for title, causes in titles.items():
+            rows = {
+                name: np.array([self.explained[name].cause in causes], dtype=np.float64)
+                for name in documents
+            }
+            yield ItemMeasure(title, "target documents", SHARE_MARGIN, rows, documents, share=True)
 
 
 def share_of(rows: Sequence[bool], documents: Sequence[str]) -> Estimate | None:
@@ -271,26 +285,6 @@ class StepRow:
     null_change: str = column("What the control changes.", title="control")
 
 
-@dataclass(frozen=True)
-class PairedRow:
-    """Misses of two models over the same queries and documents."""
-
-    model: str = column(MODEL)
-    against: str = column(
-        "The model that it is compared with, the first one.", title="compared with"
-    )
-    cause: str = column("A cause, or any.")
-    difference: Estimate | None = column(
-        "Share of target documents missed for this cause minus that of the other model.",
-        form="+.3f",
-    )
-    misses: int = column("Misses of this model for this cause.")
-    misses_against: int = column(
-        "Misses of the other model for this cause.", title="misses of the other"
-    )
-    wanted: int = column("Number of target documents of both models.", title="target documents")
-
-
 def _rank(rank: int | None) -> int | None:
     return None if rank in (None, NOT_FOUND) else rank
 
@@ -344,38 +338,8 @@ def _steps(summary: WhySummary) -> Iterator[StepRow]:
             yield StepRow(*named, CHANGES[cause], rank, null, words)
 
 
-def _missed(explanation: Why, cause: Cause | None) -> bool:
-    """Whether a document is missed for this cause (None means any)."""
-    return explanation.cause == cause if cause else explanation.cause != "found"
-
-
-def _paired(summaries: Sequence[WhySummary]) -> Iterator[PairedRow]:
-    """Each model compared with the first one, over the queries and documents of both."""
-    for summary in summaries[1:]:
-        base = summaries[0]
-        both = [name for name in summary.items if name in base.explained]
-        if not both or summary.asked.corpus.typed:
-            continue
-        documents = [summary.items[name].document_id for name in both]
-        for cause in (None, *CAUSES):
-            ours, theirs = (
-                np.array([_missed(each.explained[name], cause) for name in both], np.float64)
-                for each in (summary, base)
-            )
-            yield PairedRow(
-                summary.name,
-                base.name,
-                cause or "any",
-                estimate((ours - theirs)[:, None], documents),
-                int(ours.sum()),
-                int(theirs.sum()),
-                len(both),
-            )
-
-
 TABLES: Mapping[str, Table[Any]] = {
     "misses": Table(MissRow, _misses, "Misses", on_page=False),
     "causes": Table(CauseRow, _causes, "Causes"),
     "steps": Table(StepRow, _steps, "Ranks after each change", on_page=False),
-    "paired": Table(PairedRow, _paired, "Models compared on the same queries", joint=True),
 }

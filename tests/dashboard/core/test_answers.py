@@ -113,7 +113,7 @@ ARGUMENTS = {
     "--depths 0,100 --lengths 64 --table differences",
     **{
         f"why --table {name}": f"--model BM25 --model bert --dataset pairs --top 1 --table {name}"
-        for name in ("misses", "causes", "steps", "paired")
+        for name in ("misses", "causes", "steps", "differences")
     },
     **{
         f"simulatability --table {name}": f"--model BM25 --dataset pairs --words 2 --table {name}"

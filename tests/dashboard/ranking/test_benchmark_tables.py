@@ -45,6 +45,9 @@ def test_orders_of_models_on_two_data_sets(posir: Path, tmp_path: Path) -> None:
     assert sorted(row["order"].split(" > ")) == ["BM25", "MiniLM", "MiniLM-recency"]
     status, _, error = rank(*options, *models[:4], "--against", str(tmp_path / "other"))
     assert status == 2 and "2 models can't show an order" in error
+    assert "queries and" not in error  # before anything is ranked
+    status, _, error = rank(*options, *models[:4], "--against", str(posir))
+    assert status == 2 and "posir is compared with itself" in error
     status, _, error = rank(*options, *models)
     assert status == 2 and "--against DATASET belong together" in error
 

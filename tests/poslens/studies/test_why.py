@@ -18,7 +18,7 @@ from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.document_index import NOT_FOUND
 from poslens.attribution.evaluation.why import Wanted, why
-from poslens.attribution.evaluation.why_causes import Above, Step, Why, why_method
+from poslens.attribution.evaluation.why_causes import CAUSES, Above, Step, Why, why_method
 from poslens.attribution.retrievers.lexical import with_corpus
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.attribution.types import EvidenceSpan, Side
@@ -213,14 +213,17 @@ def test_queries_that_miss_one_document_share_its_changes(
 
 def test_two_models_over_the_same_documents(corpus: str) -> None:
     found = poslens.why(["BM25", "MiniLM"], dataset=corpus, top=1)
-    table = found.to_frame("paired").set_index("cause")
+    table = found.to_frame("differences").set_index("measure")
     first, second = found.summaries
-    assert list(table["wanted"].unique()) == [5]
-    for cause in ("any", "dilution", "no match", "competitor"):
-        misses = len(second.misses) if cause == "any" else second.count(cause)
-        other = len(first.misses) if cause == "any" else first.count(cause)
-        assert table.loc[cause, "misses"] == misses
-        assert table.loc[cause, "difference"] == pytest.approx((misses - other) / 5)
+    assert list(table["n"].unique()) == [5] and len(table) == 1 + len(CAUSES)
+    for cause in (None, "dilution", "no match", "competitor"):
+        row = table.loc[f"share missed, {cause}" if cause else "share missed"]
+        misses = second.count(cause) if cause else len(second.misses)
+        other = first.count(cause) if cause else len(first.misses)
+        assert (row["value"], row["other_value"]) == pytest.approx((misses / 5, other / 5))
+        assert row["difference"] == pytest.approx((misses - other) / 5)
+    one = poslens.why(["BM25", "MiniLM"], dataset=corpus, top=1, query="heron", document="long")
+    assert one.to_frame("differences").empty
 
 
 def test_each_query_has_its_own_explanations(tmp_path: Path) -> None:
