@@ -12,7 +12,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .PHONY: run test check install clean bench picture docs lock links
 
 run: $(VENV)/.installed
-	$(BIN)/python -m dashboard run --port $(PORT)
+	$(BIN)/python -m poslens run --port $(PORT)
 
 # File by file in the order of tests/e2e/conftest.py; small files come last, so all workers stay busy.
 # A worker uses up to 3.5 GB of memory. Tests often wait, so three workers suit two cores.

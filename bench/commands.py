@@ -33,7 +33,7 @@ def measure(checkout: Path, command: tuple[str, ...]) -> tuple[float, float]:
     """Wall-clock and CPU seconds of one run."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     with tempfile.TemporaryDirectory() as home:
-        arguments = ("-m", "dashboard", *command)
+        arguments = ("-m", "poslens", *command)
         wall = timed(lambda: output_of(*arguments, checkout=checkout, home=Path(home))).wall
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime

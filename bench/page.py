@@ -81,7 +81,7 @@ NEW = """
 ([name, all]) => location.pathname.endsWith(name) && [...document.querySelectorAll(all)].some(
   (element) => !element.old && element.checkVisibility() && element.clientHeight)
 """
-POSLENS = (sys.executable, "-m", "dashboard", "run", "--port")
+POSLENS = (sys.executable, "-m", "poslens", "run", "--port")
 BARE = """
 import streamlit as st
 

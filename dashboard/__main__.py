@@ -1,5 +1,5 @@
-"""The program `python -m dashboard`, also installed as `poslens`: starts the dashboard, or runs a
-command without a browser."""
+"""The program `poslens`, also `python -m poslens` or `python -m dashboard`: starts the dashboard or
+runs a command without a browser."""
 
 from __future__ import annotations
 

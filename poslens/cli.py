@@ -80,8 +80,9 @@ def main(app: typer.Typer) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, interrupt)
     code: object = 0
+    as_module = Path(sys.argv[0]).name == "__main__.py"
     try:
-        app()
+        app(prog_name="python -m poslens" if as_module else "poslens")
     except SystemExit as ended:
         code = ended.code
     except KeyboardInterrupt:

@@ -69,8 +69,6 @@ def test_every_command_on_the_page_about_scale_takes_its_options() -> None:
     for line in lines:
         words = shlex.split(re.sub(r"\$\(\([^)]*\)\)|\$\w+", "1", line).replace("...", "x"))
         starts = [words.index("poslens") + 1] if "poslens" in words else []
-        if words[:3] == ["python", "-m", "dashboard"]:
-            starts = [3]
         for start in starts:
             command: Any = typer.main.get_command(app)
             context = command.make_context("poslens", ["--help"], resilient_parsing=True)
@@ -87,7 +85,7 @@ def test_every_command_on_the_page_about_scale_takes_its_options() -> None:
 def command_lines(text: str) -> Iterator[str]:
     """The commands of a page: lines of its examples that call the program."""
     for line in re.sub(r"\\\n *", " ", text).splitlines():
-        found = re.match(r" *(?:\$ )?(?:\S+/)?(?:python -m dashboard|poslens) (?=[a-z])(.*)", line)
+        found = re.match(r" *(?:\$ )?(?:\S+/)?(?:python -m )?poslens (?=[a-z])(.*)", line)
         if found and "..." not in line and "…" not in line:
             yield found[1]
 
@@ -109,7 +107,7 @@ def test_every_command_in_an_example_takes_its_options(page: Path) -> None:
 
 
 def test_an_option_that_is_not_there_is_seen() -> None:
-    (line,) = command_lines("    .venv/bin/python -m dashboard audit --nowhere 3  # no such option")
+    (line,) = command_lines("    .venv/bin/python -m poslens audit --nowhere 3  # no such option")
     command: Any = typer.main.get_command(app).get_command(None, "audit")
     with pytest.raises(Exception, match="--nowhere"):
         command.make_context("audit", shlex.split(line, comments=True)[1:])

@@ -105,7 +105,7 @@ def test_a_pair_is_explained_in_a_project_with_modules_of_the_same_names(
 ) -> None:
     asked = ["explain", "--query", "what melts", "--document", "Ice melts. Stone stays."]
     found = subprocess.run(
-        [program / "poslens", *asked],
+        [program / "python", "-m", "poslens", *asked],
         capture_output=True,
         text=True,
         env=elsewhere,

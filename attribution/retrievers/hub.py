@@ -45,7 +45,7 @@ class Size:
         if limit_bytes is not None and self.bytes > limit_bytes:
             raise UserError(
                 f"{self.name} has {_gb(self.bytes)}, more than the {_gb(limit_bytes)} that pages "
-                f"may download: run `python -m dashboard models fetch {self.name}` instead."
+                f"may download: run `python -m poslens models fetch {self.name}` instead."
             )
         if self.bytes + RESERVE_BYTES > self.free_bytes:
             raise UserError(

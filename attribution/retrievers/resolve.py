@@ -183,7 +183,7 @@ def resolve(name: str) -> RetrieverSpec:
     here = [known_name for known_name, spec in known().items() if spec.source[:4] != "hub:"]
     raise UserError(
         f"There is no retriever {name[:80]!r}: choose from {', '.join(here)} or the other presets "
-        "(`python -m dashboard models`), or use a Hugging Face id such as organization/model."
+        "(`python -m poslens models`), or use a Hugging Face id such as organization/model."
     )
 
 
@@ -306,7 +306,7 @@ def is_fetched(folder: Path) -> bool:
 
 def _not_fetched(name: str) -> UserError:
     return UserError(
-        f"{name} is not on this machine yet: run `python -m dashboard models fetch {name}`."
+        f"{name} is not on this machine yet: run `python -m poslens models fetch {name}`."
     )
 
 

@@ -176,7 +176,7 @@ def actions(meant: list[StoredFile]) -> None:
         st.caption("Too large for a browser: export it on the command line.")
         named = f"--model {meant[0].model.fingerprint}"
         st.code(
-            f"python -m dashboard cache export {named} FILE.parquet", language=None, wrap_lines=True
+            f"python -m poslens cache export {named} FILE.parquet", language=None, wrap_lines=True
         )
     if st.session_state.get("cache.confirming") == [cache_service.file_id(f) for f in meant]:
         confirm(meant)
@@ -295,9 +295,9 @@ def imports() -> None:
             )
         st.caption("Import larger files, other caches and folders of parts on the command line:")
         st.code(
-            "python -m dashboard cache import FILE.parquet\n"
-            "python -m dashboard cache merge FOLDER\n"
-            "python -m dashboard cache ingest FOLDER",
+            "python -m poslens cache import FILE.parquet\n"
+            "python -m poslens cache merge FOLDER\n"
+            "python -m poslens cache ingest FOLDER",
             language=None,
             wrap_lines=True,
         )

@@ -79,7 +79,7 @@ def _files(models: list[str] | None, method: str) -> list[StoredFile]:
         if not own:
             what = " ".join(filter(None, (name, method)))
             raise UserError(
-                f"The cache has no results of {what}: `python -m dashboard cache list` lists them."
+                f"The cache has no results of {what}: `python -m poslens cache list` lists them."
                 if what
                 else "The cache is empty: compute or import results first."
             )

@@ -1,4 +1,4 @@
-"""The real dashboard, started as `python -m dashboard run`, in a real browser."""
+"""The real dashboard, started as `python -m poslens run`, in a real browser."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def app_in(
 def forked_app(
     forked: Forked, folder: Path, arguments: Sequence[str], variables: Mapping[str, str]
 ) -> App:
-    """A dashboard of this process alone, as `python -m dashboard run` with `arguments`, but for the
+    """A dashboard of this process alone, as `python -m poslens run` with `arguments`, but for the
     import of libraries; `variables` of its environment are none that these read.
 
     Raises:

@@ -72,7 +72,7 @@ def test_it_runs_as_the_container_does_and_keeps_what_a_run_computed(
     data = tmp_path / "data"
     (data / "bin").mkdir(parents=True)
     program = data / "bin" / "poslens"
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m dashboard "$@"\n')
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m poslens "$@"\n')
     program.chmod(0o755)
     for path in (data, program.parent):
         path.chmod(0o777)

@@ -225,7 +225,7 @@ def write_pairs(path: Path) -> None:
             )
 
 
-PROGRAM = (sys.executable, "-m", "dashboard")
+PROGRAM = (sys.executable, "-m", "poslens")
 Run = Callable[[Sequence[str], Mapping[str, str]], None]
 """Runs the program with arguments and an environment, to its end."""
 

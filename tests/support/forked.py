@@ -47,7 +47,7 @@ class Forked:
         seconds: int = SECONDS,
         **streams: str | None,
     ) -> Child:
-        """`python -m dashboard *arguments`, or `python -c code *arguments`. `stdin`, `stdout` and
+        """`python -m poslens *arguments`, or `python -c code *arguments`. `stdin`, `stdout` and
         `stderr` are paths, None for a closed one; without them nothing, and files of its own. It is
         ended after so many seconds, with 0 together with the loaded process."""
         own = self._folder / str(next(self._number))

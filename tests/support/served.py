@@ -57,7 +57,7 @@ def served(
     else:
         with log.open("wb") as out:
             process = subprocess.Popen(
-                instead or [sys.executable, "-m", "dashboard", *command],
+                instead or [sys.executable, "-m", "poslens", *command],
                 cwd=ROOT,
                 stdout=out,
                 stderr=out,

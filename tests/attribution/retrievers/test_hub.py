@@ -42,13 +42,13 @@ def python(there: FakeHub, home: Path, *arguments: str) -> subprocess.CompletedP
 
 
 def test_naming_a_model_fetches_nothing(repository: FakeHub, tmp_path: Path) -> None:
-    asked = ("-m", "dashboard", "explain", "--model", NAME, "--query", "a", "--document", "b")
+    asked = ("-m", "poslens", "explain", "--model", NAME, "--query", "a", "--document", "b")
     found = python(repository, tmp_path, *asked)
     assert found.returncode == 2 and repository.requests == []
     assert found.stderr.strip().splitlines()[-1] == (
-        f"{NAME} is not on this machine yet: run `python -m dashboard models fetch {NAME}`."
+        f"{NAME} is not on this machine yet: run `python -m poslens models fetch {NAME}`."
     )
-    fetched = python(repository, tmp_path, "-m", "dashboard", "models", "fetch", NAME)
+    fetched = python(repository, tmp_path, "-m", "poslens", "models", "fetch", NAME)
     assert fetched.returncode == 0, fetched.stderr
     assert Path(fetched.stdout.strip(), "model.safetensors").is_file()
     before = len(repository.requests)
@@ -107,7 +107,7 @@ def test_what_is_here_whole_is_not_asked_for_again(repository: FakeHub, tmp_path
     assert "not enough disk space" in refused and fetched == "True", found.stderr
     # And offline.
     before = len(repository.requests)
-    again = python(repository, tmp_path, "-m", "dashboard", "models", "fetch", NAME)
+    again = python(repository, tmp_path, "-m", "poslens", "models", "fetch", NAME)
     assert again.returncode == 0 and len(repository.requests) == before, again.stderr
 
 
@@ -138,7 +138,7 @@ def test_a_folder_that_another_program_began_is_fetched_to_its_end(
     # Some programs leave no list of the files: weights that are there are enough.
     shutil.rmtree(place / "trees")
     n_before = len(repository.requests)
-    found = python(repository, tmp_path, "-m", "dashboard", "models", "fetch", NAME)
+    found = python(repository, tmp_path, "-m", "poslens", "models", "fetch", NAME)
     assert found.returncode == 0 and len(repository.requests) == n_before, found.stderr
 
 

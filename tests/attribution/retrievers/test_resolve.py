@@ -98,7 +98,7 @@ def test_a_preset_that_is_not_fetched_says_how() -> None:
     with pytest.raises(UserError) as caught:
         locate(spec)
     assert str(caught.value) == (
-        "mpnet is not on this machine yet: run `python -m dashboard models fetch mpnet`."
+        "mpnet is not on this machine yet: run `python -m poslens models fetch mpnet`."
     )
     assert not installed(spec) and installed(resolve("MiniLM"))
 

@@ -1,4 +1,4 @@
-"""`python -m dashboard` as a program: streams that are full, closed or in another encoding,
+"""`python -m poslens` as a program: streams that are full, closed or in another encoding,
 signals, names that can be no path, disks that are full."""
 
 from __future__ import annotations
