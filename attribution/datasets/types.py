@@ -11,6 +11,7 @@ from typing import TypeVar
 from poslens.attribution.datasets.index_writer import PairWriter
 from poslens.attribution.datasets.indexed_pairs import IndexedPairs
 from poslens.attribution.errors import UserError, printable
+from poslens.attribution.nouns import counted
 from poslens.attribution.pairs import Pairs, PairsById
 from poslens.attribution.types import TextPair
 
@@ -189,8 +190,8 @@ def collect(
     if not writer:
         first = rejected[0]
         raise UserError(
-            f"None of the {len(rejected):,} rows of {title} is a valid pair. The first error is in "
-            f"{first.file} row {first.row}: {first.reason}"
+            f"{title} has {counted(len(rejected), 'row')}, but no valid pair. The first error is "
+            f"in {first.file} row {first.row}: {first.reason}"
         )
     pairs, others = writer.finished(title, (versions or {}).values())
     return DataSet(name, title, pairs, tuple(rejected), others, version_name)

@@ -56,7 +56,7 @@ def test_columns_that_python_cannot_say(column: pa.Array) -> None:
             pytest.skip("Parquet cannot say it either")
         if name == "x":
             assert len(read_upload("x.parquet", out.getvalue()).pairs) == 2
-    with pytest.raises(UserError, match="None of the 2 rows"):
+    with pytest.raises(UserError, match="2 rows, but no valid pair"):
         read_upload("x.parquet", out.getvalue())
 
 
@@ -95,7 +95,7 @@ def test_posir_scores_of_other_types(tmp_path: Path, column: list[Any]) -> None:
     try:
         found = posir.read(tmp_path, "x").data_set()
     except UserError as error:
-        assert "None of the 2 rows" in str(error)
+        assert "2 rows, but no valid pair" in str(error)
     else:
         assert (len(found.pairs), len(found.rejected)) == (1, 1)
 

@@ -171,7 +171,7 @@ def test_damaged_gzip_is_one_sentence(tmp_path: Path) -> None:
 
 def test_no_pair_at_all_is_an_error_with_the_first_reason(tmp_path: Path) -> None:
     folder = write(tmp_path / "set", qrels=HEADER + "q1\td9\t1\n")
-    with pytest.raises(UserError, match=r"None of the 1 rows .* document d9 does not exist"):
+    with pytest.raises(UserError, match=r"has 1 row, but no .* document d9 does not exist"):
         beir.read(folder, "mine").data_set()
     write(folder, qrels=HEADER)
     with pytest.raises(UserError, match="has no rows"):

@@ -231,7 +231,7 @@ def test_missing_fields_of_json_are_said_for_the_row() -> None:
     found = read_upload("x.jsonl", jsonl_bytes(rows))
     assert reasons(found) == {1: "the row lacks document; it has query, text"}
     reason = "The first error is in x.jsonl row 1: the row lacks document; it has query, text"
-    with pytest.raises(UserError, match=f"None of the 1 rows of x.jsonl is a valid pair. {reason}"):
+    with pytest.raises(UserError, match=f"x.jsonl has 1 row, but no valid pair. {reason}"):
         read_upload("x.jsonl", jsonl_bytes(rows[:1]))
 
 
@@ -365,7 +365,7 @@ def test_every_kind_of_text_in_parquet(column: pa.Array) -> None:
 
 def test_parquet_columns_that_are_no_text_are_rejected_row_by_row() -> None:
     table = pa.table({"query": [1, None], "document": [["a"], ["b"]]})
-    with pytest.raises(UserError, match=r"None of the 2 rows .* the query is a number, not text"):
+    with pytest.raises(UserError, match=r"has 2 rows, but no .* the query is a number, not text"):
         read_upload("x.parquet", parquet_bytes(table))
 
 

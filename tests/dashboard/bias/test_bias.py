@@ -375,7 +375,7 @@ def test_a_test_without_different_documents_leaves_the_others(tmp_path: Path) ->
     ("name", "content", "said"),
     [
         ("none.csv", b"query,document\n", "has no rows"),
-        ("empty.csv", b"query,document\n,x\n", "None of the 1 rows"),
+        ("empty.csv", b"query,document\n,x\n", "has 1 row, but no valid pair"),
         ("nothing.jsonl", b"", "has no rows"),
     ],
 )
