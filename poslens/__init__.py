@@ -25,7 +25,6 @@ from poslens.studies import declared  # noqa: E402
 if TYPE_CHECKING:
     from poslens.api import (
         check,
-        compare,
         curve,
         datasets,
         explain,
@@ -41,7 +40,6 @@ __all__ = [
     "PositionEvaluator",
     "UserError",
     "check",
-    "compare",
     "curve",
     "datasets",
     "explain",

@@ -21,7 +21,6 @@ from poslens.arguments import (
     listed,
     method_of,
     run_job,
-    spec_of,
     specs_of,
     text_of,
 )
@@ -50,7 +49,7 @@ from poslens.study import plan, stored
 
 @quietly()
 def explain(
-    model: Model,
+    model: Model | Models,
     query: str,
     document: str,
     *,
@@ -66,7 +65,8 @@ def explain(
     Args:
         model: a preset, a Hugging Face id, a folder, a SentenceTransformer, or an object whose
             `encode(list of texts)` returns vectors [n, dimensions]. Such an object supports only
-            methods that need nothing but vectors, such as method="occlusion".
+            methods that need nothing but vectors, such as method="occlusion". Several models, in
+            a list, are shown side by side.
         method: name of a method, see `methods`; `options` are its parameters by name.
         evidence: the passage that answers the query, or its (start, end) in characters of the
             document.
@@ -78,32 +78,6 @@ def explain(
     Raises:
         UserError: a text, a name or an option is invalid; the message names it.
     """
-    return compare(
-        [model],
-        query,
-        document,
-        method=method,
-        evidence=evidence,
-        language=language,
-        dataset=dataset,
-        **options,
-    )
-
-
-@quietly()
-def compare(
-    models: Sequence[Model],
-    query: str,
-    document: str,
-    *,
-    method: str = "saliency",
-    evidence: str | tuple[int, int] | None = None,
-    language: str | None = None,
-    dataset: str | Path = SAMPLE,
-    **options: Option,
-) -> Explanation:
-    """Attribute the score of a query and a document for several models, to be shown side by side.
-    Arguments and errors are those of `explain`."""
     text = text_of(document, "document")
     pair = TextPair(
         "typed",
@@ -113,13 +87,7 @@ def compare(
         language=None if language is None else text_of(language, "language"),
     )
     data, how, compute = data_set(dataset), method_of(method, options), service()
-    specs = [spec_of(model, data) for model in listed(models, "models", "compare", "MiniLM")]
-    if not specs:
-        raise UserError("No model is given: name at least one.")
-    names = [spec.name for spec in specs]
-    if again := {name for name in names if names.count(name) > 1}:
-        raise UserError(f"{min(again)} is given twice: name each model once.")
-    results = [compute.explain(pair, spec, how) for spec in specs]
+    results = [compute.explain(pair, spec, how) for spec in specs_of(model, data)]
     rails = [explaining.rail_of(compute, result, data) for result in results]
     return Explanation(tuple(results), tuple(rails))
 

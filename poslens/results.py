@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -29,7 +29,7 @@ from poslens.heatmap.results import heatmap_bytes, panes
 from poslens.paired import difference_sentences
 from poslens.studies.explain import service as explaining
 from poslens.studies.explain.service import head
-from poslens.studies.explain.tables import explained_frame
+from poslens.studies.explain.tables import comparison_frame, explained_frame
 from poslens.studies.passport import service as passports
 from poslens.studies.passport.document import FORMATS as PASSPORT_FORMATS
 from poslens.studies.passport.document import document_bytes
@@ -149,9 +149,17 @@ class Explanation(Result):
         """See `Result`."""
         return [result.provenance() for result in self.results]
 
-    def to_frame(self) -> pd.DataFrame:
-        """One row per model and token (`poslens.export.files.attribution_frame`)."""
-        return explained_frame(self.results)
+    def to_frame(self, table: Literal["tokens", "comparison"] = "tokens") -> pd.DataFrame:
+        """One row per model and token (`poslens.export.files.attribution_frame`), or the
+        `comparison` of each model with the first.
+
+        Raises:
+            UserError: there is no such table.
+        """
+        tables = {"tokens": explained_frame, "comparison": comparison_frame}
+        if table not in tables:
+            raise UserError(f"explain has no table {table!r}: choose from {', '.join(tables)}.")
+        return tables[table](self.results)
 
     def figure(self, style: Style | None = None) -> go.Figure:
         """The document's curves, one line for each model."""

@@ -19,7 +19,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from sentence_transformers import SentenceTransformer
 from transformers.utils import logging as transformers_logging
 
@@ -113,10 +112,14 @@ def test_it_is_saved_with_its_provenance(
 
 
 def test_models_side_by_side() -> None:
-    found = poslens.compare(["MiniLM", "BM25"], QUERY, DOCUMENT, method="occlusion")
+    found = poslens.explain(["MiniLM", "BM25"], QUERY, DOCUMENT, method="occlusion")
     assert list(found.scores) == ["MiniLM", "BM25"]
     assert set(found.to_frame()["model"]) == {"MiniLM", "BM25"}
     assert [trace.name for trace in found.figure().data] == ["MiniLM", "BM25"]
+    compared = found.to_frame("comparison").set_index("model")
+    assert compared["score"].to_dict() == pytest.approx(found.scores)
+    between = found.scores["BM25"] - found.scores["MiniLM"]
+    assert compared["score_difference"]["BM25"] == pytest.approx(between)
 
 
 def test_more_models_than_a_heatmap_has_room_for_show_their_scores(
@@ -124,7 +127,7 @@ def test_more_models_than_a_heatmap_has_room_for_show_their_scores(
 ) -> None:
     names = ["BM25", "bert", "bert-cls", "roberta", "distilbert"]
     models = ["BM25", *(str(tiny_folder(name)) for name in names[1:])]
-    found = poslens.compare(models, QUERY, DOCUMENT, method="occlusion", level="sentence")
+    found = poslens.explain(models, QUERY, DOCUMENT, method="occlusion", level="sentence")
     shown = found._repr_html_()
     assert "<iframe" not in shown and all(name in shown for name in names)
     with pytest.raises(poslens.UserError, match="at most 4 models"):
@@ -291,7 +294,7 @@ class Counts:
 
 def test_an_object_with_encode_is_a_model(_data: str) -> None:
     own = Counts()
-    found = poslens.compare([own, "BM25"], QUERY, DOCUMENT, method="occlusion")
+    found = poslens.explain([own, "BM25"], QUERY, DOCUMENT, method="occlusion")
     (name, _) = found.scores
     query, document = hashed([QUERY, DOCUMENT])
     norm = np.linalg.norm(query) * np.linalg.norm(document)
@@ -326,7 +329,11 @@ def test_an_object_with_encode_is_a_model(_data: str) -> None:
         ),
         (lambda: poslens.explain("MiniLM", QUERY, DOCUMENT, method="x"), "There is no method"),
         (lambda: poslens.explain(3, QUERY, DOCUMENT), "type int is not a model"),  # type: ignore[arg-type]
-        (lambda: poslens.compare([], QUERY, DOCUMENT), "No model is given"),
+        (lambda: poslens.explain([], QUERY, DOCUMENT), "No model is given"),
+        (
+            lambda: poslens.explain("MiniLM", QUERY, DOCUMENT).to_frame("rows"),  # type: ignore[arg-type]
+            "no table 'rows': choose from tokens, comparison",
+        ),
         (lambda: poslens.curve("BM25", pairs=-1), "not -1"),
         (lambda: poslens.curve([]), "No model is given"),
         (
@@ -348,19 +355,6 @@ def test_an_object_with_encode_is_a_model(_data: str) -> None:
         (lambda: poslens.explain("MiniLM", QUERY, 1.5), "document must be a string, not float"),  # type: ignore[arg-type]
         (lambda: poslens.explain("MiniLM", QUERY, DOCUMENT, evidence=5), r"or its \(start, end\)"),  # type: ignore[arg-type]
         (lambda: poslens.explain("MiniLM", QUERY, DOCUMENT, normalization=3), "can't be '3'"),
-        (
-            lambda: poslens.compare("MiniLM", QUERY, DOCUMENT),
-            r"a list of models, such as \['MiniLM'",
-        ),
-        (
-            lambda: poslens.compare(
-                SentenceTransformer(modules=[torch.nn.Linear(1, 1)]), QUERY, DOCUMENT
-            ),  # type: ignore[arg-type]
-            "a list of models, such as .*, not one SentenceTransformer",
-        ),
-        (lambda: poslens.compare(Path("MiniLM"), QUERY, DOCUMENT), "a list of models"),  # type: ignore[arg-type]
-        (lambda: poslens.compare(5, QUERY, DOCUMENT), "a list of models"),  # type: ignore[arg-type]
-        (lambda: poslens.compare(["BM25", "BM25"], QUERY, DOCUMENT), "is given twice"),
         (
             lambda: poslens.check("MiniLM", "nope.json", only="relocation"),
             r"such as \['relocation'\]",

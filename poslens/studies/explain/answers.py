@@ -1,4 +1,4 @@
-"""JSON shapes of the commands `explain` and `compare`."""
+"""JSON shapes of the command `explain`."""
 
 from __future__ import annotations
 

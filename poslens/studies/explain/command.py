@@ -1,9 +1,10 @@
-"""The commands `explain` and `compare`: the attribution of one pair for one model or several."""
+"""The command `explain`: the attribution of one pair for one model or several."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,16 +12,22 @@ import typer
 
 from poslens.attribution.errors import UserError
 from poslens.attribution.types import TextPair, TokenizedText
-from poslens.commands.answers import answer_from, print_json, print_table, source, table_answer
+from poslens.commands.answers import (
+    Lines,
+    answer_from,
+    print_json,
+    print_table,
+    source,
+    table_answer,
+)
 from poslens.commands.command_options import (
     MethodName,
-    Model,
+    Models,
     Normalization,
     Options,
     Resampling,
     choice_of_data,
     method_of,
-    several_models,
 )
 from poslens.commands.command_output import (
     TextFormat,
@@ -32,7 +39,6 @@ from poslens.commands.command_output import (
 )
 from poslens.commands.result_files import FigureFile, FigureOption
 from poslens.names import data_name, distinct, for_data, resolve
-from poslens.rows import frame_of
 from poslens.studies.explain.answers import (
     ComparisonRow,
     DocumentEntry,
@@ -68,10 +74,22 @@ Heatmap = Annotated[
 ]
 
 
+class ExplainTable(StrEnum):
+    """Tables of `explain`."""
+
+    tokens = "tokens"
+    comparison = "comparison"
+
+
 @app.command()
-@cli_command(ExplanationAnswer)
+@cli_command(
+    {
+        "--table tokens": Lines[ExplanationAnswer],
+        "--table comparison": table_answer(ComparisonRow),
+    }
+)
 def explain(
-    model: Model = "MiniLM",
+    model: Models = None,
     method: MethodName = "saliency",
     option: Options = None,
     query: Query = None,
@@ -81,61 +99,36 @@ def explain(
     dataset: PairDataset = "sample",
     normalization: Normalization = "p99",
     resampling: Resampling = "bin_mean",
-    figure: Heatmap = None,
-    format: Annotated[
-        TextFormat, typer.Option(help="json, or csv with one row per token.")
-    ] = TextFormat.json,
-) -> None:
-    """Attribute one query-document pair."""
-    chosen = method_of(method, normalization, resampling, False, option)
-    subject = _pair_of(query, document, document_file, dataset, pair)
-    (result,) = _explained(subject, [_spec_of(model, dataset)], chosen, figure)
-    if format is TextFormat.csv:
-        from poslens.export.files import attribution_frame
-
-        frame = attribution_frame(result.attribution, subject)
-        print_table(frame, "csv", [result.provenance()])
-        return
-    print_json(_as_json(result))
-
-
-@app.command()
-@cli_command(table_answer(ComparisonRow))
-def compare(
-    model: Annotated[
-        list[str] | None,
-        several_models(
-            "MiniLM-primacy and MiniLM-recency by default. Every model is compared with the first."
+    table: Annotated[
+        ExplainTable,
+        typer.Option(
+            help="tokens, or comparison (each model with the first: score, primacy-recency index, "
+            "rank correlation of words)."
         ),
-    ] = None,
-    method: MethodName = "saliency",
-    option: Options = None,
-    query: Query = None,
-    document: Document = None,
-    document_file: DocumentFile = None,
-    pair: PairId = None,
-    dataset: PairDataset = "sample",
-    normalization: Normalization = "p99",
-    resampling: Resampling = "bin_mean",
+    ] = ExplainTable.tokens,
     figure: Heatmap = None,
     format: Annotated[
-        TextFormat, typer.Option(help="json, or csv with one row per model.")
+        TextFormat,
+        typer.Option(help="json (one line for each model's tokens), or csv."),
     ] = TextFormat.json,
 ) -> None:
-    """Compare models on one query-document pair: scores, primacy-recency index, and rank
-    correlation of words."""
-    specs = distinct(
-        _spec_of(name, dataset) for name in model or ["MiniLM-primacy", "MiniLM-recency"]
-    )
-    if len(specs) < 2:
-        raise UserError("compare needs two models: use --model at least twice.")
+    """Attribute one query-document pair with one model or several."""
+    specs = distinct(_spec_of(name, dataset) for name in model or ["MiniLM"])
+    if table is ExplainTable.comparison and len(specs) < 2:
+        raise UserError("--table comparison compares models: add another --model.")
     chosen = method_of(method, normalization, resampling, False, option)
     subject = _pair_of(query, document, document_file, dataset, pair)
     results = _explained(subject, specs, chosen, figure)
-    from poslens.studies.explain.tables import comparison_rows
+    from poslens.studies.explain.tables import comparison_frame, explained_frame
 
     provenance = [result.provenance() for result in results]
-    print_table(frame_of(ComparisonRow, comparison_rows(results)), format.value, provenance)
+    if table is ExplainTable.comparison:
+        print_table(comparison_frame(results), format.value, provenance)
+    elif format is TextFormat.csv:
+        print_table(explained_frame(results), "csv", provenance)
+    else:
+        for result in results:
+            print_json(_as_json(result))
 
 
 # -- the pair and its attributions ----------------------------------------------------------------

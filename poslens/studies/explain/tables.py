@@ -11,6 +11,7 @@ from poslens.attribution.methods import METHODS
 from poslens.compute.compute import Explained
 from poslens.compute.selection import apart
 from poslens.export.files import attribution_frame
+from poslens.rows import frame_of
 from poslens.studies.explain.answers import ComparisonRow
 from poslens.studies.explain.service import pair_numbers, word_scores
 
@@ -29,6 +30,11 @@ def explained_frame(results: Sequence[Explained], label: str = "") -> pd.DataFra
             frame.insert(1, "dataset", result.pair.dataset)
         frames.append(frame)
     return pd.concat(frames, ignore_index=True)
+
+
+def comparison_frame(results: Sequence[Explained]) -> pd.DataFrame:
+    """`comparison_rows` as a table."""
+    return frame_of(ComparisonRow, comparison_rows(results))
 
 
 def comparison_rows(results: Sequence[Explained]) -> Iterator[ComparisonRow]:

@@ -34,11 +34,13 @@ TINY = "bert"
 FILLER = "Filler stands here. " * 4
 
 ARGUMENTS = {
-    "explain": "--model bert --method decomposition --option matrix=yes --query ice --document fog",
+    "explain --table tokens": "--model bert --method decomposition --option matrix=yes "
+    "--query ice --document fog",
     "curve --table curves": "--model bert --dataset pairs --axis text",
     "curve --table differences": "--model bert --model BM25 --method occlusion --dataset pairs "
     "--table differences",
-    "compare": "--model bert --model BM25 --method occlusion --dataset pairs --pair ice",
+    "explain --table comparison": "--model bert --model BM25 --method occlusion --dataset pairs "
+    "--pair ice --table comparison",
     "precompute": "--model bert --dataset pairs",
     "failures": "--model bert --dataset failing",
     **{

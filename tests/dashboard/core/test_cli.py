@@ -142,7 +142,7 @@ def test_the_heatmap_is_written_as_a_page(tmp_path: Path) -> None:
     texts = ("--query", "what melts", "--document", "Ice melts.")
     assert run("explain", *texts, "--figure", str(page)).stderr.splitlines()[-1] == str(page)
     alone = page.read_text(encoding="utf-8")
-    run("compare", *texts, "--model", "MiniLM", "--model", "MiniLM-recency", "--figure", str(page))
+    run("explain", *texts, "--model", "MiniLM", "--model", "MiniLM-recency", "--figure", str(page))
     both = page.read_text(encoding="utf-8")
     assert "Ice melts." in alone and "MiniLM-recency" not in alone and "MiniLM-recency" in both
 
@@ -153,7 +153,7 @@ def test_more_models_than_a_heatmap_shows_are_compared_in_numbers(
     names = ("bert", "bert-cls", "roberta", "distilbert", "modernbert")
     texts = ("--query", "what melts", "--document", "Ice melts.")
     models = (word for name in names for word in ("--model", str(tiny_folder(name))))
-    asked = ("compare", *texts, *models)
+    asked = ("explain", "--table", "comparison", *texts, *models)
     assert [row["model"] for row in json.loads(run(*asked).stdout)["rows"]] == list(names)
     refused = run(*asked, "--figure", str(tmp_path / "five.html"))
     assert refused.exit_code == 2 and "A heatmap shows at most 4 models, not 5" in refused.stderr
@@ -162,7 +162,8 @@ def test_more_models_than_a_heatmap_shows_are_compared_in_numbers(
 def test_models_are_compared_on_one_pair() -> None:
     pair = datasets.read("sample").pairs[0]
     names = ("MiniLM-primacy", "MiniLM-recency")
-    asked = ["compare", "--pair", pair.pair_id, *(x for n in names for x in ("--model", n))]
+    models = [word for name in names for word in ("--model", name)]
+    asked = ["explain", "--table", "comparison", "--pair", pair.pair_id, *models]
     rows = json.loads(run(*asked).stdout)["rows"]
     assert [row["model"] for row in rows] == list(names)
     first, other = rows
@@ -181,11 +182,17 @@ def test_models_are_compared_on_one_pair() -> None:
     assert -1 <= other["rank_correlation"] < 1 and 0 < other["curves_apart"] <= 1
     frame = pd.read_csv(io.StringIO(run(*asked, "--format", "csv").stdout))
     assert list(frame["score"]) == pytest.approx([row["score"] for row in rows])
+    tokens = run("explain", "--pair", pair.pair_id, *models)
+    lines = [json.loads(line) for line in tokens.stdout.splitlines()]
+    assert [(line["model"], line["score"]) for line in lines] == [
+        (row["model"], row["score"]) for row in rows
+    ]
 
 
 def test_a_model_is_alike_to_itself() -> None:
     texts = ("--query", "what melts", "--document", "Ice melts. Stone stays where it is.")
-    asked = run("compare", *texts, "--model", "MiniLM", "--model", "MiniLM-primacy@0")
+    models = ("--model", "MiniLM", "--model", "MiniLM-primacy@0")
+    asked = run("explain", "--table", "comparison", *texts, *models)
     same = json.loads(asked.stdout)["rows"][1]
     assert same["rank_correlation"] == pytest.approx(1) and same["curves_apart"] == 0
     assert same["score_difference"] == same["index_difference"] == 0
@@ -198,7 +205,10 @@ def test_a_model_is_alike_to_itself() -> None:
         (["explain", "--pair", "nope"], "sample has no pair 'nope': use one of its pair ids"),
         (["explain", "--pair", "a", "--query", "x"], "either --pair or texts"),
         (["explain", "--query", "x", "--document", "y", "--figure", "x.gif"], "use .html"),
-        (["compare", "--query", "x", "--document", "y", "--model", "MiniLM"], "two models"),
+        (
+            ["explain", "--query", "x", "--document", "y", "--table", "comparison"],
+            "another --model",
+        ),
         (["explain", "--query", " ", "--document", "x"], "The query is empty"),
         (["explain", "--query", "x", "--document", " \n"], "The document is empty"),
         (["explain", "--query", "x"], "either --document or --document-file"),
@@ -333,7 +343,8 @@ def test_two_folders_of_one_name_are_two_models(
     monkeypatch.chdir(tmp_path)
     paths = ["a/checkpoint-500", "b/checkpoint-500"]
     texts = ("--query", "what melts", "--document", "Ice melts. Stone stays.")
-    done = run("compare", "--model", paths[0], "--model", paths[1], *texts)
+    models = ("--model", paths[0], "--model", paths[1])
+    done = run("explain", "--table", "comparison", *models, *texts)
     assert done.exit_code == 0, done.stderr
     rows = json.loads(done.stdout)["rows"]
     assert [row["model"] for row in rows] == ["checkpoint-500", "b/checkpoint-500"]

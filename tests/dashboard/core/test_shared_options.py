@@ -62,7 +62,6 @@ def test_no_command_takes_models_as_arguments(name: str) -> None:
 
 NEEDED = {
     "explain": ("--query", "x", "--document", "y"),
-    "compare": ("--query", "x", "--document", "y"),
     "check": ("--baseline", "nowhere.json"),
 }
 

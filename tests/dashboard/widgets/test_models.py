@@ -24,9 +24,11 @@ def test_a_model_under_two_names_is_shown_once() -> None:
     page = open_page("compare", a="MiniLM", b=OTHER).run()
     assert not page.exception and not page.error
     assert [one.value for one in page.info] == ["Select two different models to compare."]
-    arguments = ["compare", "--model", "MiniLM", "--model", OTHER, "--pair", "any"]
-    refused = CliRunner().invoke(app, arguments)
-    assert refused.exit_code == 2 and "needs two models" in refused.stderr
+    models = ["--model", "MiniLM", "--model", OTHER]
+    refused = CliRunner().invoke(
+        app, ["explain", "--table", "comparison", *models, "--pair", "any"]
+    )
+    assert refused.exit_code == 2 and "compares models" in refused.stderr
 
 
 def test_a_model_that_reads_more_than_configured_says_so_and_a_click_takes_its_limit() -> None:
