@@ -38,6 +38,12 @@ if TYPE_CHECKING:
     from poslens.compute.compute import DataSetCurve
 
 TITLE = "Paired differences"
+MAX_NUMBERS = 3
+"""Number of measures up to which a sentence gives the numbers of each."""
+_NO_DIFFERENCE = {
+    "equivalent": "equivalent",
+    "too few documents": "too few documents to decide",
+}
 
 
 def mean(means: Values) -> Values:
@@ -243,13 +249,21 @@ def difference_rows(differences: Sequence[PairedDifference]) -> Iterator[Differe
 
 def difference_sentences(differences: Sequence[PairedDifference]) -> list[str]:
     """One sentence per pair of models, with the verdict of each measure. Measures that are 0 for
-    both are left out, unless all are."""
+    both are left out, unless all are. Of more than MAX_NUMBERS measures, those without a
+    difference are only named."""
     pairs: dict[tuple[str, str], list[PairedDifference]] = {}
     for each in differences:
         pairs.setdefault((each.model, each.other), []).append(each)
     sentences = []
     for (model, other), of_pair in pairs.items():
         shown = [each for each in of_pair if each.value or each.other_value] or of_pair
-        words = "; ".join(f"{each.title} {each.in_words}" for each in shown)
-        sentences.append(f"{model} compared with {other}: {words}.")
+        words, others = [], dict[str, list[str]]()
+        for each in shown:
+            verdict = each.comparison.verdict
+            if len(shown) > MAX_NUMBERS and verdict in _NO_DIFFERENCE:
+                others.setdefault(_NO_DIFFERENCE[verdict], []).append(each.title)
+            else:
+                words.append(f"{each.title} {each.in_words}")
+        words += [f"{verdict}: {', '.join(titles)}" for verdict, titles in others.items()]
+        sentences.append(f"{model} compared with {other}: {'; '.join(words)}.")
     return sentences

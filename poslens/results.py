@@ -369,7 +369,13 @@ class StudyResult(Result):
 
     def _repr_html_(self) -> str:
         table = next(iter(self.study.all_tables.values()))
-        return str(table.text_frame(self.summaries).to_html(escape=True, index=False))
+        frame = table.text_frame(self.summaries)
+        for name, form in table.formats().items() if len(frame) else ():
+            form, unit = (f"{form[:-1]}f", "%") if form.endswith("%") else (form, "")
+            frame[name] = [
+                "" if pd.isna(value) else f"{value:{form}}{unit}" for value in frame[name]
+            ]
+        return str(frame.to_html(escape=True, index=False))
 
     def __repr__(self) -> str:
         return f"<{self.study.title}: {' '.join(self.verdicts)}>"

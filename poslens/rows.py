@@ -117,13 +117,15 @@ def _cells(key: str, value: Any, hint: Any) -> dict[str, Any]:
 
 def shown(row: Any) -> dict[str, Any]:
     """A row as shown on pages, by heading: an estimate and its interval in one cell, a comparison
-    with its verdict."""
+    with its verdict, a share in percent if its format is."""
     cells: dict[str, Any] = {}
     for item in fields(row):
         if item.metadata["shown"]:
             for key, value, hint in _values(row, item, _heading(item)):
                 if _is_estimate(hint):
                     value = value.text(item.metadata["form"]) if value else ""
+                elif value is not None and item.metadata["form"].endswith("%"):
+                    value = 100 * value
                 cells[key] = value
     return cells
 

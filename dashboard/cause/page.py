@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pandas as pd
 import streamlit as st
 
 from poslens.attribution.evaluation.bias_tests import TESTS, DocumentPair
@@ -59,9 +60,7 @@ def pairs_of_test(page: Opened) -> None:
         return
     st.caption(f"d1: {TESTS[tested.result.test].d1}. d2: {TESTS[tested.result.test].d2}.")
     table = BIAS_STUDY.tables["pairs"]
-    rows = table.text_frame([summary])
-    of_test = (rows["test"] == tested.pairs.test) & (rows["variant"] == tested.pairs.variant)
-    rows = rows[of_test].drop(columns=["model", "test", "variant"]).reset_index(drop=True)
+    rows = _of_test(table.text_frame([summary]), tested)
     row = chosen_row(
         rows,
         f"bias.pairs.{under}.{test}",
@@ -73,7 +72,7 @@ def pairs_of_test(page: Opened) -> None:
         "bias.pairs",
         [page.data.name, str(test), str(under)],
         [provenance_of(summary.model, [tested])],
-        tables={"Numbers": lambda: rows},
+        tables={"Numbers": lambda: _of_test(table.frame([summary]), tested)},
     )
     if row is not None:
         url_state.put("item", str(rows["pair"].iloc[row]))
@@ -83,6 +82,12 @@ def pairs_of_test(page: Opened) -> None:
         st.caption("Select a row to see both documents.")
         return
     contrast(page, summary, tested, both)
+
+
+def _of_test(rows: pd.DataFrame, tested: ScoredTest) -> pd.DataFrame:
+    """The rows of one test, without the columns that it has in common."""
+    chosen = (rows["test"] == tested.pairs.test) & (rows["variant"] == tested.pairs.variant)
+    return rows[chosen].drop(columns=["model", "test", "variant"]).reset_index(drop=True)
 
 
 def contrast(page: Opened, summary: BiasSummary, tested: ScoredTest, both: DocumentPair) -> None:

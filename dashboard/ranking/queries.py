@@ -43,6 +43,7 @@ def section(
     numbers = tables.filtered(numbers, filters)
     # The names are in the fields above the table.
     frame = numbers.drop(columns=["model", "against"], errors="ignore")
+    frame["position"] = 100 * frame["position"].astype(float)
     st.caption(
         f"{len(frame):,} of {ranked.evaluation.n:,} queries; select a row to see its top {TOP}."
     )
@@ -69,7 +70,7 @@ def section(
                 )
             },
             "rank": st.column_config.NumberColumn(help="Of the first relevant document."),
-            "position": st.column_config.NumberColumn("evidence position", format="percent"),
+            "position": st.column_config.NumberColumn("evidence position", format="%.0f%%"),
         },
     )
     if asked is None:

@@ -43,14 +43,14 @@ def column_settings(
     meanings: Mapping[str, str], formats: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
     """Column configurations: the meaning of a column is the tooltip of its heading, and numbers are
-    shown in `formats`, given as for `format`."""
+    shown in `formats`, given as for `format`; those in percent are already multiplied by 100."""
     settings: dict[str, Any] = {
         name: st.column_config.Column(help=plain(meaning) if meaning else None)
         for name, meaning in meanings.items()
     }
     for name, form in (formats or {}).items():
         settings[name] = st.column_config.NumberColumn(
-            format="percent" if form[-1] == "%" else f"%{form}",
+            format=f"%{form[:-1]}f%%" if form.endswith("%") else f"%{form}",
             help=plain(meanings[name]) if meanings.get(name) else None,
         )
     return settings

@@ -79,6 +79,22 @@ def test_sentences_leave_out_measures_that_are_zero_for_both() -> None:
     assert "position differs by +0.000" in sentence
 
 
+def test_of_many_measures_those_without_a_difference_are_named() -> None:
+    changes = {"first": 0.0, "second": 0.01 * RNG.normal(0, 1, 40), "third": 2.0}
+    changes["fourth"] = RNG.normal(0, 9, 40)
+    models = [
+        MeasuredModel(name, [measure(title, 1 + by * change) for title, change in changes.items()])
+        for name, by in (("A", np.zeros(40)), ("B", np.ones(40)))
+    ]
+    (sentence,) = difference_sentences(paired_differences(models))
+    decided, *others = sentence.split("; ")
+    assert decided.startswith("B compared with A: third is higher by 2.000 [2.000, 2.000] (p = ")
+    assert others == ["equivalent: first, second", "too few documents to decide: fourth."]
+    three = [replace(model, measures=model.measures[1:]) for model in models]
+    (sentence,) = difference_sentences(paired_differences(three))
+    assert "second differs by " in sentence and "fourth differs by " in sentence
+
+
 def test_items_that_only_one_model_has_do_not_count() -> None:
     values = RNG.normal(0, 1, 40)
     models = [

@@ -6,11 +6,13 @@ from dataclasses import dataclass, fields
 from typing import Any, get_type_hints
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.comparison import Comparison, paired
+from poslens.dashboard.widgets.tables import column_settings
 from poslens.parameters import Choice, Integer, Numbers, Parameters, Several, Switch
 from poslens.rows import Table, answer_of, column, entries, shown
 from poslens.studies import declared
@@ -100,6 +102,24 @@ def test_no_two_columns_of_a_page_have_one_heading(name: str) -> None:
             for heading in (item.metadata["keys"] or [item.metadata.get("title") or item.name])
         ]
         assert len(headings) == len(set(headings)), table.row
+
+
+@dataclass(frozen=True)
+class ShareRow:
+    """A row with a share in percent."""
+
+    model: str = column("Name of the model.")
+    read: float | None = column("Share read, 0 to 1.", form=".0%")
+
+
+def test_a_share_in_percent_is_multiplied_by_100_on_pages_only() -> None:
+    table = Table(ShareRow, lambda rows: rows)
+    rows = [[ShareRow("a", 0.9167)], [ShareRow("b", None)]]
+    assert table.text_frame(rows)["read"][0] == pytest.approx(91.67)
+    assert pd.isna(table.text_frame(rows)["read"][1])
+    assert table.frame(rows)["read"][0] == 0.9167
+    settings = column_settings(table.meanings(), table.formats())
+    assert settings["read"]["type_config"]["format"] == "%.0f%%"
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,7 @@ class PsiRow:
     permuted: float | None = column(PERMUTED, key="PSI under permutation")
     p: float | None = column(P)
     queries: int = column(QUERIES)
-    read: float | None = column(READ, key="evidence read", form="%")
+    read: float | None = column(READ, key="evidence read", form=".0%")
     empty: int = column("Number of the 20 bins without a query.", key="empty bins")
     ndcg: float | None = column(NDCG, key="nDCG@10")
     mean_of_bins: float = column(
@@ -248,7 +248,7 @@ class PositionsRow:
     harmonic: Estimate = column(
         "Harmonic mean of the groups' nDCG@10, 0 to 1.", key="harmonic mean"
     )
-    read: float | None = column("", title="evidence read", form="%", in_files=False)
+    read: float | None = column("", title="evidence read", form=".0%", in_files=False)
     outside: int = column(
         "Number of queries that belong to no group and are excluded.",
         key="in no group",

@@ -111,7 +111,7 @@ class WhySummary:
     def measures(self) -> Iterator[ItemMeasure]:
         """The share of target documents that are missed, in all and for each cause."""
         documents = {name: item.document_id for name, item in self.items.items()}
-        titles = {"share missed": CAUSES, **{f"share missed, {each}": (each,) for each in CAUSES}}
+        titles = {"share missed": CAUSES, **{f"share missed ({each})": (each,) for each in CAUSES}}
         for title, causes in titles.items():
             rows = {
                 name: np.array([self.explained[name].cause in causes], dtype=np.float64)

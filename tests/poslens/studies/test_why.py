@@ -217,7 +217,7 @@ def test_two_models_over_the_same_documents(corpus: str) -> None:
     first, second = found.summaries
     assert list(table["n"].unique()) == [5] and len(table) == 1 + len(CAUSES)
     for cause in (None, "dilution", "no match", "competitor"):
-        row = table.loc[f"share missed, {cause}" if cause else "share missed"]
+        row = table.loc[f"share missed ({cause})" if cause else "share missed"]
         misses = second.count(cause) if cause else len(second.misses)
         other = first.count(cause) if cause else len(first.misses)
         assert (row["value"], row["other_value"]) == pytest.approx((misses / 5, other / 5))
