@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from poslens.attribution.curves.bootstrap import Estimate
-from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.ranking_measures import NDCG
 from poslens.cache.kinds.rankings import fingerprint
 from poslens.compute.provenance import with_interval
@@ -25,23 +24,27 @@ CALIBRATION_GRID = {"steps": 0, "pairs": 0, "strengths": (0.5, 1.0), "blocks": (
 
 
 def _ranking(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
-    """nDCG@10 and its harmonic mean over positions; PSI, with its mean under permutation."""
+    """nDCG@10 and its harmonic mean over positions; PSI, with its mean under permutation. Without
+    evidence, nDCG@10 alone."""
     compute, spec = scope.compute, scope.spec
     setup = rankings.RankingSetup(rankings.collection_of(scope.data))
-    if all(query.evidence is None for query in setup.queries):
-        raise UserError(NO_POSITIONS)
+    has_evidence = any(query.evidence is not None for query in setup.queries)
     jobs = [rankings.job(compute, spec, setup)]
     ranked = rankings.ranked(compute, spec, setup)
     if ranked is None:
         return jobs, None
     quality, evaluation = quality_of(ranked), ranked.evaluation
-    assert quality is not None  # there are queries with evidence positions
     corpus = fingerprint(setup.collection)
     items = tuple(
         Item(query.query_id, corpus, query.document, float(score))
         for query, score in zip(setup.queries, evaluation.per_query[NDCG], strict=True)
-        if query.evidence is not None
+        if query.evidence is not None or not has_evidence
     )
+    if quality is None:
+        mean = evaluation.estimates[NDCG]
+        finding = f"nDCG@10 is {mean.text()}. {NO_POSITIONS}"
+        numbers = [Number("ndcg_at_10", "nDCG@10", mean, ".3f", items=items)]
+        return jobs, PartAnswer(finding, numbers, None, (with_interval(ranked.provenance(), mean),))
     harmonic = "harmonic mean of nDCG@10 over bins of evidence position"
     numbers = [
         Number("ndcg_at_10", "nDCG@10", quality.mean, ".3f", items=items),
@@ -111,6 +114,7 @@ RANKING = PartQuestion(
     "Queries differ between positions and may differ in difficulty.",
     "queries",
     _ranking,
+    needs_queries=True,
 )
 CALIBRATION = PartQuestion(
     "calibration",

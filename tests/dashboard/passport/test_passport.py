@@ -329,6 +329,20 @@ def test_documents_alone_have_the_parts_that_need_no_query(tmp_path: Path) -> No
     assert "no queries" in part(found, "null_control").absent
 
 
+def test_without_evidence_ndcg_is_measured_over_all_queries(tmp_path: Path) -> None:
+    rows = [f"what is {noun},{noun} is old." for noun in NOUNS[:12]]
+    (tmp_path / "plain.csv").write_text("\n".join(["query,document", *rows]))
+    datasets.register("plain", tmp_path / "plain.csv")
+    data = datasets.read("plain")
+    compute, spec = Compute(tmp_path), with_corpus(resolve("BM25"), "plain")
+    passports.job(compute, passports.passport(compute, spec, data, only=["ranking"])).start().wait()
+    ranking = part(passports.passport(compute, spec, data, only=["ranking"]), "ranking")
+    (number,) = ranking.numbers
+    assert (number.key, number.estimate.value, len(number.items)) == ("ndcg_at_10", 1.0, 12)
+    assert ranking.finding.startswith("nDCG@10 is 1.000 [") and ranking.draw is None
+    assert "no position bias can be measured" in ranking.finding
+
+
 def test_json_holds_every_number_with_its_interval(primacy: ModelPassport) -> None:
     (read,) = json.loads(document_bytes([primacy], "json"))
     assert read["model"] == "MiniLM-primacy" and read["limits"]
