@@ -48,7 +48,6 @@ from poslens.rows import frame_of
 from poslens.studies.curves.answers import CurveRow, Failures, Precomputed, PublishedCurveRow
 
 if TYPE_CHECKING:
-    from poslens.attribution.pairs import Pairs
     from poslens.attribution.types import Method, TextPair
     from poslens.cache.exchange.part_files import PartWriter
     from poslens.compute.compute import DataSetCurve
@@ -249,17 +248,22 @@ class CurveTable(StrEnum):
 
 
 def _curves(
-    models: Sequence[str], chosen: Method, dataset: str, posir: bool, readable: bool
-) -> tuple[list[DataSetCurve], Pairs]:
-    """The mean curve of each model, and the pairs of the data set."""
+    models: Sequence[str], chosen: Method, dataset: str, posir: bool, readable: bool, n_pairs: int
+) -> tuple[list[DataSetCurve], Sequence[TextPair]]:
+    """The mean curve of each model, with missing results computed, and the selected pairs."""
+    from poslens.arguments import chosen_pairs
     from poslens.compute.compute import service
 
-    data, pairs = pairs_of(dataset, posir)
+    data, all_pairs = pairs_of(dataset, posir)
+    pairs, spread = chosen_pairs(all_pairs, n_pairs)
     curves = []
     for spec in specs_of(models, data.name, lambda name: resolve(name, posir)):
-        chosen_pairs, left_out = readable_of([spec], pairs, readable)
-        words = ", ".join(filter(None, ("PosIR protocol" if posir else "", left_out)))
-        curves.append(service().curve(spec, chosen, chosen_pairs, data.name, words))
+        read, left_out = readable_of([spec], pairs, readable)
+        words = ", ".join(filter(None, ("PosIR protocol" if posir else "", spread, left_out)))
+        job = service().attribution_job(spec, chosen, read, f"{data.name}: {words}")
+        if job.n_done() < job.total:
+            watched(spec.name, job)
+        curves.append(service().curve(spec, chosen, read, data.name, words))
     return curves, pairs
 
 
@@ -281,6 +285,12 @@ def curve(
     axis: Axis = CurveAxis.read,
     posir: Posir = False,
     readable: Readable = False,
+    pairs: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Maximum number of pairs, spread evenly over the data set; 0 uses all."
+        ),
+    ] = 0,
     table: Annotated[
         CurveTable,
         typer.Option(
@@ -299,7 +309,8 @@ def curve(
     figure: Annotated[FigureFile | None, FigureOption("the mean curves")] = None,
     format: Annotated[TextFormat, typer.Option(help="csv or json.")] = TextFormat.csv,
 ) -> None:
-    """Print the mean curves of models over a data set, from the results of `precompute`."""
+    """Print the mean curves of models over a data set. Missing results are computed first; stop
+    with Ctrl-C and run again to resume."""
     from poslens.attribution.curves.published import read_bytes, read_curves
     from poslens.compute.provenance import of_published
     from poslens.export.files import curve_frame
@@ -312,17 +323,18 @@ def curve(
     if table is CurveTable.published and not theirs:
         raise UserError("--table published prints published curves: give --published NAME=FILE.")
     models = model or ([] if table is CurveTable.published else ["MiniLM"])
-    averages, pairs = _curves(models, chosen, dataset, posir, readable)
+    averages, averaged = _curves(models, chosen, dataset, posir, readable, pairs)
     curves = [average.summary.curve for average in averages]
     of_models = [average.provenance() for average in averages]
     of_files = [of_published(each) for each in theirs]
     if curves:
         say_caveat(chosen)
-    # With either axis, indices are computed over the tokens that each model read.
-    differences = curve_differences(averages, pairs)
+    # Indices are computed over the tokens that each model read; a curve over the text has none.
+    differences = curve_differences(averages, averaged)
     indices = (
         index_sentence(average.model.spec.name, average.summary.primacy_recency_index)
         for average in averages
+        if axis is CurveAxis.read
     )
     for sentence in (*indices, *difference_sentences(differences)):
         print(sentence, file=sys.stderr)

@@ -227,7 +227,6 @@ def test_a_model_is_alike_to_itself() -> None:
         (["precompute", "--shard", "2"], "--shard must be I/N"),
         (["precompute", "--shard", "3/2"], "no shard 3 of 2"),
         (["failures", "--dataset", "nope"], "no data set 'nope'"),
-        (["curve", "--model", "MiniLM", "--method", "occlusion"], "compute the curves"),
         (["curve", "--figure", "x.bmp"], "use .png"),
         (["curve", "--out", "x.svg"], "use .json, .csv, .parquet or .tex"),
         (["explain", "--out", "x.json", "--format", "csv"], "remove --format"),
@@ -332,6 +331,26 @@ def test_a_data_set_from_a_folder_to_curve_and_figure(tmp_path: Path) -> None:
     assert entry["model"] == "MiniLM" and "resampling=bin_mean" in entry["method"]
     written = run("curve", "--figure", str(target), *asked)
     assert written.exit_code == 0 and "resampling=bin_mean" in target.read_text(encoding="utf-8")
+
+
+def test_curve_computes_what_is_missing_for_the_pairs_that_are_asked_for(tmp_path: Path) -> None:
+    rows = [
+        f"what is {word},{word} is old. It is {word}." for word in ("ice", "fog", "rust", "tide")
+    ]
+    (tmp_path / "few.csv").write_text("\n".join(["query,document", *rows]))
+    arguments = ("--model", "BM25", "--method", "terms", "--data", f"few={tmp_path / 'few.csv'}")
+    two = run("curve", *arguments, "--pairs", "2", "--format", "json")
+    (entry,) = json.loads(two.stdout)["provenance"]
+    assert (
+        entry["n_pairs"] == 2 and entry["selection"] == "2 pairs, spread evenly over the data set"
+    )
+    done = json.loads(run("precompute", *arguments).stdout)
+    assert (done["total"], done["computed"]) == (4, 2)
+    every = run("curve", *arguments, "--axis", "text", "--format", "json")
+    assert "selection" not in json.loads(every.stdout)["provenance"][0]
+    # A curve over the text has no index, because models read different parts of it.
+    assert "primacy-recency index is" in two.stderr
+    assert "primacy-recency index is" not in every.stderr and "has no primacy" not in every.stderr
 
 
 def test_two_folders_of_one_name_are_two_models(
