@@ -175,7 +175,7 @@ def _read_text(path: Path | None) -> str:
 
     most = 4 * MAX_CHARACTERS  # bytes of the longest text in UTF-8
     try:
-        # At most this, because a device such as /dev/zero never ends.
+        # Limited, because a device such as /dev/zero never ends.
         if str(path) == "-":
             raw = sys.stdin.buffer.read(most + 1)
         else:
