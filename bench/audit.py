@@ -121,8 +121,8 @@ def main(
         f"{(cpu * WANTED / n + more) / 60:.0f} min"
     )
     print(
-        f"this run: {size / 2**20:.0f} MiB kept, {peak:.0f} MiB of memory, libraries and model "
-        "among them"
+        f"this run: {size / 2**20:.0f} MiB stored, {peak:.0f} MiB of memory, including libraries "
+        "and model"
     )
 
 

@@ -78,7 +78,8 @@ def published_loop(
 def contenders(
     retriever: DenseRetriever, tokens: int, pooling: str = "mean", *, compiled: bool = False
 ) -> dict[str, Callable[[int], object]]:
-    """The contenders by name, as functions of the number of pairs, whose documents have `tokens`.
+    """The contenders by name, as functions of the number of pairs, whose documents have `tokens`
+    tokens.
 
     `forward` embeds queries and documents without gradients. `gradient` is the saliency of the
     documents only, and `saliency` is what a run computes, from texts to results on both sides.

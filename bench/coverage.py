@@ -161,8 +161,8 @@ def populations(compute: Compute) -> Iterator[Population]:
     )
     key = compute.identify(resolve("MiniLM")).key
     nulls = null_controls.controls("unrelated", data.pairs, data.pairs)
-    own, null = (compute.store.curves(key, method, list(some)) for some in (data.pairs, nulls))
-    both = np.concatenate([own.curves, null.curves], axis=1, dtype=np.float64)
+    original, null = (compute.store.curves(key, method, list(some)) for some in (data.pairs, nulls))
+    both = np.concatenate([original.curves, null.curves], axis=1, dtype=np.float64)
     yield Population("distance from a control", both, of_pairs, shape_distance, "upper")
     generator = np.random.default_rng(SEED)
     n = 20_000

@@ -64,13 +64,13 @@ def with_threads(n: int) -> Iterator[None]:
 def settings(tokens: int, n_threads: int) -> dict[str, tuple[Callable[[int], object], Setting]]:
     """The settings by name: a function of the number of documents, and the context it runs in."""
     float32 = dense("MiniLM", precision="float32")
-    own = contenders(float32, tokens, compiled=True)
+    runs = contenders(float32, tokens, compiled=True)
     short = contenders(dense("MiniLM", precision="bfloat16"), tokens, compiled=True)
-    gradient = own["gradient"]
+    gradient = runs["gradient"]
     return {
         DEFAULT: (gradient, nullcontext),
-        "without Captum and hooks": (own["plain"], nullcontext),
-        "torch.compile": (own["compiled"], nullcontext),
+        "without Captum and hooks": (runs["plain"], nullcontext),
+        "torch.compile": (runs["compiled"], nullcontext),
         "bfloat16 weights": (short["gradient"], nullcontext),
         "bfloat16 weights, torch.compile": (short["compiled"], nullcontext),
         "autocast to bfloat16": (gradient, partial(torch.autocast, "cpu", torch.bfloat16)),

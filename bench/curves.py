@@ -138,8 +138,8 @@ def main(
 ) -> None:
     """Print the median of each step over the rounds."""
     taken: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
-    with tempfile.TemporaryDirectory() as own:
-        folder = (home or Path(own)).absolute()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = (home or Path(temporary)).absolute()
         data = fill(folder, pairs)
         for _ in range(rounds):
             for name, checkout in checkouts(against).items():

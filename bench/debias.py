@@ -95,7 +95,7 @@ def main(
     corpus: tuple[str, ...] = (SAMPLE, PLANTED),
     seed: tuple[int, ...] = (7,),
     steps: tuple[int, ...] = (TrainingRecipe().steps,),
-    whole: Annotated[bool, {"help": "no early end: the dose is the steps"}] = False,
+    whole: Annotated[bool, {"help": "no early stopping: run all steps"}] = False,
 ) -> None:
     """Train each combination and print a Markdown table."""
     torch.set_num_threads(1)

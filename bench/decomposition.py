@@ -149,10 +149,12 @@ def memory(lengths: tuple[int, ...], longer: tuple[int, ...]) -> None:
         return figures
 
     for tokens in lengths:
-        ours, matrix, literal = (line(what, tokens) for what in ("shares", "matrix", "literal"))
+        of_shares, matrix, literal = (
+            line(what, tokens) for what in ("shares", "matrix", "literal")
+        )
         print(
-            f"        literal over shares: {literal['seconds'] / ours['seconds']:.0f}x time, "
-            f"{literal['peak'] / max(ours['peak'], 1):.1f}x memory; over matrix: "
+            f"        literal over shares: {literal['seconds'] / of_shares['seconds']:.0f}x time, "
+            f"{literal['peak'] / max(of_shares['peak'], 1):.1f}x memory; over matrix: "
             f"{literal['seconds'] / matrix['seconds']:.0f}x time, "
             f"{literal['peak'] / max(matrix['peak'], 1):.1f}x memory; "
             f"largest difference of a share {literal['error']:.1e}"

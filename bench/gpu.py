@@ -243,7 +243,7 @@ def main(
             add_cases(report, cases)
             report.notes.append(f"A model was spread over {', '.join(where)}.")
         else:
-            report.notes.append("There is one GPU, so that no model was spread.")
+            report.notes.append("There is one GPU, so no model was spread.")
     if "memory" in parts:
         report.halved = run_memory(device)
         print(report.halved)

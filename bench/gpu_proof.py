@@ -121,8 +121,8 @@ def _cases(
         for method in methods:
             computed = results(retriever, [method])[method]
             on_cpu = expected[method]
-            own = rounding(on_cpu, exact[method]) if precision == "float32" else 0.0
-            yield compare(spec.name, method, precision, how, computed, on_cpu, own)
+            error_32 = rounding(on_cpu, exact[method]) if precision == "float32" else 0.0
+            yield compare(spec.name, method, precision, how, computed, on_cpu, error_32)
 
 
 def _wide(spec: RetrieverSpec) -> Any:
@@ -144,7 +144,7 @@ def methods_of(spec: RetrieverSpec) -> list[Method]:
 
 
 Results = list[Attribution] | str
-"""A result for each pair, or the sentence why there is none. Unexpected errors begin with `!`."""
+"""A result for each pair, or a sentence on why there is none. Unexpected errors begin with `!`."""
 
 
 def results(
@@ -232,7 +232,7 @@ def _distance(attribution: Attribution, other: Attribution) -> float:
 
 
 def _missed(attribution: Attribution) -> float:
-    # Of texts that are read together, both sides' shares sum to the score.
+    # For texts that are read together, both sides' shares sum to the score.
     shares = (attribution.query_scores, attribution.document_scores)
     parts = sum(float(np.abs(side).sum()) for side in shares) + abs(attribution.bias_share or 0.0)
     return abs(attribution.completeness_error or 0.0) / max(parts, 1e-12)
@@ -263,10 +263,10 @@ def kernels(
                     with context():
                         computed = results(retriever, methods, batch)
                     for method in methods:
-                        own = computed[method]
-                        both = own, expected[how][method]
+                        result = computed[method]
+                        both = result, expected[how][method]
                         case = compare(spec.name, method, precision, f"{name}, {how}", *both)
-                        missing = isinstance(own, str) and _is_missing(name, method, own)
+                        missing = isinstance(result, str) and _is_missing(name, method, result)
                         yield replace(case, passed=None) if missing else case
 
 

@@ -109,14 +109,14 @@ def dashboard(
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    with tempfile.TemporaryDirectory() as own, chromium() as browser:
+    with tempfile.TemporaryDirectory() as temporary, chromium() as browser:
         started = time.perf_counter()
         server = subprocess.Popen(
             [*command, str(port), *options],
             cwd=checkout,
             env={
                 **os.environ,
-                "POSLENS_HOME": str(home or own),
+                "POSLENS_HOME": str(home or temporary),
                 "POSLENS_SHIPPED": "yes" if shipped else "no",
             },
             stdout=subprocess.DEVNULL,
@@ -175,7 +175,7 @@ def of_clicks(n: int, checkout: Path) -> dict[str, list[float]]:
 
 
 def of_traffic(clicks: int, checkout: Path) -> None:
-    """Kilobytes that clicks on Next bring, of pairs that are stored."""
+    """Print the kilobytes that the server sends per click on Next, for stored pairs."""
     received: list[int] = []
     with dashboard(shipped=True, checkout=checkout) as (url, browser, _):
         page = new_page(browser)
@@ -288,8 +288,8 @@ def main(
         of_traffic(clicks, against or HERE)
         return
     if stored:
-        with tempfile.TemporaryDirectory() as own:
-            of_many(stored, clicks, home or Path(own), against or HERE)
+        with tempfile.TemporaryDirectory() as temporary:
+            of_many(stored, clicks, home or Path(temporary), against or HERE)
         return
     compared = checkouts(against)
     times: dict[tuple[str, str], list[float]] = defaultdict(list)

@@ -360,9 +360,9 @@ def main(
         rates=rates,
     )
     if measure:
-        own = measured()
-        print("Measured on this machine:", own, end="\n\n")
-        inputs = replace(inputs, **own)  # type: ignore[arg-type]
+        values = measured()
+        print("Measured on this machine:", values, end="\n\n")
+        inputs = replace(inputs, **values)  # type: ignore[arg-type]
     print(table(inputs, gpus), storage(inputs), check(inputs, gpus), sep="\n\n")
 
 

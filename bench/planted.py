@@ -54,7 +54,7 @@ def chosen(n: int) -> list[TextPair]:
 
 
 def finish(job: Job) -> None:
-    """Compute what a job lacks; an error ends the program."""
+    """Compute a job's missing results; an error ends the program."""
     if job.n_done() < job.total:
         started = job.start()
         started.wait()

@@ -43,14 +43,14 @@ def main(model: str = "MiniLM", pairs: int = 30, rounds: int = 1) -> None:
     moved = POSITIONS.corpus(data_set("sample"), settings)
     taken = [_round(retriever, moved) for _ in range(rounds)]
     print("| | processor time | relative to cause |\n|---|---|---|")
-    for name, own in {
+    for name, seconds in {
         "cause": [cause for cause, *_ in taken],
         "positions, after cause and rank": [ranks for _, _, ranks, _ in taken],
         "positions, after rank": [cause + ranks for cause, _, ranks, _ in taken],
         "positions, nothing stored": [alone for *_, alone in taken],
     }.items():
-        ratios = [value / parts[0] for value, parts in zip(own, taken, strict=True)]
-        print(f"| {name} | {statistics.median(own):.1f} s | {statistics.median(ratios):.2f} |")
+        ratios = [value / parts[0] for value, parts in zip(seconds, taken, strict=True)]
+        print(f"| {name} | {statistics.median(seconds):.1f} s | {statistics.median(ratios):.2f} |")
 
 
 def _round(retriever: Retriever, moved: Moved) -> tuple[float, float, float, float]:

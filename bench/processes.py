@@ -21,9 +21,9 @@ def checkouts(other: Path | None) -> dict[str, Path]:
 def output_of(*arguments: str, checkout: Path = HERE, home: Path | None = None) -> str:
     """What a new Python with these arguments prints, in a checkout and with a data folder."""
     command = [sys.executable, *arguments]
-    own = {} if home is None else {"POSLENS_HOME": str(home)}
+    variables = {} if home is None else {"POSLENS_HOME": str(home)}
     done = subprocess.run(
-        command, cwd=checkout, env={**os.environ, **own}, capture_output=True, text=True
+        command, cwd=checkout, env={**os.environ, **variables}, capture_output=True, text=True
     )
     if done.returncode:
         raise SystemExit(f"{' '.join(command)[:200]}: {done.stderr.strip().splitlines()[-1:]}")

@@ -81,10 +81,11 @@ def main(pairs: int = 200, groups: int = 10, device: str = "auto") -> None:
         f"{retriever.device}"
     )
     for name, count in documents.items():
-        own, theirs = seconds[name], seconds[f"{name}, library"]
+        measured, library = seconds[name], seconds[f"{name}, library"]
         print(
-            f"{name:11} {count:6,} documents  {sum(own):8.2f} s  library {sum(theirs):8.2f} s  "
-            f"{100 * ratio(theirs, own):6.1f}% of its throughput (median of groups)"
+            f"{name:11} {count:6,} documents  {sum(measured):8.2f} s  library "
+            f"{sum(library):8.2f} s  {100 * ratio(library, measured):6.1f}% of its throughput "
+            "(median of groups)"
         )
 
 

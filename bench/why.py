@@ -110,13 +110,13 @@ def passages() -> tuple[list[Passage], list[Passage]]:
         number = texts.setdefault(pair.document, len(texts))
         for first in range(0, len(spans), PER_PASSAGE):
             part = spans[first : first + PER_PASSAGE]
-            own = tuple(pair.document[a:b] for a, b in part)
+            texts_of_part = tuple(pair.document[a:b] for a, b in part)
             if new:
-                corpus.append(Passage(number, own))
+                corpus.append(Passage(number, texts_of_part))
             span = pair.evidence
             touched = [i for i, (a, b) in enumerate(part) if a < span.end and b > span.start]
             if touched and part[0][0] <= span.start and span.end <= part[-1][1]:
-                asked.append(Passage(number, own, tuple(touched), pair.query))
+                asked.append(Passage(number, texts_of_part, tuple(touched), pair.query))
     return corpus, asked
 
 
@@ -207,10 +207,10 @@ class Bench:
     def _not_read(self) -> Iterator[Attempts]:
         model = f"MiniLM:{CUT}"
         for passage in self.asked:
-            own = [
+            others = [
                 p for p in self.corpus if p.document == passage.document and p.text != passage.text
             ]
-            for siblings in (own[:3], own[3:6]):
+            for siblings in (others[:3], others[3:6]):
                 before = " ".join(p.text for p in siblings)
                 if len(before.split()) > CUT:
                     planted = self._case("not read", model, passage, f"{before} {passage.text}")
@@ -297,8 +297,8 @@ def table(named: dict[Cause, Counter[Cause]]) -> list[str]:
 
 def best_shares(results: Sequence[tuple[Case, Why]]) -> list[str]:
     """The lines of a table with the number of cases whose cause is named correctly on each half of
-    the documents, with the shares that are best on the first half and with those in use. The
-    strictest of equally good ones is the best."""
+    the documents, with the shares that are best on the first half and with those in use. Of equally
+    good shares, the strictest count as the best."""
 
     def right(cause: Cause, half: int, rule: tuple[float, float]) -> tuple[int, int]:
         explanations = [

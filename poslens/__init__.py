@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 # In a checkout, attribution, cache and dashboard are folders next to this one, so this package's
-# path must include the repository's root. An installed wheel has them inside.
+# path must include the repository's root. In an installed wheel, they are inside this package.
 _CHECKOUT = Path(__file__).resolve().parents[1]
 if (_CHECKOUT / "pyproject.toml").is_file() and (_CHECKOUT / "attribution").is_dir():
     __path__.append(str(_CHECKOUT))

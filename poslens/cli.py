@@ -88,7 +88,7 @@ def main(app: typer.Typer) -> None:
     except KeyboardInterrupt:
         code = 130
     except Exception:
-        # A library that is being imported may catch the interrupt and then fail for lack of a part.
+        # A library that is interrupted during its import may catch the interrupt and fail later.
         if not interrupted:
             raise
         code = 130

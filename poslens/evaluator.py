@@ -98,8 +98,8 @@ class PositionEvaluator(BaseEvaluator):
     - `ndcg@10_worst`, the `primary_metric`: nDCG@10 at the position where it is lowest. Both
       position bias and poor ranking lower it, so ranking badly everywhere does not raise it. As the
       lowest of 11 means it is biased slightly downward.
-    - `relocation_difference`: mean score with the evidence in the last third minus that with it in
-      the first third, in the score's units; negative: evidence near the beginning scores higher.
+    - `relocation_difference`: mean score with the evidence in the last third minus in the first
+      third, in the score's units; negative: evidence near the beginning scores higher.
     - `unretrieved_sentences`: share of sentences, 0 to 1, that do not retrieve their own document
       in the top 10.
 

@@ -110,8 +110,8 @@ def specs_of(
 
 
 def distinct(specs: Iterable[RetrieverSpec]) -> list[RetrieverSpec]:
-    """These retrievers without duplicates, even under different names, because p values are
-    adjusted for the number of rows.
+    """These retrievers without duplicates, even if one was given by several names, because p values
+    are adjusted for the number of rows.
 
     Raises:
         UserError: two folders are given one name.

@@ -102,7 +102,7 @@ class MeasuredModel:
 @dataclass(frozen=True)
 class PairedDifference:
     """A measure of a model compared with that of `other` over the items that both have: the value
-    of each, and the paired comparison. `share` is that of the measure."""
+    of each, and the paired comparison. `share` is the measure's."""
 
     model: str
     other: str
@@ -223,7 +223,7 @@ class DifferenceRow:
     against: str = column("What it is compared with.", title="compared with")
     measure: str = column("What was measured.")
     value: float = column("The model's value.")
-    other_value: float = column("The same of the other model.", title="value of the other")
+    other_value: float = column("The other model's value.", title="value of the other")
     difference: Comparison | None = column("Value minus other value, paired.", form="+.3f")
     n: int = column("Items that both results have.")
     units: str = column("What the items are, such as pairs, queries or documents.")

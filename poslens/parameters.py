@@ -156,8 +156,8 @@ class Parameters(dict[str, Parameter[Any]]):
     """The parameters of a study by name, in the order in which they are shown."""
 
     def settings(self, given: Mapping[str, Any] | None = None, table: str = "") -> Settings:
-        """All values, checked, with defaults for those that are not given; `table` is the only
-        table that is needed, if any.
+        """All values, checked, with defaults for those that are not given; `table` names the only
+        table that is needed, and is empty if all are.
 
         Raises:
             UserError: a parameter is unknown, or a value is not allowed.

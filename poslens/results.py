@@ -303,7 +303,8 @@ class Passport:
         """Write the passport as .html, .pdf, .svg or .json, or as .yaml for a model card.
 
         Raises:
-            UserError: another suffix, no browser for a picture, or the file cannot be written.
+            UserError: the suffix is not one of these, no browser is installed to draw a picture, or
+            the file cannot be written.
         """
         fmt = suffix_of(Path(path), PASSPORT_FORMATS)
         return _written(path, document_bytes(self.cards, fmt))  # type: ignore[arg-type]
@@ -329,8 +330,8 @@ class StudyResult(Result):
     @property
     def verdicts(self) -> list[str]:
         """One sentence for each model, then one for each pair of models that the study compares."""
-        own = [self.study.verdict(summary) for summary in self.summaries]
-        return [*own, *difference_sentences(self.study.differences(self.summaries))]
+        by_model = [self.study.verdict(summary) for summary in self.summaries]
+        return [*by_model, *difference_sentences(self.study.differences(self.summaries))]
 
     @property
     def provenance(self) -> list[Provenance]:

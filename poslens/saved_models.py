@@ -35,7 +35,7 @@ _written: WeakKeyDictionary[SentenceTransformer, tuple[bytes, Path]] = WeakKeyDi
 
 def folder_of(model: SentenceTransformer) -> Path:
     """The folder in the data folder to which the model is written, named after its contents. It is
-    written again only if a weight or anything else of the model may have changed."""
+    written again only if the model, including its weights, may have changed."""
     written = _written.get(model)
     if written is not None and is_folder(written[1]) and written[0] == _state_of(model):
         os.utime(written[1])

@@ -61,11 +61,11 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
 
     A `Subject` is the unit of computation for one model: the model, the corpus and one setting of
     the varying parameters. A `Summary` is the result for one subject. `unit` is the singular of the
-    items that a progress bar counts. `reads` explains in one sentence how to read the figures, and
-    `limits` what the verdict does not show. `dataset` and `models` are the defaults; pages start
-    with the models `compared` instead, if there are any. `product` names what a study can write to
-    a folder in addition to its results, and `part` declares its part of a passport, if it has
-    one. `retries` is whether failed items are recorded, and retried on request only.
+    items that a progress bar counts. `reads` explains how to read the figures, and `limits` what
+    the verdict does not show. `dataset` and `models` are the defaults; pages start with the models
+    `compared` instead, if there are any. `product` names what a study can write to a folder in
+    addition to its results, and `part` declares its part of a passport, if it has one. `retries`
+    says whether failed items are recorded, to be retried only on request.
     """
 
     name: ClassVar[str]

@@ -30,7 +30,7 @@ MAX_PAIRS = 500
 """Maximum number of pairs that a passport attributes."""
 
 MOVABLE = "pairs that have evidence"
-"""What selections of pairs whose evidence is moved are called."""
+"""What descriptions of selections call pairs whose evidence can be moved."""
 
 ONE_SIDED = "its interval is one-sided: it starts at 0, and only the upper end is estimated"
 """Note of numbers with a one-sided interval."""
@@ -53,8 +53,8 @@ class Item:
 @dataclass(frozen=True, slots=True)
 class Number:
     """A number of a part. `key` is its name in files and `name` the one for readers; `note` is what
-    to compare it with. `items` are the values that it is the mean of, for numbers that `check`
-    compares. `unit` is what the estimate's n counts, in the plural; by default the part's."""
+    to compare it with. `items` are the values whose mean it is, for numbers that `check` compares.
+    `unit` is what the estimate's n counts, in the plural; by default the part's."""
 
     key: str
     name: str
@@ -82,8 +82,8 @@ class Number:
 @dataclass(frozen=True)
 class Part:
     """A question with its answer. `finding` is the result in one sentence, and `limits` what it
-    does not show. n of its numbers counts `unit`s, in the plural. Without numbers, `absent` is the
-    reason; `jobs` compute what is missing."""
+    does not show. `unit` is what n of its numbers counts, in the plural. Without numbers, `absent`
+    is the reason; `jobs` compute what is missing."""
 
     key: str
     title: str
@@ -122,7 +122,8 @@ class Scope:
         return f"{self.data.name}: passport"
 
     def selection(self, chosen: Sequence[TextPair], n_all: int, items: str = "pairs") -> str:
-        """How pairs, or what `items` names, were chosen from `n_all`; empty if all were."""
+        """How `chosen` was selected from `n_all` pairs, or other `items`, as text; empty for all of
+        them."""
         return "" if len(chosen) == n_all else spread_words(len(chosen), items)
 
 
@@ -140,8 +141,8 @@ class PartAnswer:
 @dataclass(frozen=True)
 class PartQuestion:
     """A part before it is answered. `read` returns the jobs that compute its results, and the
-    answer from what is stored, None while too little is; it computes no result. It raises
-    UserError if the question does not fit the model or the data set."""
+    answer from stored results, None while too few are stored. It computes nothing itself, and
+    raises UserError if the question does not fit the model or the data set."""
 
     key: str
     title: str
@@ -239,7 +240,7 @@ def shift_sentence(
     unit: str = "",
 ) -> str:
     """How `what` changes from the first to the last positions (`where`), and its meaning, as in
-    `side_sentence`; `unit` is that of the difference and the margin."""
+    `side_sentence`; `unit` is the unit of the difference and the margin."""
     if difference is None or difference.interval is None:
         return "Too few documents to decide whether position matters."
     meaning = side_sentence(difference, margin, meaning, "Equivalent", unit)

@@ -353,7 +353,7 @@ def with_tables(text: str, tables: dict[str, Callable[[], str]]) -> str:
     for name, make in tables.items():
         parts = re.split(rf"(<!-- {name} -->\n).*?(<!-- end -->)", text, flags=re.DOTALL)
         if len(parts) != 4:
-            raise ValueError(f"the page has not one place for the table of {name}")
+            raise ValueError(f"the page needs exactly one place for the table of {name}")
         before, begins, ends, after = parts
         text = f"{before}{begins}{make()}\n{ends}{after}"
     return text
@@ -368,7 +368,8 @@ WHOLE: dict[str, Callable[[], str]] = {
 
 
 def page(name: str) -> str:
-    """The current contents of a file of docs/, of which all or only the tables are generated."""
+    """The current contents of a file of docs/, which is generated completely, or only in its
+    tables."""
     if name in WHOLE:
         return WHOLE[name]()
     return with_tables((DOCS / name).read_text(encoding="utf-8"), TABLES[name])

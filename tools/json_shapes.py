@@ -144,10 +144,10 @@ def flat(shape: Any, before: str = "") -> Iterator[Field]:
     if get_origin(shape) is list:
         yield from flat(get_args(shape)[0], f"{before}[].")
         return
-    for own in fields_of(shape):
-        name = f"{before}{own.name}"
-        yield Field(name, own.kind, own.meaning, own.required)
-        kind, path = own.kind, name
+    for item in fields_of(shape):
+        name = f"{before}{item.name}"
+        yield Field(name, item.kind, item.meaning, item.required)
+        kind, path = item.kind, name
         if get_origin(kind) in (Union, UnionType):
             kind = next((part for part in get_args(kind) if get_origin(part) or is_shape(part)), "")
         while get_origin(kind) in (list, dict):

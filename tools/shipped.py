@@ -1,12 +1,12 @@
-"""Compute what ships with PosLens of the bundled data sets, and write it as Parquet files.
+"""Compute the results on the bundled data sets that ship with PosLens, and write Parquet files.
 
     python -m tools.shipped                # compute everything, then write cache/shipped/results
     python -m tools.shipped --keep         # keep results that ship already, and compute the others
     python -m tools.shipped --work PATH    # store results in PATH; a stopped run resumes there
 
 Needs the models in FETCHED on this machine, and two or three hours on two CPU cores without
-`--keep`. Everything is computed on the CPU in float32, by the services that pages call and over the
-choices that pages make at a first visit (`plan`).
+`--keep`. Everything is computed on the CPU in float32, by the services that pages call and with
+their default selections (`plan`).
 """
 
 from __future__ import annotations
@@ -71,27 +71,28 @@ from poslens.studies.why.study import WHY
 DENSE = ("MiniLM", "MiniLM-primacy", "MiniLM-recency")
 MODELS = (*DENSE, "BM25")
 FETCHED = ("multilingual-e5-small", "splade-tiny")
-"""Presets that must be fetched. Of these, all parts of the passport ship but those that need every
+"""Presets that must be fetched. All parts of their passports ship except those that need every
 pair's attribution or many rankings, which would be too large."""
 TOO_LARGE = ("attribution", "null_control", "calibration")
 
 LAYOUT = Layout(metric=METRICS["embeddings"])
 MAX_BYTES = 15_000_000
 N_TESTED = 10
-"""Pairs of those that Faithfulness begins with whose tests ship: each takes a minute."""
+"""Number of pairs whose faithfulness tests ship, out of the study's default pairs; each test takes
+a minute."""
 
 CALIBRATED = "@calibrated"
 LEFT_OUT = ("random_order", "late_chunks")
-"""Methods whose results only other computations need."""
+"""Methods whose results are needed only by other computations."""
 
 
 def specs(dataset: str) -> list[RetrieverSpec]:
-    """The models that results ship of, as pages use them for this data set."""
+    """The models whose results ship, as pages use them for this data set."""
     return [with_corpus(resolve(name), dataset) for name in MODELS]
 
 
 def methods_of(spec: RetrieverSpec) -> list[Method]:
-    """The methods whose results of all pairs ship."""
+    """The methods whose results ship for all pairs."""
     fitting = [entry for entry in METHODS.values() if entry.fits(family_of(spec))]
     chosen = [e for e in fitting if e.primary] or [e for e in fitting if not e.slow]
     return [make_method(entry.name) for entry in chosen]
@@ -103,7 +104,7 @@ def first_shown(data: DataSet) -> TextPair:
 
 
 def few(data: DataSet, pairs: Sequence[TextPair], n: int) -> list[TextPair]:
-    """The `n` pairs that a page takes of `pairs`, and the one that it shows first."""
+    """The `n` of `pairs` that a page selects, and the pair that it shows first."""
     return list(dict.fromkeys([*spread_evenly(pairs, n), first_shown(data)]))
 
 
@@ -125,8 +126,8 @@ def fetched_plan(compute: Compute) -> Iterator[tuple[str, Job]]:
 
 
 def plan(compute: Compute) -> Iterator[tuple[str, Job]]:
-    """Everything that ships of the models that PosLens brings, in the order in which it is
-    computed, each with a word what it is."""
+    """The jobs for everything that ships for the bundled models, in the order of computation, each
+    with a word for what it computes."""
     data, tests = datasets.read(SAMPLE), datasets.read(SAMPLE_BIAS)
     models = specs(SAMPLE)
     for spec in models:
@@ -167,7 +168,7 @@ def plan(compute: Compute) -> Iterator[tuple[str, Job]]:
         yield f"{method.name}, null", compute.attribution_job(spec, method, nulls, "null")
     for measured in methods_measured(compute):
         yield "preferences", PREFERENCES.job(compute, measured)
-    # Whatever else stands on a model's card.
+    # Everything else on a model's card.
     for spec in models:
         yield "passport", passports.job(compute, passports.passport(compute, spec, data))
 
@@ -183,24 +184,25 @@ def methods_measured(compute: Compute) -> list[PreferenceSubject]:
 
 
 def preferences_of(compute: Compute) -> Iterator[Preference]:
-    """What these methods prefer, under each setting of curves."""
+    """The preferences of these methods, for each setting of curves."""
     for subject in methods_measured(compute):
         for curve in CURVES:
             summary = summary_of(compute, subject, replace(subject.method, curve_params=curve))
-            if summary is not None:  # the whole table is of default curves alone, to be small
+            # Only default curves have all numbers, which keeps the file small.
+            if summary is not None:
                 default = curve == subject.method.curve_params
                 yield summary.preference if default else replace(summary.preference, planted=None)
 
 
 def sources(spec: RetrieverSpec, data: DataSet) -> Iterator[TextMap]:
-    """What the maps of a model are of: embeddings, of models that have them."""
+    """The texts of a model's maps; none if the model has no embeddings."""
     if family_of(spec).search == "vectors":
         yield TextMap("document", [pair.document for pair in data.pairs])
         yield TextMap("query", [pair.query for pair in data.pairs])
 
 
 def keep(store: Store) -> None:
-    """Add the results that ship already, so that only the others are computed.
+    """Add the results that already ship to the store, so that only the others are computed.
 
     Raises:
         UserError: a file is damaged.
@@ -211,7 +213,7 @@ def keep(store: Store) -> None:
 
 
 def compute_all(compute: Compute) -> None:
-    """Compute what is missing of both plans.
+    """Compute the missing results of both plans.
 
     Raises:
         UserError: something could not be computed.
@@ -225,17 +227,17 @@ def compute_all(compute: Compute) -> None:
 
 
 def left_out(file: StoredFile) -> bool:
-    """Whether only other computations need these results: of a calibrated or a fetched model no
-    map ships, so its embeddings need not."""
+    """Whether these results are needed only by other computations. That includes the embeddings of
+    calibrated and fetched models, because their maps don't ship."""
     name, model = file.method.name, file.model.name
     return name in LEFT_OUT or (name == "embedding" and (CALIBRATED in model or model in FETCHED))
 
 
 def write_all(store: Store, folder: Path) -> tuple[ShippedFile, ...]:
-    """Write what is stored to `folder`, a file for each model and method, and its manifest.
+    """Write the stored results to `folder`, one file for each model and method, and the manifest.
 
     Raises:
-        UserError: the files are larger together than may ship.
+        UserError: the files are too large in total to ship.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("*.parquet"):
@@ -276,8 +278,8 @@ def write(store: Store, file: StoredFile, folder: Path) -> ShippedFile:
 
 
 def small(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows in an order in which like ones are near, and with results that are not compressed by
-    themselves: the file compresses them together. Searches under way are left out."""
+    """The rows, sorted so that similar ones are adjacent, with results uncompressed, because the
+    file compresses them together. Incomplete searches are left out."""
     rows = rows.filter(pc.invert(pc.equal(rows.column("kind"), f"{OTHER}search")))
     order = pc.sort_indices(rows, [("dataset", "ascending"), ("pair_id", "ascending")])
     rows = rows.take(order)
@@ -299,12 +301,12 @@ def _name(file: StoredFile) -> str:
 
 
 def main() -> int:
-    """Compute and write; 0 where that went well."""
+    """Compute and write the files; returns 0, or 2 on an error."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--work", type=Path, default=data_folder() / "work-shipped")
     parser.add_argument("--keep", action="store_true", help="Keep results that ship already.")
     options = parser.parse_args()
-    # What ships already would count as computed.
+    # Otherwise results that already ship would count as computed.
     os.environ |= {"POSLENS_SHIPPED": "no", "POSLENS_DEVICE": "cpu"}
     os.environ |= {"POSLENS_PRECISION": "float32"}
     compute = Compute(options.work)

@@ -104,7 +104,7 @@ def _draw(subject: ExplainedSubject, key: str, comparing: bool) -> None:
     picture, progress = st.container(), st.container()
     with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
         which = _tools(subject)
-        # Filled last, because it is known only then which figures can be exported.
+        # Filled last, because only then is it known which figures can be exported.
         export = st.container(horizontal=True, horizontal_alignment="right")
     subject.read()
     gap = subject.gap(0, 1) if comparing else None
@@ -132,12 +132,11 @@ def _draw(subject: ExplainedSubject, key: str, comparing: bool) -> None:
         with panels.guarded():
             matrix_view(result, f"matrix{number}", label)
             terms_view(result, f"terms{number}", label)
-    theirs = [] if which == PAIR else map(of_published, subject.published)
+    published = [] if which == PAIR else map(of_published, subject.published)
     origin, means = subject.provenance(minus_control=True), subject.mean_provenance()
-    panels.caption([*origin, *means, *theirs])
+    panels.caption([*origin, *means, *published])
     with export:
-        # The rail shows the means too; under A − B it shows that of the difference, without a
-        # control.
+        # The rail shows the means too; under A − B it shows the mean difference, without a control.
         if painted == MINUS:
             means = list(gap.provenance) if gap is not None and subject.kind is None else []
         _export(subject, figures, panes, view, [*origin, *means], key, comparing)
@@ -242,7 +241,7 @@ def _curves(subject: ExplainedSubject, which: str, key: str) -> panels.Draw:
     def draw(style: Style) -> go.Figure:
         return pair_figure(subject, style, which)
 
-    # Model fingerprint, method and pair determine an attribution, so they stand for its numbers.
+    # Model fingerprint, method and pair determine an attribution, so they identify its numbers.
     content = (
         which,
         subject.kind,

@@ -1,5 +1,5 @@
-"""The Map page: texts or curves of a data set as points, of which a click or a lasso selects
-some."""
+"""The Map page: texts or curves of a data set as points; a click or a lasso selects some of
+them."""
 
 from __future__ import annotations
 
@@ -96,19 +96,19 @@ def values(items: tuple[str, ...]) -> list[str] | np.ndarray:
         field = colour.replace(" ", "_")
         return [str(getattr(groups[item][0], field) or "unknown") for item in items]
     if colour == "tokens":
-        own = {p.pair_id: float(p.document_tokens or np.nan) for p in pairs}
+        value_of = {p.pair_id: float(p.document_tokens or np.nan) for p in pairs}
     elif colour == "evidence position":
-        own = {
+        value_of = {
             p.pair_id: np.nan if (at := evidence_position(p)) is None else 100 * at for p in pairs
         }
     else:
         model = service_for(data.name).identify(choices.spec(name, data.name))
         stored = service_for(data.name).store.curves(model.key, the_method, pairs)
         values = stored.scores if colour == "score" else primacy_recency_index(stored.magnitudes)
-        own = dict(zip(stored.pair_ids, values.tolist(), strict=True))
+        value_of = dict(zip(stored.pair_ids, values.tolist(), strict=True))
     means = []
     for item in items:
-        finite = [v for p in groups[item] if np.isfinite(v := own.get(p.pair_id, np.nan))]
+        finite = [v for p in groups[item] if np.isfinite(v := value_of.get(p.pair_id, np.nan))]
         means.append(float(np.mean(finite)) if finite else np.nan)
     return np.array(means)
 

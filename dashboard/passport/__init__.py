@@ -1,1 +1,1 @@
-"""Passport: stored evidence of a model's position bias, on one card."""
+"""Passport: the stored results on a model's position bias, on one card."""

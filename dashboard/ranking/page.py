@@ -69,9 +69,9 @@ def published_section(rankings: Sequence[Measured], dataset: str) -> None:
             key="published.setting",
             help="Languages of queries and documents.",
         )
-        theirs = measures_frame([row for row in rows if row.setting == setting])
-        ours = ranking_tables.TABLES["psi"].frame(rankings).assign(setting=dataset)
-        both = pd.concat([ours[theirs.columns], theirs], ignore_index=True)
+        published = measures_frame([row for row in rows if row.setting == setting])
+        computed = ranking_tables.TABLES["psi"].frame(rankings).assign(setting=dataset)
+        both = pd.concat([computed[published.columns], published], ignore_index=True)
         lengths = list(dict.fromkeys(both["length"]))
         length = choices.one_of("Length", lengths, "published.length", bind=None)
         show_table(both[both["length"] == length])

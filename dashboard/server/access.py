@@ -117,11 +117,11 @@ def access_of(
     if user_header is not None and not _HEADER.fullmatch(user_header):
         raise UserError(f"--user-header must be the name of a header, not {user_header!r}.")
     named = tuple(map(_host, allowed_hosts))
-    own = () if address.is_unspecified else (str(address),)
+    listening = () if address.is_unspecified else (str(address),)
     access = Access(
         host=host,
         base_path=_base_path(base_path),
-        hosts=tuple(dict.fromkeys((*named, *OWN_HOSTS, *own))),
+        hosts=tuple(dict.fromkeys((*named, *OWN_HOSTS, *listening))),
         login=bool(login),
         proxies=tuple(map(_network, trusted_proxies)),
         user_header=user_header or USER_HEADER,

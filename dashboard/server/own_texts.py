@@ -111,7 +111,7 @@ def session() -> Session:
         with _of_people_lock:
             # Another tab of the same person may just have started it.
             session = _begun() or Session(service(), _new_folder())
-            for other in [person for person, its in _of_people.items() if its.ended]:
+            for other in [name for name, earlier in _of_people.items() if earlier.ended]:
                 del _of_people[other]
             if person := people.person():
                 _of_people[person] = session
@@ -143,8 +143,8 @@ def uploads() -> dict[str, DataSet]:
 def owners() -> set[Path]:
     """The folders whose runs this user may see: the shared cache, and the session's own."""
     session = _begun()
-    own = set() if session is None else {session.compute.root, session.exports.folder}
-    return {service().root, *own}
+    private = set() if session is None else {session.compute.root, session.exports.folder}
+    return {service().root, *private}
 
 
 @st.cache_resource(

@@ -44,8 +44,8 @@ def person() -> str:
 
 def reader() -> str:
     """The owner of a run or a request: the person, else the browser tab; empty outside of pages."""
-    here = get_script_run_ctx(suppress_warning=True)
-    return "" if here is None else person() or here.session_id
+    context = get_script_run_ctx(suppress_warning=True)
+    return "" if context is None else person() or context.session_id
 
 
 def shown_name() -> str:

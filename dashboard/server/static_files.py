@@ -2,7 +2,7 @@
 
 A browser that has nothing yet requests some 60 files before the first page appears. Streamlit looks
 up, opens and reads each in a thread, which takes the server longer than sending it. The heatmap's
-code is a file, because it would come again with every click if it were sent with the component.
+code is a file, because it would be sent again with every click if it were part of the component.
 """
 
 from __future__ import annotations

@@ -141,16 +141,18 @@ def chosen() -> list[StoredFile]:
 
     left, right = st.columns(2)
     fingerprint = left.selectbox("Model", list(models), format_func=model_label, key="cache.model")
-    own = {cache_service.file_id(f): f for f in files if f.model.fingerprint == fingerprint}
+    by_id = {cache_service.file_id(f): f for f in files if f.model.fingerprint == fingerprint}
     picked = right.selectbox(
         "Method",
-        [ALL, *own],
+        [ALL, *by_id],
         key=f"cache.method.{fingerprint}",
         format_func=lambda option: (
-            f"{title_of(own[option])} · {own[option].method.core}" if option in own else option
+            f"{title_of(by_id[option])} · {by_id[option].method.core}"
+            if option in by_id
+            else option
         ),
     )
-    return [own[picked]] if picked in own else list(own.values())
+    return [by_id[picked]] if picked in by_id else list(by_id.values())
 
 
 def actions(meant: list[StoredFile]) -> None:

@@ -40,9 +40,9 @@ _STATISTICS = "statistics"
 def data_set(default: str = datasets.SAMPLE, *, with_uploader: bool = True) -> DataSet:
     """Choose a data set or upload one; warns if the address names one that doesn't exist. Pages
     that place the uploader elsewhere turn off `with_uploader`."""
-    own = own_texts.uploads()
+    uploads = own_texts.uploads()
     default = opening.current().dataset or default
-    names = [*datasets.names(), *own]
+    names = [*datasets.names(), *uploads]
     if just_uploaded := st.session_state.pop(_UPLOADED, None):
         # Set here and not in the uploader: a page that watches a run reruns its fragments every
         # second, and a rerun requested before the new choice arrived would restore the old one.
@@ -62,8 +62,8 @@ def data_set(default: str = datasets.SAMPLE, *, with_uploader: bool = True) -> D
     if with_uploader:
         with st.expander("Your own file", expanded=_UPLOAD_ERROR in st.session_state):
             uploader()
-    data_set = own[name] if name in own else datasets.read(name or default)
-    if name in own:
+    data_set = uploads[name] if name in uploads else datasets.read(name or default)
+    if name in uploads:
         st.caption(
             f"{plain(data_set.title)}: {len(data_set.pairs):,} rows accepted, "
             f"{len(data_set.rejected):,} rejected"
@@ -74,9 +74,9 @@ def data_set(default: str = datasets.SAMPLE, *, with_uploader: bool = True) -> D
 
 def data_of(pair: TextPair) -> DataSet | None:
     """The data set that a pair was selected from; None for typed texts."""
-    own = own_texts.uploads()
-    if pair.dataset in own:
-        return own[pair.dataset]
+    uploads = own_texts.uploads()
+    if pair.dataset in uploads:
+        return uploads[pair.dataset]
     return datasets.read(pair.dataset) if pair.dataset in datasets.names() else None
 
 
@@ -95,11 +95,11 @@ def uploader() -> None:
         except UserError as error:
             st.session_state[_UPLOAD_ERROR] = str(error)
             return
-        own = own_texts.session().uploads
-        own.pop(data_set.name, None)
-        own[data_set.name] = data_set
-        while len(own) > _MAX_UPLOADS:
-            del own[next(iter(own))]
+        uploads = own_texts.session().uploads
+        uploads.pop(data_set.name, None)
+        uploads[data_set.name] = data_set
+        while len(uploads) > _MAX_UPLOADS:
+            del uploads[next(iter(uploads))]
         st.session_state[_UPLOADED] = data_set.name
 
     st.file_uploader(

@@ -76,8 +76,8 @@ def text_link(
     page: str = "",
     icon: str = ":material/highlight:",
 ) -> None:
-    """A link that opens a query with a document that is not a pair of the data set, as own text: on
-    the page of this path, or in Explain."""
+    """A link that opens a query with a document that is not a pair of the data set, as typed texts:
+    on the page of this path, or in Explain."""
     if not url_state.in_link(query, document, evidence):
         st.caption("The chosen document is too long for a link; copy its text to Explain.")
         return

@@ -60,11 +60,11 @@ def method(
     name = name or fitting[0]
     url_state.put("method", name, fitting[0])
     st.caption(METHODS[name].help)
-    own = [parameter for parameter in METHODS[name].parameters if len(parameter.choices) > 1]
+    offered = [parameter for parameter in METHODS[name].parameters if len(parameter.choices) > 1]
     options: dict[str, str] = {}
-    if own or not posir:
+    if offered or not posir:
         with st.expander("Method settings"):
-            for parameter in (*own, *(() if posir else CURVE_PARAMETERS)):
+            for parameter in (*offered, *(() if posir else CURVE_PARAMETERS)):
                 begins = parameter.choices[0]
                 if sentences_for_endpoints and parameter.name == "level" and _any_remote(models):
                     begins = "sentence"

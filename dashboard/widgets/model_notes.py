@@ -115,13 +115,13 @@ def _limits(names: Sequence[str], choose: Callable[[list[str]], None], key: str)
             if spec.max_length and (configured := limits.configured_apart(spec)):
                 apart.setdefault((spec.max_length, configured), []).append(name)
     for (reads, configured), some in apart.items():
-        read, own, truncate = (
+        read, whose, truncate = (
             ("reads", "its", "configuration truncates")
             if len(some) == 1
             else ("read", "their", "configurations truncate")
         )
         say.caption(
-            f"{listed(some)} {read} {reads:,} tokens here, {own} context limit; {own} own "
+            f"{listed(some)} {read} {reads:,} tokens here, {whose} context limit; {whose} own "
             f"{truncate} at {configured:,}."
         )
         as_configured = [_configured(name) if name in some else name for name in names]

@@ -67,8 +67,8 @@ def run_board(
     Widget keys are `prefix`, the action (start, stop), and `suffix`. Progress counts stored items,
     in `unit`s. With `idle`, that text is shown while nothing runs, and progress is that of the run
     alone. `label` is shown in a column on the left, which is omitted without it. The button's label
-    is `verb`, followed by a reference to the rest if some items are stored. With `others`, a note
-    says if another process computes the same items.
+    is `verb`, followed by "remaining" if some items are stored. With `others`, a note says if
+    another process computes the same items.
     """
     error_key = f"{prefix}error{suffix}"
     runs = [run for job in jobs if (run := job.run) is not None and run.active]
@@ -114,7 +114,7 @@ def run_board(
 
 
 def results_unit(noun: str, n_runs: int, n_failed: int = 0) -> str:
-    """What the progress of one run counts, or of several, and how many of it failed."""
+    """What the progress of one or several runs counts, and how many of these failed."""
     failed = f" ({n_failed:,} failed)" if n_failed else ""
     return ("results" if n_runs > 1 else plural(noun)) + failed
 

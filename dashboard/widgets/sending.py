@@ -68,14 +68,14 @@ def propose_sentences(
 
 def agreed_to(spec: RetrieverSpec, jobs: Sequence[Job], of: Hashable, what: str) -> bool:
     """Whether `jobs` of one model may run, confirmed all at once, as in `agreed`. `of` identifies
-    their subject, so that another pair is asked about again."""
+    their subject, so that the user is asked again about another pair."""
     left = [job for job in jobs if job.sends and job.n_done() < job.total]
 
-    def said() -> str:
+    def amount() -> str:
         cost = Cost.sum(job.cost() for job in left)
         return "an unknown number of texts" if cost is None else cost.words
 
-    return not left or confirmed(spec, of, what, said)
+    return not left or confirmed(spec, of, what, amount)
 
 
 def confirmed(spec: RetrieverSpec, of: Hashable, what: str, sentence: Callable[[], str]) -> bool:

@@ -43,7 +43,8 @@ def column_settings(
     meanings: Mapping[str, str], formats: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
     """Column configurations: the meaning of a column is the tooltip of its heading, and numbers are
-    shown in `formats`, given as for `format`; those in percent are already multiplied by 100."""
+    shown in `formats`, which are specifications for Python's `format`; numbers in percent are
+    already multiplied by 100."""
     settings: dict[str, Any] = {
         name: st.column_config.Column(help=plain(meaning) if meaning else None)
         for name, meaning in meanings.items()
@@ -122,7 +123,7 @@ def no_result(
 
 
 def rejected_rows(rejected: Sequence[Rejection], label: str) -> None:
-    """An expander that lists rows of files that are no valid pairs, with the reasons; nothing if
+    """An expander that lists rows of files that are not valid pairs, with the reasons; nothing if
     there are none."""
     if rejected:
         rows = [(each.file, each.row, each.reason) for each in rejected[:MOST_ROWS]]

@@ -150,10 +150,10 @@ Options = Annotated[
 def with_shared_options(command: Callable[P, R]) -> Callable[P, R]:
     """Add --endpoint to a command that names models, and --data to one that selects a data set.
     Both register names while options are parsed, so the command itself does not receive them."""
-    own = inspect.signature(command, eval_str=True)
+    signature = inspect.signature(command, eval_str=True)
     parameters: list[inspect.Parameter] = []
     added: list[str] = []
-    for parameter in own.parameters.values():
+    for parameter in signature.parameters.values():
         parameters.append(parameter)
         for name, completed, option in (
             ("endpoint", model_names, Endpoints),
@@ -161,7 +161,7 @@ def with_shared_options(command: Callable[P, R]) -> Callable[P, R]:
         ):
             if (
                 parameter.name in ("model", "dataset")
-                and name not in own.parameters
+                and name not in signature.parameters
                 and _completion_of(parameter) is completed
             ):
                 parameters.append(parameter.replace(name=name, default=None, annotation=option))
@@ -173,7 +173,7 @@ def with_shared_options(command: Callable[P, R]) -> Callable[P, R]:
             kwargs.pop(name, None)
         return command(*args, **kwargs)
 
-    without_shared.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    without_shared.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return without_shared
 
 

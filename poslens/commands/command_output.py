@@ -59,7 +59,7 @@ def cli_command(shape: Any) -> Callable[[Callable[P, R]], Callable[P, R]]:
         def with_quiet(*args: P.args, **kwargs: P.kwargs) -> R:
             if not kwargs.pop("quiet", False):
                 return inner(*args, **kwargs)
-            # Progress bars and notes look stderr up when they write.
+            # Progress bars and notes look up sys.stderr when they write.
             with (
                 Path(os.devnull).open("w", encoding="utf-8") as nowhere,
                 errors_to(sys.stderr),
@@ -67,10 +67,10 @@ def cli_command(shape: Any) -> Callable[[Callable[P, R]], Callable[P, R]]:
             ):
                 return inner(*args, **kwargs)
 
-        own = inspect.signature(inner, eval_str=True)
+        signature = inspect.signature(inner, eval_str=True)
         added = inspect.Parameter("quiet", inspect.Parameter.KEYWORD_ONLY, default=False)
-        parameters = [*own.parameters.values(), added.replace(annotation=Quiet)]
-        with_quiet.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        parameters = [*signature.parameters.values(), added.replace(annotation=Quiet)]
+        with_quiet.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         with_quiet.__dict__["answers"] = shape if isinstance(shape, Mapping) else {"": shape}
         return with_quiet
 

@@ -100,7 +100,7 @@ def fetch_model(
 @app.command()
 @cli_command(list[DataSetEntry])
 def datasets(
-    data: Data = None,  # registered as it is read
+    data: Data = None,  # registered while options are parsed
     format: Format = LineFormat.text,
 ) -> None:
     """List the data sets by name, and what can be read of those given with --data."""

@@ -53,11 +53,11 @@ def with_out(command: Callable[P, R]) -> Callable[P, R]:
     """Add --out FILE to a command that has --format: the output is written to that file in the
     format of its suffix, and the file's path is printed on stdout. If the command has a parameter
     `out` itself, it receives a path without such a suffix, which is a folder for other files."""
-    own = inspect.signature(command, eval_str=True)
-    if "format" not in own.parameters:
+    signature = inspect.signature(command, eval_str=True)
+    if "format" not in signature.parameters:
         return command
-    formats = _formats(own.parameters["format"].annotation)
-    takes_folder = "out" in own.parameters
+    formats = _formats(signature.parameters["format"].annotation)
+    takes_folder = "out" in signature.parameters
 
     @wraps(command)
     def writing(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -69,7 +69,7 @@ def with_out(command: Callable[P, R]) -> Callable[P, R]:
             return command(*args, **kwargs)
         file = ResultFile(Path(str(path)), suffix_of(Path(str(path)), list(formats)))
         chosen = formats[file.format]
-        if kwargs["format"] not in (chosen, own.parameters["format"].default):
+        if kwargs["format"] not in (chosen, signature.parameters["format"].default):
             raise UserError(
                 f"--out {file.path.name} and --format {kwargs['format']} request different "
                 "formats: remove --format."
@@ -86,8 +86,8 @@ def with_out(command: Callable[P, R]) -> Callable[P, R]:
         default=None,
         annotation=Annotated[Path | None, typer.Option("--out", help=help)],
     )
-    parameters = [*own.parameters.values(), *([] if takes_folder else [option])]
-    writing.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    parameters = [*signature.parameters.values(), *([] if takes_folder else [option])]
+    writing.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return writing
 
 
@@ -171,8 +171,8 @@ SIZE = "double column"
 
 def with_figure(command: Callable[P, R]) -> Callable[P, R]:
     """Add --figure FILE, --size and --palette to a command, which receives a `FigureFile`."""
-    own = inspect.signature(command, eval_str=True)
-    declared = own.parameters.get("figure")
+    signature = inspect.signature(command, eval_str=True)
+    declared = signature.parameters.get("figure")
     option = next(
         (
             metadata
@@ -200,9 +200,9 @@ def with_figure(command: Callable[P, R]) -> Callable[P, R]:
             _replaced(declared, "palette", Palette, f"Colors of the figure; {default} by default."),
         ]
     parameters: list[inspect.Parameter] = []
-    for parameter in own.parameters.values():
+    for parameter in signature.parameters.values():
         parameters += added if parameter is declared else [parameter]
-    drawing.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    drawing.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return drawing
 
 
@@ -242,8 +242,8 @@ def suffix_of(output: Path, formats: Sequence[str]) -> str:
 
 
 def write(output: Path, data: bytes, *, beside: bool = False) -> None:
-    """Write a file and print its path: on stdout, which has only the result, or on stderr for one
-    `beside` it. An existing file is replaced only once the new one is complete.
+    """Write a file and print its path: on stdout if it is the result, or on stderr if it is a file
+    `beside` the result. An existing file is replaced only once the new one is complete.
 
     Raises:
         OSError: it cannot be written.
@@ -260,7 +260,7 @@ def _require_writable(output: Path, arguments: Mapping[str, object]) -> None:
     it replaces no other file that the command's `arguments` name, such as its data set.
 
     Raises:
-        UserError: one of the two is not so.
+        UserError: the file can't be written, or `arguments` name it.
     """
     from poslens.cache.exchange.atomic_file import require_writable
 
@@ -269,7 +269,7 @@ def _require_writable(output: Path, arguments: Mapping[str, object]) -> None:
             if not isinstance(given, str | Path):
                 continue
             named = Path(str(given).rpartition("=")[2])  # also NAME=PATH
-            # Looked up only if the names are equal, because other arguments are no paths.
+            # Resolved only if the file names are equal, because most arguments are not paths.
             if named.name == output.name and expanded(named).resolve() == output.resolve():
                 raise UserError(
                     f"{output.name} is also an input or another output of this command: write to "

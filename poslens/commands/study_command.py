@@ -179,8 +179,8 @@ def computed(
     settings: Settings,
     retry_failed: bool = False,
 ) -> tuple[list[Summary], list[str]]:
-    """The results, computed with progress on stderr where they are not stored, and the reasons why
-    models have none.
+    """The results, and the reasons why models have none. Missing results are computed, with
+    progress on stderr.
 
     Raises:
         UserError: there is no result, or a run is not complete.

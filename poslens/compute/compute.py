@@ -93,7 +93,7 @@ class DataSetCurve:
 
     @cached_property
     def stored(self) -> StoredCurves:
-        """The curves, read when first asked for: a mean of 421,000 is shown without them."""
+        """The curves, read on first use, because a mean of 421,000 curves is shown without them."""
         return self.read()
 
     @property
@@ -367,13 +367,13 @@ class Compute:
         """
         model = self.identify(spec)
 
-        def here(model: ModelIdentity) -> AbstractContextManager[Executor]:
+        def this_device(model: ModelIdentity) -> AbstractContextManager[Executor]:
             return nullcontext(
                 OneDevice(self.fitting(model, method), method, self.device_slot(spec))
             )
 
         def work(run: Run, report: Report) -> Progress:
-            with (executor or here)(model) as place:
+            with (executor or this_device)(model) as place:
                 return precompute(
                     place,
                     model.key,
@@ -448,8 +448,8 @@ class Compute:
         )
 
     def sending(self, spec: RetrieverSpec, job: Callable[[Compute], Job]) -> Sending | None:
-        """The endpoint to which a job sends texts, with their count; None if `spec` is no endpoint.
-        `job` creates that job for another `Compute`, which counts instead of sending."""
+        """The endpoint to which a job sends texts, with their count; None if `spec` is not an
+        endpoint. `job` creates that job for another `Compute`, which counts instead of sending."""
         if not spec.remote:
             return None
 

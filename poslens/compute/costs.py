@@ -27,7 +27,7 @@ MOST_S = 2.0
 
 
 class Counting:
-    """Replaces the retrievers of a `Compute` by ones that count the texts they would send."""
+    """Replaces the retrievers of a `Compute` with ones that count the texts they would send."""
 
     def __init__(self) -> None:
         self.counters: list[Counter] = []
@@ -104,8 +104,8 @@ def _counted(root: Path, left: int, again: Callable[[Path, Counting], Job]) -> C
     total = Cost.sum(counter.cost for counter in counting.counters)
     if total is None or not stopped:
         return total
-    # An estimate from the first items is valid only for a job of one kind, not for a run of several
-    # stages.
+    # Extrapolating from the first items is valid only if all items are of one kind, not for a run
+    # of several stages.
     if done and not run.stage:
         return total.scaled(left / done)
     return replace(total, bound="at least")

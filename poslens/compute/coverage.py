@@ -57,8 +57,8 @@ def known(compute: Compute, spec: RetrieverSpec, pairs: Sequence[TextPair]) -> d
 def at_hand(
     compute: Compute, spec: RetrieverSpec, pairs: Sequence[TextPair]
 ) -> dict[str, Coverage]:
-    """The coverage of each pair, by pair id. If the model is loaded and few pairs are missing,
-    they are computed first, which takes a second at most."""
+    """The cached coverage of pairs, by pair id. If the model is loaded and only a few pairs are
+    missing, they are counted first, which takes a second at most."""
     coverages = known(compute, spec, pairs)
     quick = len(pairs) - len(coverages) <= _QUICK and _reads_texts(spec)
     if quick and compute.loaded(compute.identify(spec)):
@@ -130,7 +130,7 @@ def sentence(coverages: Mapping[str, Coverage]) -> str:
     """What the model cannot read of a data set's pairs, as a clause; empty if it reads all."""
     n = len(coverages)
     cut = sum(coverage.evidence_cut for coverage in coverages.values())
-    strange = sum(coverage.unknown_share > MAX_UNKNOWN for coverage in coverages.values())
+    n_mostly_unknown = sum(coverage.unknown_share > MAX_UNKNOWN for coverage in coverages.values())
     tokens = sum(coverage.tokens for coverage in coverages.values())
     unknown = sum(coverage.unknown for coverage in coverages.values())
     parts = []
@@ -139,7 +139,7 @@ def sentence(coverages: Mapping[str, Coverage]) -> str:
     if unknown:
         parts.append(
             f"{unknown / tokens:.1%} of the tokens are unknown to it (more than "
-            f"{MAX_UNKNOWN:.0%} in {strange:,} of {n:,} pairs)"
+            f"{MAX_UNKNOWN:.0%} in {n_mostly_unknown:,} of {n:,} pairs)"
         )
     return "; ".join(parts)
 

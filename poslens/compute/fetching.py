@@ -24,7 +24,7 @@ def absent(name: str) -> RetrieverSpec | None:
 
 
 def size_of(spec: RetrieverSpec) -> Size:
-    """Size of the download of `spec`; for models of the Hugging Face Hub, the hub is asked.
+    """Size of the download of `spec`; for models of the Hugging Face Hub, it queries the hub.
 
     Raises:
         UserError: the hub does not answer, or the model exceeds the limit for downloads from a

@@ -55,35 +55,35 @@ class MeanCurves:
     def of(
         self, model: ModelKey, method: Method, pairs: Sequence[TextPair], dataset: str
     ) -> tuple[str, CurveSummary]:
-        """The mean over the stored results of `pairs`, after a text that identifies the pairs and
-        the results averaged.
+        """A text that identifies the pairs and the averaged results, and the mean over the stored
+        results of `pairs`.
 
         Raises:
             UserError: none of them has a stored result.
         """
-        place = self._place(model, method, pairs, dataset)
-        summary = self._find(place)
+        cache_key = self._cache_key(model, method, pairs, dataset)
+        summary = self._find(cache_key)
         if summary is None:
             # If results are added after the state was read, the mean is stored under a state that
             # never recurs, so it is never wrong.
-            summary = self._known.keep(place, self._averaged(model, method, pairs, dataset))
+            summary = self._known.keep(cache_key, self._averaged(model, method, pairs, dataset))
             if len(pairs) >= MANY:
-                means.put(self._store, model, method, place.key, place.state, summary)
-        return f"{place.key} {place.state}", summary
+                means.put(self._store, model, method, cache_key.key, cache_key.state, summary)
+        return f"{cache_key.key} {cache_key.state}", summary
 
     def recent(
         self, model: ModelKey, method: Method, pairs: Sequence[TextPair], dataset: str
     ) -> CurveSummary | None:
         """The mean as in `of`; None if no result is stored. While a run adds results, a mean that
         takes seconds to compute may lack the latest."""
-        place = self._place(model, method, pairs, dataset)
+        cache_key = self._cache_key(model, method, pairs, dataset)
 
         def averaged() -> CurveSummary | None:
             with suppress(UserError):
                 return self.of(model, method, pairs, dataset)[1]
             return None
 
-        return self._recent.get(place._replace(state=""), place.state, averaged)
+        return self._recent.get(cache_key._replace(state=""), cache_key.state, averaged)
 
     def controlled(
         self,
@@ -99,7 +99,7 @@ class MeanCurves:
         these results.
 
         Raises:
-            UserError: as `compute`.
+            UserError: as in `compute`.
         """
         if len(pairs) < MANY:
             return compute()
@@ -117,31 +117,31 @@ class MeanCurves:
         """The number of `pairs` that have a result, or a stored reason why they have none."""
         if not pairs:
             return 0
-        place = self._place(model, method, pairs, pairs[0].dataset)
+        cache_key = self._cache_key(model, method, pairs, pairs[0].dataset)
 
         def count() -> int:
             if len(pairs) >= MANY and len(columns_of(pairs).once) == len(pairs):
                 # Counting reads the summary of every result; a stored mean already has the counts.
-                mean = self._find(place)
+                mean = self._find(cache_key)
                 if mean is not None:
                     return mean.curve.n + mean.curve.n_failed
             return len(pairs) - len(self._store.missing(model, method, pairs))
 
-        return self._attempted.get(place, count)
+        return self._attempted.get(cache_key, count)
 
-    def _place(
+    def _cache_key(
         self, model: ModelKey, method: Method, pairs: Sequence[TextPair], dataset: str
     ) -> _CacheKey:
         key = digest_of(MEAN_VERSION, poslens_version(), repr(method), pairs_digest(pairs))
         return _CacheKey(model, method, dataset, key, means.state_of(self._store, model, method))
 
-    def _find(self, place: _CacheKey) -> CurveSummary | None:
+    def _find(self, cache_key: _CacheKey) -> CurveSummary | None:
         """The mean, if this or an earlier process computed it in this state of the results."""
-        if (cached := self._known.find(place)) is not None:
+        if (cached := self._known.find(cache_key)) is not None:
             return cached
-        model, method, dataset, key, state = place
+        model, method, dataset, key, state = cache_key
         stored = means.find(self._store, model, method, key, state, dataset)
-        return None if stored is None else self._known.keep(place, stored)
+        return None if stored is None else self._known.keep(cache_key, stored)
 
     def _averaged(
         self, model: ModelKey, method: Method, pairs: Sequence[TextPair], dataset: str

@@ -40,7 +40,7 @@ class Request(Generic[T]):
         self, lock: threading.Condition, clock: Callable[[], float], reader: str = ""
     ) -> None:
         self._lock = lock
-        self.reader = reader  # the reader whose request it was first
+        self.reader = reader  # the reader who requested it first
         self._clock = clock
         self._left_at = 0.0
         self._given_up = False
@@ -60,8 +60,8 @@ class Request(Generic[T]):
         self.progress = Progress(STEPS, done, done, 0, spent)
 
     def wanted(self) -> bool:
-        """Whether a page waits for the result, or did less than `GRACE_S` ago, because a page that
-        reruns leaves and asks again. Once False, it stays False."""
+        """Whether a page waits for the result, or waited less than `GRACE_S` ago, because a page
+        that reruns leaves and asks again. Once False, it stays False."""
         with self._lock:
             gone = not self._waiting and self._clock() - self._left_at > GRACE_S
             self._given_up = self._given_up or gone
@@ -174,10 +174,10 @@ class DeviceQueue:
                         f"{len(waiting)} requests are already waiting for this device. Try again "
                         "in a moment."
                     )
-                own = sum(each.reader == reader for each in waiting)
-                if reader and own >= self._each():
+                n_own = sum(each.reader == reader for each in waiting)
+                if reader and n_own >= self._each():
                     raise UserError(
-                        f"{own} of your requests are already waiting. Try again in a moment."
+                        f"{n_own} of your requests are already waiting. Try again in a moment."
                     )
                 request = self._requests[key] = Request(self._condition, self._clock, reader)
                 threading.Thread(
@@ -218,17 +218,17 @@ def _among_processes(file: Path | None) -> Iterator[None]:
     if file is None:
         yield
         return
-    place, device = FileLock(f"{file}.next"), FileLock(file)
+    next_turn, device = FileLock(f"{file}.next"), FileLock(file)
     # No other process can write a read-only cache, so there is nobody to take turns with.
     with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
-        # The next process locks `place` while it waits for the device, so that a run in another
+        # The next process locks `next_turn` while it waits for the device, so that a run in another
         # process, which queues again after each batch, is not always first.
-        _take(place)
+        _take(next_turn)
         try:
             _take(device)
         finally:
-            place.release()
+            next_turn.release()
     try:
         yield
     finally:

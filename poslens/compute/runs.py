@@ -61,8 +61,8 @@ class Run:
     def counts(self) -> str:
         """Progress as text: what is being computed and how many items are done, including the
         current part."""
-        own = self.progress
-        of = f"{own.done:,} of {own.total:,}" if own.total else ""
+        progress = self.progress
+        of = f"{progress.done:,} of {progress.total:,}" if progress.total else ""
         if self.part is None:
             return " · ".join(filter(None, (self.stage, of)))
         left = self.part.progress.remaining_seconds
@@ -72,9 +72,9 @@ class Run:
     @property
     def share(self) -> float:
         """Completed share in [0, 1], including the current part's progress."""
-        own = self.progress
+        progress = self.progress
         of_part = self.part.share if self.part is not None else 0.0
-        return min(1.0, (own.done + of_part) / own.total) if own.total else 0.0
+        return min(1.0, (progress.done + of_part) / progress.total) if progress.total else 0.0
 
     @property
     def active(self) -> bool:
@@ -170,10 +170,11 @@ class Runs:
                 f"{len(counted)} runs are already active: try again when one has ended, or stop "
                 "one."
             )
-        own = sum(run.reader == reader for run in counted)
-        if reader and own >= self._each():
+        n_own = sum(run.reader == reader for run in counted)
+        if reader and n_own >= self._each():
             raise UserError(
-                f"{own} of your runs are already active: try again when one has ended, or stop one."
+                f"{n_own} of your runs are already active: try again when one has ended, or stop "
+                "one."
             )
 
     def find(self, owner: Path, key: RunKey) -> Run | None:
@@ -322,8 +323,8 @@ class Job:
 
     @property
     def active_elsewhere(self) -> bool:
-        """Whether another process of this host may be computing what is missing or failed, and this
-        one is not: `n_at_work` counts runs over other items too."""
+        """Whether another process of this host, and not this one, may be computing what is missing
+        or failed. This is not certain, because `n_at_work` also counts runs over other items."""
         if self.active or not self.n_at_work():
             return False
         return self.n_done() < self.total or bool(self.failures())
@@ -346,10 +347,10 @@ def duration(seconds: float) -> str:
 
 
 def in_turn(jobs: Sequence[tuple[str, Job]]) -> Work:
-    """Work that runs the incomplete ones of these jobs (each with its name) one after the other,
-    and on a retry those with failed items; its progress counts jobs. Each job has its own run, with
-    its own progress and error. When one job's run is stopped, the next job starts. An error ends a
-    retry: failed items count as done, so nothing else would show that it is incomplete."""
+    """Work that runs these jobs (each with its name) one after the other: those that are incomplete
+    and, on a retry, those with failed items. Its progress counts jobs. Each job has its own run,
+    with its own progress and error. When one job's run is stopped, the next job starts. An error
+    ends a retry: failed items count as done, so nothing else would show that it is incomplete."""
 
     def work(run: Run, report: Report) -> Progress:
         todo = [

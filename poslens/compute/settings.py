@@ -176,4 +176,4 @@ COOKIE_SECRET = Setting(
 )
 
 SETTINGS = tuple(value for value in globals().values() if isinstance(value, Setting))
-"""All of them, in the order of their definitions."""
+"""All settings, in the order of their definitions."""

@@ -101,8 +101,8 @@ def stored_models(store: Store) -> list[StoredModel]:
     first: dict[str, tuple[str, str]] = {}
     stored_models = []
     for model in read:
-        own = (model.weights, model.precision)
-        if first.setdefault(model.spec.name, own) != own:
+        variant = (model.weights, model.precision)
+        if first.setdefault(model.spec.name, variant) != variant:
             name = f"{model.spec.name}#{model.weights[:8]}-{model.precision}"
             model = replace(model, spec=replace(model.spec, name=name))
         stored_models.append(model)
@@ -119,8 +119,8 @@ def find(store: Store, spec: RetrieverSpec) -> StoredModel | None:
     return None
 
 
-def _same_settings(spec: RetrieverSpec, two: RetrieverSpec) -> bool:
-    return all(getattr(spec, name) == getattr(two, name) for name in _SETTINGS)
+def _same_settings(spec: RetrieverSpec, other: RetrieverSpec) -> bool:
+    return all(getattr(spec, name) == getattr(other, name) for name in _SETTINGS)
 
 
 def remember(store: Store) -> list[str]:

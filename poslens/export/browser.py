@@ -77,8 +77,8 @@ class _Chromium(Chromium):
         # Put Chromium's temporary files where choreographer removes them. Chromium creates a socket
         # there, and a socket's path is limited to about 100 characters.
         folder = str(self.tmp_dir.path)
-        own = {"TMPDIR": folder} if len(os.fsencode(folder)) < 56 else {}
-        return {**super().get_env(), **own}
+        variables = {"TMPDIR": folder} if len(os.fsencode(folder)) < 56 else {}
+        return {**super().get_env(), **variables}
 
 
 class _FigurePage:

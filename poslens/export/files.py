@@ -102,8 +102,8 @@ def figure_bytes(
     if fmt not in FIGURE_FORMATS:
         raise ValueError(f"figure format {fmt!r}, expected one of {FIGURE_FORMATS}")
     layout = figure.to_dict()["layout"]
-    own = layout.get("meta", {}).get("provenance") or ()
-    entries = list(own) if provenance is None and own else _entries(provenance or ())
+    existing = layout.get("meta", {}).get("provenance") or ()
+    entries = list(existing) if provenance is None and existing else _entries(provenance or ())
     width, height = layout.get("width", style.width_px), layout.get("height", style.height_px)
     if width != style.width_px:
         raise ValueError(f"the figure is {width} px wide, its style {style.width_px}")

@@ -36,7 +36,7 @@ def latex(frame: pd.DataFrame, entries: Sequence[Mapping[str, Any]]) -> bytes:
     names = [str(name) for name in frame.columns]
     columns = list(_columns(names))
     caption = " ".join(f"{part[0].upper()}{part[1:]}." for part in _caption(names, entries))
-    kinds = "".join("r" if _numeric(frame.iloc[:, own[0]]) else "l" for _, own in columns)
+    kinds = "".join("r" if _numeric(frame.iloc[:, indices[0]]) else "l" for _, indices in columns)
     lines = [
         "% Needs \\usepackage{booktabs}.",
         r"\begin{table}",
@@ -87,8 +87,8 @@ def _columns(names: Sequence[str]) -> Iterator[tuple[str, list[int]]]:
 
 
 def _cells(row: Sequence[Any], columns: Sequence[tuple[str, list[int]]]) -> Iterator[str]:
-    for _, own in columns:
-        value, *ends = (_text(row[i]) for i in own)
+    for _, indices in columns:
+        value, *ends = (_text(row[i]) for i in indices)
         yield f"{value} [{', '.join(ends)}]" if all(ends) and ends else value
 
 

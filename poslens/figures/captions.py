@@ -28,7 +28,7 @@ _OTHER_TITLES = {
     "search": "rankings of one query",
     "umap": "map",
 }
-"""Titles of results that are no attributions, where their names would not say what they are."""
+"""Titles of results that are not attributions, where the name would not explain the result."""
 
 _PARAMETERS = re.compile(r"(?<=\w)\([^()]*\)")
 
@@ -57,7 +57,7 @@ def caption_line(entries: Sequence[Mapping[str, Any]]) -> str:
     brief = [_brief(entry, _BRIEF) for entry in rest]
     groups = brief if any(brief) else rest
     lines = dict.fromkeys(filter(None, (_joined([group]) for group in groups)))
-    # Methods that differ in parameters alone have one title, which tells nothing apart.
+    # Methods that differ only in parameters have the same title, which distinguishes nothing.
     if len(lines) <= 1 and not any(set(group) - {"method"} for group in groups):
         whole = in_words(entries[0]) if entries else {}
         lines = dict.fromkeys([_joined([_brief(whole, ("model", "method", "dataset"))])])

@@ -69,7 +69,7 @@ def _legend_px(entries: Sequence[str], style: Style) -> int:
     """Approximate height of the legend in px, if its entries take one row or columns as wide as the
     widest entry."""
     lines = [entry.split("<br>") for entry in entries]
-    widths = [40 + max(text_width(line, style.small) for line in own) for own in lines]
+    widths = [40 + max(text_width(line, style.small) for line in entry) for entry in lines]
     room = style.width_px - 2.5 * style.font_size
     if not widths:
         return 0
@@ -80,7 +80,7 @@ def _legend_px(entries: Sequence[str], style: Style) -> int:
 
 def _panels(figure: go.Figure, names: dict[str, str], style: Style) -> go.Figure:
     """`figure` as small multiples with shared axes and axis titles: one panel for each of `names`
-    (group -> title), in each of which the traces without a group are repeated."""
+    (group -> title). Traces without a group are repeated in each panel."""
     size, layout = style.font_size, figure.layout.to_plotly_json()
     n, rows = len(names), math.ceil(len(names) / _COLUMNS)
     between = 4.5 * size / style.width_px

@@ -274,7 +274,7 @@ def needle_heatmap(
         ticks="",
         ticklabelstandoff=3,
     )
-    # Room for the numbers with any number of models.
+    # Rows stay high enough for their numbers, however many models there are.
     rows_px = len(rows) * 2.2 * style.font_size + 8 * style.font_size
     figure.update_layout(hovermode="closest", height=max(figure.layout.height, round(rows_px)))
     return figure

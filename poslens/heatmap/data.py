@@ -41,8 +41,8 @@ class View:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any] | None, view: View | None = None) -> View:
-        """A view from the values of a URL or the browser. Missing and invalid values are those of
-        `view`, by default those of a new view.
+        """A view from the values of a URL or the browser. Missing and invalid values are taken from
+        `view`, by default a new view.
 
         Booleans may be text, as in a URL: "true", "1", "false" or "0".
         """
@@ -186,8 +186,8 @@ class Pane:
 
     def to_dict(self) -> dict[str, Any]:
         """The pane as JSON for the browser."""
-        own = {field.name: getattr(self, field.name) for field in fields(self)}
-        return own | {
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return values | {
             "specials": [asdict(token) for token in self.specials],
             "link": self.link.to_dict() if self.link is not None else None,
             "rail": self.rail.to_dict() if self.rail is not None else None,

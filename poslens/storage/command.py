@@ -70,20 +70,20 @@ def _files(models: list[str] | None, method: str) -> list[StoredFile]:
     files = listing(_store())
     selected: list[StoredFile] = []
     for name in models or [""]:
-        own = [
+        matching = [
             file
             for file in files
             if (name in ("", file.model.name) or _is_prefix(name, file.model.fingerprint))
             and method in ("", file.method.name, file.method.core)
         ]
-        if not own:
+        if not matching:
             what = " ".join(filter(None, (name, method)))
             raise UserError(
                 f"The cache has no results of {what}: `python -m poslens cache list` lists them."
                 if what
                 else "The cache is empty: compute or import results first."
             )
-        selected += [file for file in own if file not in selected]
+        selected += [file for file in matching if file not in selected]
     return selected
 
 

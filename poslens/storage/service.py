@@ -66,7 +66,7 @@ def stored(compute: Compute) -> list[StoredFile]:
         for path in store.folder.rglob("*.db*") if store.folder.is_dir() else ():
             if path.name.endswith("-shm"):
                 continue
-            with suppress(OSError):  # or a file, such as SQLite's log when the database is closed
+            with suppress(OSError):  # or a file, such as SQLite's log
                 stat = path.stat()
                 state[str(path)] = stat.st_mtime_ns, stat.st_size
     cached = _listed.get(store.root)

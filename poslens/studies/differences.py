@@ -221,13 +221,13 @@ class Differences(Study[DataSet, DifferenceSubject, MeasuredSummary]):
     def verdict(self, summary: MeasuredSummary) -> str:
         """The model's own values of the measures, without those in standard deviations."""
         card = summary.card
-        own = (
+        values = (
             f"{measure.title} "
             + format(np.mean([item.value for item in items]), ".1%" if measure.share else ".3f")
             for measure in MEASURES
             if not measure.in_scores and (items := _items(card, measure))
         )
-        return f"{card.name}: {', '.join(own)}."
+        return f"{card.name}: {', '.join(values)}."
 
     def provenance(self, summary: MeasuredSummary) -> Provenance:
         """Everything needed to reproduce the first measure; the others use the same data set."""
@@ -240,8 +240,8 @@ def _items(card: ModelPassport, measure: ComparedNumber) -> tuple[Item, ...]:
 
 
 def _of_items(card: ModelPassport, measure: ComparedNumber) -> ItemMeasure:
-    """A measure of a passport by item. Items are the same for two models only if texts, evidence
-    and corpus are."""
+    """A measure of a passport by item. An item is the same for two models only if its texts, its
+    evidence and the corpus are."""
     scale = 1.0
     if measure.in_scores:
         scores = [score.score for score in card.scores.values()]

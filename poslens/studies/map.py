@@ -130,8 +130,8 @@ def stored_map(
 
 
 def _comparable(arrays: tuple[list[str], Array], layout: Layout) -> tuple[list[str], Array, int]:
-    """Items and vectors without those that have no distance to others (zero or flat), and the
-    number of these."""
+    """Items and vectors without those that have no distance to others (zero or flat), and how many
+    were left out."""
     items, vectors = arrays
     if not items:
         return items, vectors, 0
@@ -247,12 +247,12 @@ def point_map(
         room = len(SYMBOLS)
         shown = [word for word, _ in counts.most_common(room if len(counts) <= room else room - 1)]
         for index, word in enumerate(shown):
-            chosen = np.array([i for i, own in enumerate(words) if own == word])
+            chosen = np.array([i for i, each in enumerate(words) if each == word])
             marker = {"color": style.line(index)["color"]}
             if not webgl:
                 marker["symbol"] = SYMBOLS[index]
             add(chosen, word or "not known", marker, True)
-        rest = np.array([i for i, own in enumerate(words) if own not in shown], dtype=int)
+        rest = np.array([i for i, each in enumerate(words) if each not in shown], dtype=int)
         if len(rest):
             add(rest, OTHERS, grey, True)
         return with_legend(figure.update_layout(hovermode="closest"), style)

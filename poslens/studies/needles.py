@@ -50,7 +50,7 @@ MAX_DOCUMENTS = 1000
 """Maximum number of documents from which texts are composed, more than the longest text needs."""
 ENGLISH = "eng"
 PART_LENGTHS, PART_DEPTHS = (256, 512), (0, 25, 50, 75, 100)
-"""Tokens of a passport's texts, and percent of them before the needle."""
+"""Lengths of a passport's texts in tokens, and depths of the needle in percent."""
 
 
 @dataclass(frozen=True)

@@ -105,15 +105,15 @@ class PreferenceRow:
     )
     primacy_from: float | None = column(
         "Detection limit: smallest strength of the primacy adapter, 0 to 1, from which the "
-        "difference of the index from the order-blind one excludes 0; null if not detected.",
+        "interval of the index minus the order-blind encoder's excludes 0; null if not detected.",
         form="g",
     )
     recency_from: float | None = column(
-        "The same for the recency adapter; null if not detected.", form="g"
+        "Detection limit for the recency adapter; null if not detected.", form="g"
     )
     query_free: Estimate | None = column(
         "Difference between the adapters' indices under an unrelated query, divided by that under "
-        "the pair's own; null if the method does not tell the adapters apart.",
+        "the pair's own query; null if the method does not tell the adapters apart.",
         form=".2f",
     )
 
@@ -134,12 +134,12 @@ def preference_rows(summary: PreferenceSummary) -> list[PreferenceRow]:
     """One row per method."""
     preference, planted = summary.preference, summary.preference.planted
     name = preference.method.name
-    own = (name, METHODS[name].title, preference.n_documents, preference.order_blind)
+    of_method = (name, METHODS[name].title, preference.n_documents, preference.order_blind)
     if planted is None:
-        return [PreferenceRow(*own, None, None, None, None, None)]
+        return [PreferenceRow(*of_method, None, None, None, None, None)]
     slope, correlation = planted.slope, planted.rank_correlation
     detected = (planted.primacy, planted.recency)
-    return [PreferenceRow(*own, slope, correlation, *detected, planted.query_free)]
+    return [PreferenceRow(*of_method, slope, correlation, *detected, planted.query_free)]
 
 
 def strength_rows(summary: PreferenceSummary) -> list[StrengthRow]:
@@ -299,9 +299,10 @@ class Preferences(Study[PreferenceCorpus, PreferenceSubject, PreferenceSummary])
         return summary_of(compute, alone, subject.method)
 
     def verdict(self, summary: PreferenceSummary) -> str:
-        own = summary.preference
-        sentences = [f"{METHODS[own.method.name].title}: {words(own.order_blind)}."]
-        if (planted := own.planted) is not None:
+        preference = summary.preference
+        title = METHODS[preference.method.name].title
+        sentences = [f"{title}: {words(preference.order_blind)}."]
+        if (planted := preference.planted) is not None:
             limits = " and ".join(
                 f"{name} from strength {value:g}" if value is not None else f"no {name}"
                 for name, value in (("primacy", planted.primacy), ("recency", planted.recency))
@@ -317,14 +318,14 @@ class Preferences(Study[PreferenceCorpus, PreferenceSubject, PreferenceSummary])
         return " ".join(sentences)
 
     def provenance(self, summary: PreferenceSummary) -> Provenance:
-        own = summary.preference
+        preference = summary.preference
         return of_model(
             summary.model,
-            f"{METHOD!r} of {own.method!r}",
+            f"{METHOD!r} of {preference.method!r}",
             summary.dataset,
-            n_documents=own.n_documents,
+            n_documents=preference.n_documents,
             selection=f"English documents, an excerpt of about {EXCERPT_TOKENS} tokens of each",
-            interval=own.order_blind,
+            interval=preference.order_blind,
         )
 
 

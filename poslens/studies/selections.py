@@ -73,8 +73,8 @@ def readable_only(
 
 
 def methods_for(compute: Compute, spec: RetrieverSpec, names: Sequence[str]) -> list[Method]:
-    """The methods with these names, also those that don't fit the model, which their jobs refuse;
-    without names, all that fit and are not slow.
+    """The methods with these names, including those that don't fit the model, which their jobs
+    refuse; without names, all that fit and are not slow.
 
     Raises:
         UserError: no method fits.

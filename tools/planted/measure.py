@@ -224,9 +224,9 @@ def print_profile(name: str, profile: Profile) -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Print every table as Markdown."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--pairs", type=int, default=60, help="held-out documents a table")
+    parser.add_argument("--pairs", type=int, default=60, help="held-out documents per table")
     parser.add_argument("--queries-per-document", type=int, default=2, help="of the sample set")
-    parser.add_argument("--saliency-pairs", type=int, default=28, help="pairs a saliency table")
+    parser.add_argument("--saliency-pairs", type=int, default=28, help="pairs per saliency table")
     parser.add_argument("--scales", action="store_true", help="adapters at 0, .25, .5, .75, 1 too")
     options = parser.parse_args(arguments)
 
@@ -260,7 +260,7 @@ def main(arguments: list[str] | None = None) -> None:
         ("held-out, 12 sentences", held_out_pairs(options.saliency_pairs, 12, seed=1)),
         ("sample documents", pairs[:: max(1, len(pairs) // options.saliency_pairs)]),
     ):
-        print(f"\nSaliency by thirds, {what}, n = {len(chosen)} x 3 evidence places")
+        print(f"\nSaliency by thirds, {what}, n = {len(chosen)} x 3 evidence positions")
         for name, retriever in retrievers.items():
             print(row(name, saliency_profile(retriever, chosen, name)))
 

@@ -33,7 +33,7 @@ BUCKET_EDGES = (512, 1024, 1536)
 WITHOUT_SPACES = ("cmn", "tha")
 """Languages written without spaces: pairs of adjacent characters are compared instead of words."""
 STEM = 5
-"""Words with the same first letters, this many, count as inflections of one word."""
+"""Words that start with the same letters, this many, count as inflections of one word."""
 SHARED, UNSHARED = "shares words", "shares no words"
 
 
@@ -236,7 +236,7 @@ def same_subject(documents: Iterable[SourceDocument], limit: int) -> list[str]:
 
 
 def problems(documents: Sequence[SourceDocument], built: SampleSet = SAMPLE) -> list[str]:
-    """Where a set differs from its data card; empty if it does not."""
+    """How a set differs from its data card, in sentences; empty if it does not."""
     sentences: list[str] = []
 
     def at_least(n: float, minimum: float, what: str) -> None:

@@ -102,9 +102,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     """Rewrite the links of a page to the paths of their files on the site."""
     path = repository_path(page.file.src_uri)
-    here = posixpath.dirname(page.file.src_uri)
+    folder = posixpath.dirname(page.file.src_uri)
     for match, file, anchor in reversed(links(markdown, path)):
-        target = posixpath.relpath(site_path(file), here or ".")
+        target = posixpath.relpath(site_path(file), folder or ".")
         target += f"#{anchor}" if anchor else ""
         markdown = markdown[: match.start()] + target + markdown[match.end() :]
     return markdown
@@ -114,7 +114,7 @@ FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>',
 
 
 def on_page_content(content: str, **_: object) -> str:
-    """Replace the formulas of a page (`$...$` and `$$...$$`) by MathML, for which browsers need
+    """Replace the formulas of a page (`$...$` and `$$...$$`) with MathML, for which browsers need
     neither a script nor the network."""
 
     def drawn(match: re.Match[str]) -> str:

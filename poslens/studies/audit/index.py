@@ -30,12 +30,12 @@ from poslens.cache.kinds.embeddings import EmbeddingStore, embedded
 from poslens.cache.storage.store import ModelKey
 
 CPU_BLOCK, BLOCK = 16, 256
-"""Documents whose texts are in memory at a time. After each block a run reports progress and can be
-stopped. Batches on a CPU are small, so 16 documents fill several of similar length."""
+"""Number of documents whose texts are in memory at a time. After each block a run reports progress
+and can be stopped. Batches on a CPU are small, so 16 documents fill several of similar length."""
 
 
 def block_size(retriever: Retriever) -> int:
-    """Documents read at a time with this retriever."""
+    """Number of documents read at a time with this retriever."""
     return CPU_BLOCK if retriever.device.type == "cpu" else BLOCK
 
 
@@ -69,7 +69,7 @@ def readable_vectors(
 
 
 SearchIndex: TypeAlias = VectorIndex | LexicalIndex
-"""An index that ranks the own documents of queries, given as vectors or as words."""
+"""An index that ranks each query's own document; queries are vectors or words."""
 
 
 class IndexBuilder:
@@ -95,7 +95,7 @@ class IndexBuilder:
         self._from_store = True
 
     def index(self, order: Order, total: int) -> SearchIndex:
-        """The index of the corpus of `total` documents, their sentences in this order.
+        """The index of the corpus of `total` documents, with their sentences in this order.
 
         Raises:
             Stopped: the run was stopped; vectors computed so far are stored.

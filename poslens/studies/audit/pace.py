@@ -21,7 +21,7 @@ from poslens.compute.provenance import ModelIdentity
 from poslens.compute.runs import duration
 
 _TIMED = 16
-"""Documents that are timed: the beginnings of all, and four of them whole."""
+"""Number of documents that are timed: the beginnings of all, and four of them in full."""
 
 Asked = TypeVar("Asked", bound=Hashable)
 
@@ -78,8 +78,8 @@ def reading_estimate(
 ) -> str:
     """A sentence: the texts and tokens that a model will read, and the time if the model was timed
     in this process; empty for BM25. `workload` counts what the chunks or settings `asked` require,
-    `words` are on its texts, and `most` precedes the time. With `load` the model may be loaded to
-    time it.
+    `words` describes the counted texts, and `most` precedes the time. With `load` the model may be
+    loaded to time it.
 
     Raises:
         UserError: the corpus cannot be read, or the model cannot be loaded.

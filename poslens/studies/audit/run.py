@@ -1,6 +1,6 @@
 """Runs an audit: ranks every sentence of a corpus against two indexes, and measures where the model
 truncates. Memory holds the vectors of all documents, in original and random order, and the texts of
-some thousand documents; other texts are read from their files when needed.
+a few thousand documents; other texts are read from their files when needed.
 
 Documents are searched in random order: at any time, those that are done are a random sample.
 """
@@ -44,7 +44,7 @@ from poslens.studies.audit.queries import Queries
 
 SEARCHING = "Searching for sentences"
 _MAX_PROBED_TOKENS = 8192
-"""Longest text on which truncation is measured: each is read some dozen times."""
+"""Longest text on which truncation is measured: each is read about a dozen times."""
 _CHARACTERS_PER_TOKEN = 6
 
 
@@ -87,7 +87,7 @@ def run_audit(
     require_family(retriever.spec)
     require_fit(retriever, chunks)
     method, n = audit_method(chunks), len(store.keys)
-    # First, so that it is also measured where every document has its result.
+    # First, so that it is also measured if every document already has a result.
     if measure_truncation and _probe_truncation(store, retriever, model, options).stopped:
         return Progress(n, 0, 0, 0, 0.0, stopped=True)
     if not store.ranks.missing(model, method, store.items, retry=options.retry_failed):
@@ -183,7 +183,7 @@ def _probe_truncation(
         TRUNCATION,
         store.probed_items,
         compute,
-        # Only documents are tried again: the corpus will not have longer texts next time.
+        # Only documents are retried: the corpus will not have longer texts next time.
         options=replace(options, retry_failed=False),
         portion=N_PROBED,
         prepare=prepare,

@@ -200,7 +200,7 @@ class Audit(Study[Collection, AuditIndex, AuditSummary]):
     part = PART
 
     def read(self, dataset: str) -> DataSet:
-        """The data set without its pairs: an audit needs documents alone."""
+        """The data set without its pairs: an audit needs only documents."""
         return DataSet(dataset, datasets.corpus_of(dataset).title, Pairs())
 
     def corpus(self, data: DataSet, settings: Settings) -> Collection:
@@ -229,7 +229,7 @@ class Audit(Study[Collection, AuditIndex, AuditSummary]):
 
     def job(self, compute: Compute, subject: AuditIndex) -> Job:
         """Rank the sentences of documents that have no result, until the interval is as narrow as
-        asked for; progress counts documents of the current stage."""
+        requested; progress counts documents of the current stage."""
         require_family(subject.spec, subject.chunks)
         model = compute.identify(subject.spec)
         collection = subject.collection
@@ -295,7 +295,7 @@ class Audit(Study[Collection, AuditIndex, AuditSummary]):
     def summarize(
         self, compute: Compute, subject: AuditIndex, earlier: Sequence[AuditSummary] = ()
     ) -> AuditSummary | None:
-        """The ranks of an index, counted; None while documents are missing."""
+        """The evaluated ranks of an index; None while documents are missing."""
         require_family(subject.spec, subject.chunks)
         model = compute.identify(subject.spec)
         store = store_of(compute, subject.collection)
@@ -313,8 +313,8 @@ class Audit(Study[Collection, AuditIndex, AuditSummary]):
     def so_far(
         self, compute: Compute, subject: AuditIndex, earlier: Sequence[AuditSummary] = ()
     ) -> AuditSummary | None:
-        """The ranks of the documents that were searched for, a random sample of the corpus; None
-        while they are too few for an interval."""
+        """The evaluated ranks of the documents that were searched for so far, a random sample of
+        the corpus; None while there are too few for an interval."""
         model = compute.identify(subject.spec)
         store = store_of(compute, subject.collection)
         stored = store.select(model.key, subject.chunks)

@@ -41,8 +41,8 @@ from poslens.studies.ranking.service import collection_of
 @dataclass(frozen=True)
 class AuditIndex:
     """An index: a model, a corpus and how its documents are chunked; and how its sentences are
-    counted: the top k and the form of their queries. `width` is that of the interval, 0 to 1, at
-    which the audit may stop; 0 if it searches for all documents."""
+    counted: the top k and the form of their queries. `width` is the width of the interval, 0 to 1,
+    at which the audit may stop; 0 if it searches for all documents."""
 
     spec: RetrieverSpec
     chunks: Chunks
@@ -65,10 +65,10 @@ class AuditIndex:
 
 @dataclass(frozen=True)
 class AuditSummary:
-    """The ranks of one index, counted. `failed` are documents without ranks, with reasons; `base`
-    is the first index of the same model, None for that index itself. `truncations` are empty if an
-    earlier summary has the model's. `missing` counts the documents that were not searched for: the
-    others are a random sample of the corpus."""
+    """The evaluated ranks of one index. `failed` are documents without ranks, with reasons; `base`
+    is the first index of the same model, None for that index itself. `truncations` is empty if an
+    earlier summary has those of the same model. `missing` counts the documents that were not
+    searched for: the others are a random sample of the corpus."""
 
     index: AuditIndex
     model: ModelIdentity
@@ -102,14 +102,14 @@ class AuditSummary:
         return {order: last_minus_first(self.documents, order, form, top) for order in ORDERS}
 
     def share_among(self, *, read: bool) -> Estimate | None:
-        """Share of unretrieved sentences among those that the model reads whole, or does not; None
-        if there are no such sentences."""
+        """Share of unretrieved sentences among those that the model reads in full (`read`), or
+        among the others; None if there are no such sentences."""
         form, top = self.index.query_form, self.index.top
         return unretrieved_share(self.documents, "original", form, top, read=read)
 
     @cached_property
     def recovered(self) -> Estimate | None:
-        """The share of the base minus this one; None without a base."""
+        """The base's share of unretrieved sentences minus this index's; None without a base."""
         if self.base is None:
             return None
         form, top = self.index.query_form, self.index.top
@@ -117,8 +117,9 @@ class AuditSummary:
 
     @property
     def measured(self) -> MeasuredModel:
-        """Unretrieved sentences by document, to compare indexes by: their share, and, in random
-        order, the share in the last third of documents minus that in the first."""
+        """The measures by which indexes are compared, by document: the share of unretrieved
+        sentences and, in random order, that in the last third of documents minus that in the
+        first."""
         asked = self.index.query_form, self.index.top
         by_id = {document.document_id: document for document in self.documents}
         ids = {document_id: document_id for document_id in by_id}
@@ -142,7 +143,8 @@ class AuditSummary:
 
     @cached_property
     def worst(self) -> list[tuple[SentenceRanks, int, int]]:
-        """Documents with unretrieved sentences, how many of how many, in descending order."""
+        """Documents with unretrieved sentences, the number of these and of all sentences, in
+        descending order."""
         return worst(self.documents, self.index.query_form, self.index.top)
 
     @property
@@ -218,7 +220,7 @@ def summary_of(
     stored: Stored[SentenceRanks],
     earlier: Sequence[AuditSummary],
 ) -> AuditSummary:
-    """The stored ranks of an index, counted; made once."""
+    """The evaluated stored ranks of an index, cached."""
     # Calibrated or not: both are indexes of one model.
     base = next(
         (summary for summary in earlier if summary.index.spec.base == subject.spec.base), None

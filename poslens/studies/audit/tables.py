@@ -70,7 +70,9 @@ class AuditRow:
     truncated: int = column("Number of documents that the model truncates.")
     sentences: int = column(SEARCHED)
     searched_for: str = column("sentence or question.", shown=False)
-    top: int = column("A sentence is unretrieved if its document is not in the top.", shown=False)
+    top: int = column(
+        "The k of the top k: a sentence is unretrieved if its document is not in it.", shown=False
+    )
 
 
 @dataclass(frozen=True)

@@ -87,9 +87,9 @@ class BiasRow:
     n: int = column("Pairs of documents tested.")
     documents: int = column("Number of distinct documents.")
     t: float | None = column("Paired t statistic; null where it is not defined.", form=".2f")
-    p: float | None = column("Its two-sided p value.", form=".2g")
+    p: float | None = column("Two-sided p value of t.", form=".2g")
     p_holm: float | None = column(
-        "The same after Holm's correction over all rows.", title="p (Holm)", form=".2g"
+        "p after Holm's correction over all rows.", title="p (Holm)", form=".2g"
     )
     mean_difference: Estimate | None = column(
         "Mean of s(d1) - s(d2), in the model's score, with its t interval.", form="+.4f"

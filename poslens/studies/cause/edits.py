@@ -49,8 +49,8 @@ from poslens.study import Figure, register
 class EditSummary:
     """Cosines to the vector of the unchanged text, averaged over documents. `means` has, for each
     position of the edit, one estimate for each of `shares` (of the text). `measure` has each
-    document's mean cosine with the edit at the end minus that with it at the beginning, and `test`
-    compares their mean with 0."""
+    document's mean cosine with the edit at the end minus that with the edit at the beginning, and
+    `test` compares their mean with 0."""
 
     model: ModelIdentity
     asked: CauseSubject

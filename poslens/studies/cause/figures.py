@@ -58,8 +58,8 @@ def relocation_scores(
     unknown: Collection[str] = (),
 ) -> go.Figure:
     """The score by position of the evidence, a line for each model. Points are hollow if the model
-    did not read the evidence in full, and rings with a dot for models in `unknown`, of which it is
-    unknown what they read. `place` is the index of the position to mark."""
+    did not read the evidence in full, and rings with a dot for models in `unknown`, for which it is
+    unknown how much they read. `place` is the index of the position to mark."""
     figure = canvas(
         "relocation_scores",
         style,
@@ -186,8 +186,8 @@ def causes_over_curve(
 def displacements(
     results: Mapping[str, Displacement], style: Style, provenance: Provenances = ()
 ) -> go.Figure:
-    """The score by distance in tokens that the whole text was moved, a line for each label; points
-    are hollow if the text was not read in full."""
+    """The score by the number of tokens by which the whole text was moved, with a line for each
+    label; points are hollow if the text was not read in full."""
     figure = canvas("displacements", style, "Text moved by (tokens)", "Score", provenance)
     for index, (name, displacement) in enumerate(results.items()):
         trace = go.Scatter(

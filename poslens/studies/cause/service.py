@@ -55,7 +55,8 @@ at random."""
 
 def ask(compute: Compute, pair: TextPair, spec: RetrieverSpec, method: Method) -> Place[Any]:
     """A position in the device queue for the result of an intervention on one pair, shared with
-    identical requests. A new result is stored; it raises UserError if it cannot be computed.
+    identical requests. A new result is stored; waiting for it raises UserError if it cannot be
+    computed.
 
     Raises:
         UserError: the model's files are not on this machine, or too many requests are waiting.
@@ -139,8 +140,8 @@ def job(
         method,
         pairs,
         partial(causes, method=method),
-        lambda own, retriever, model, options: intervene_all(
-            retriever, model, method, pairs, own.root, options=options
+        lambda given, retriever, model, options: intervene_all(
+            retriever, model, method, pairs, given.root, options=options
         ),
         scope=scope,
         doing="intervention",

@@ -64,13 +64,13 @@ class EffectRow:
         form="+.4f",
     )
     in_deviations: Comparison | None = column(
-        "The same in standard deviations of the model's scores.",
+        "Last minus first in standard deviations of the model's scores.",
         title="in standard deviations",
         form="+.3f",
     )
     lost: Estimate | None = column(
-        "Mean score with the evidence read whole minus that with it truncated; null if it is never "
-        "truncated.",
+        "Mean score with the evidence read whole minus mean score with it truncated; null if it is "
+        "never truncated.",
         title="lost past the context limit (score)",
         form="+.4f",
     )

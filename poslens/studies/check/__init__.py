@@ -1,1 +1,1 @@
-"""Check: a model against a passport that was stored before."""
+"""Check: compares a model with a stored passport."""

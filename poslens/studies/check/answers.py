@@ -25,8 +25,8 @@ class CheckEntry(TypedDict):
     ]
     n_documents: Annotated[int | None, "Number of distinct documents; null if none are resampled."]
     difference: Annotated[float | None, "By how much the model is worse, in the value's unit."]
-    low: Annotated[float | None, "Lower end of its 95% interval; null without one."]
-    high: Annotated[float | None, "Upper end; null without one."]
+    low: Annotated[float | None, "Lower end of its 95% interval; null if there is none."]
+    high: Annotated[float | None, "Upper end of its 95% interval; null if there is none."]
     verdict: Annotated[
         Verdict | None,
         "Whether the difference is higher (worse), lower, equivalent to 0 within the tolerance, or "
@@ -38,12 +38,12 @@ class CheckEntry(TypedDict):
     documents_needed: Annotated[
         int | None, "Documents needed for a decision, estimated; null once decided, or if unknown."
     ]
-    tolerance: Annotated[float | None, "By how much the model may be worse, in the same unit."]
+    tolerance: Annotated[float | None, "By how much the model may be worse, in the value's unit."]
     line: Annotated[str, "The result in one line."]
 
 
 class BaselinePart(TypedDict):
-    """What a number of the baseline is over."""
+    """The data that a number of the baseline covers."""
 
     check: Annotated[str, "Name of the check."]
     units: Annotated[str, "pairs, queries or documents."]
@@ -53,7 +53,7 @@ class BaselinePart(TypedDict):
 
 
 class CheckAnswer(TypedDict):
-    """A model against a baseline."""
+    """A model compared with a baseline."""
 
     model: Model
     weights: Annotated[str, "Digest of the model's files, in hexadecimal."]

@@ -13,14 +13,14 @@ from poslens.attribution.errors import UserError
 from poslens.studies.passport.service import FORMAT, PairScore
 
 MAX_BYTES = 200_000_000
-"""Largest file that is read."""
+"""Maximum size of the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class BaselineNumber:
-    """A passport's number, over items of `n_documents` different documents; 0 where the passport
-    does not say. `items` are fingerprint and value of each, by id; empty where the passport does
-    not list them."""
+    """A number of a passport, over items of `n_documents` distinct documents (0 if the passport
+    does not say). `items` has the fingerprint and the value of each item, by id; it is empty if the
+    passport does not list them."""
 
     value: float
     n_documents: int = 0
@@ -29,9 +29,9 @@ class BaselineNumber:
 
 @dataclass(frozen=True)
 class Baseline:
-    """What a stored passport says: `numbers` by part and key, `selections` what each part is over,
-    in words, `absent` why a part has no number, and `scores` by pair. `n_pairs` and `n_documents`
-    are those of the whole data set."""
+    """The contents of a stored passport: `numbers` by part and key; `selections`, the data that
+    each part covers, as text; `absent`, the reason why a part has no number; and `scores` by pair
+    id. `n_pairs` and `n_documents` count those of the whole data set."""
 
     model: str
     weights: str
@@ -66,7 +66,7 @@ def read_baseline(file: Path, model: str) -> Baseline:
     """The passport of `model` in a file, or the only one there.
 
     Raises:
-        UserError: the file is none of passports, or of several other models.
+        UserError: the file contains no passport, or several, but not exactly one of `model`.
         OSError: it cannot be read.
     """
     with file.open("rb") as stream:
@@ -79,10 +79,10 @@ def read_baseline(file: Path, model: str) -> Baseline:
 
 
 def parse(data: bytes, name: str, model: str) -> Baseline:
-    """As `read_baseline`, of the file's bytes.
+    """As `read_baseline`, from the file's bytes.
 
     Raises:
-        UserError: see there.
+        UserError: as in `read_baseline`.
     """
     try:
         passports = json.loads(data, parse_constant=_no_number)

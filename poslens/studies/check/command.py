@@ -1,4 +1,4 @@
-"""The command of continuous integration: check."""
+"""The command `check`, for continuous integration."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ app = typer.Typer()
 
 
 class Name(StrEnum):
-    """What is checked."""
+    """Names of checks."""
 
     relocation = "relocation"
     position_effect = "position_effect"
@@ -105,7 +105,7 @@ def check(
     )
     spec = resolve(model)
     saved = read_baseline(baseline, spec.name)
-    names = checking.chosen(saved, [fromkey.value for fromkey in dict.fromkeys(only or ())])
+    names = checking.chosen(saved, [name.value for name in dict.fromkeys(only or ())])
     data, _ = pairs_of(dataset, False)
     spec = for_data(spec, data.name)
     from poslens.compute.compute import service

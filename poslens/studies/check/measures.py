@@ -40,10 +40,10 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class PairedMeasure:
-    """A number of a passport that is compared item by item; `part`, its key there, is also the name
-    of the check. `words` are a sentence with value and baseline, `change` names the loss, and
-    `worse` compares (before, now, documents, tolerance): higher is worse. With `in_scores`, values
-    are in units of each model's scores."""
+    """A number of a passport that is compared item by item. `part` and `key` locate it in the
+    passport; `part` is also the name of the check. `words` is a template for value and baseline,
+    `change` names the loss, and `worse` compares (before, now, documents, tolerance): higher is
+    worse. With `in_scores`, values are in units of each model's scores."""
 
     part: str
     key: str
@@ -71,7 +71,7 @@ class PairedMeasure:
         now = passport.number(self.part, self.key)
         if now is None:
             return _lost(self.part, self.title, passport, baseline, self.part, number)
-        # Items with the same texts in both.
+        # Items with the same texts in both passports.
         both = [
             (value, item)
             for item in now.items
@@ -146,7 +146,7 @@ class TruncationMeasure:
             line = "The baseline doesn't contain the model's truncation point."
             return _absent("truncation", line, baseline, self.part)
         now = passport.number(self.part, "tokens_read")
-        if now is None and any(it.key == self.part and it.numbers for it in passport.parts):
+        if now is None and any(each.key == self.part and each.numbers for each in passport.parts):
             line = "The audit found no truncation point, so the model reads all tokens."
             return Check("truncation", "pass", line, baseline=number.value)
         if now is None:
@@ -164,7 +164,7 @@ class TruncationMeasure:
 @dataclass(frozen=True, slots=True)
 class DriftMeasure:
     """Mean absolute difference of the scores of the pairs whose texts are the same, in standard
-    deviations of the baseline's."""
+    deviations of the baseline's scores."""
 
     part = "attribution"
 
@@ -242,7 +242,7 @@ def _lost(
     if baseline.scores and not any(pair_id in pairs for pair_id in baseline.scores):
         line = f"None of the baseline's pairs exists in {passport.dataset}."
         return Check(name, "not checked", line, baseline=old)
-    why = next((it.absent for it in passport.parts if it.key == part and it.absent), "")
+    why = next((each.absent for each in passport.parts if each.key == part and each.absent), "")
     line = f"{passport.name} has no {what}, but the baseline does: {why or 'it is not defined.'}"
     return Check(name, "fail", line, baseline=old)
 

@@ -27,8 +27,8 @@ from poslens.study_part import MAX_PAIRS
 class Tolerances:
     """How much worse than the baseline each number may be.
 
-    `relocation` and `drift` in standard deviations of the scores of pairs, `position_effect` and
-    `ranking` of nDCG@10, `audit` and `misses` of a share, `truncation` in tokens.
+    `relocation` and `drift` are in standard deviations of the pairs' scores, `position_effect` and
+    `ranking` in nDCG@10, `audit` and `misses` in shares (0 to 1), and `truncation` in tokens.
     """
 
     relocation: float = 0.05
@@ -47,7 +47,7 @@ class Tolerances:
 
 
 def chosen(baseline: Baseline, only: Sequence[str] | None = None) -> list[str]:
-    """The checks that are made: `only` these, or all but `drift` that the baseline has a part for.
+    """The checks to make: those of `only`, or all that the baseline has a part for, except `drift`.
 
     Raises:
         UserError: the baseline was made without the part that a check of `only` compares, or has
@@ -76,10 +76,10 @@ def passport(
     baseline: Baseline,
     names: Collection[str],
 ) -> ModelPassport:
-    """What is stored of a model that the checks compare, over the baseline's pairs.
+    """The stored results that the checks compare, over the baseline's pairs.
 
     Raises:
-        UserError: the model's files are not here, and no results of it either.
+        UserError: neither the model's files nor any of its results are on this machine.
     """
     parts = {part_of(name, baseline) for name in names if MEASURES[name].comparable(baseline)}
     return passports.passport(
@@ -98,9 +98,9 @@ def checks(
     tolerances: Tolerances,
     names: Sequence[str],
 ) -> list[Check]:
-    """Each check of `names`, with Holm's p over all that compare documents. One that the baseline
-    has no number for is not checked, and its line says why; one whose number only this passport
-    lacks fails."""
+    """The checks of `names`, with p values Holm-adjusted over those that compare documents. A check
+    whose number the baseline lacks is not made, and its line says why. A check whose number only
+    this passport lacks fails."""
     drafts = [MEASURES[name].make(passport, baseline, getattr(tolerances, name)) for name in names]
     comparisons = adjusted([draft.comparison for draft in drafts])
     return [
@@ -110,8 +110,8 @@ def checks(
 
 
 def _decided(draft: Check, comparison: Comparison) -> Check:
-    """A pass where an increase beyond the tolerance is ruled out; a failure where the model is
-    worse, and that is not by less than the tolerance."""
+    """The check with its outcome: it passes if an increase beyond the tolerance is ruled out, and
+    otherwise fails if the model is shown to be worse."""
     sentence = comparison.sentence
     outcome: Outcome = "too few documents"
     if comparison.rules_out("higher"):
@@ -127,7 +127,7 @@ def _decided(draft: Check, comparison: Comparison) -> Check:
 
 
 def baseline_parts(baseline: Baseline, names: Sequence[str]) -> list[BaselinePart]:
-    """What the baseline's numbers are over that the checks compare."""
+    """The data that the compared numbers of the baseline cover."""
     parts: list[BaselinePart] = []
     for name in names:
         measure = MEASURES[name]
@@ -146,7 +146,8 @@ def baseline_parts(baseline: Baseline, names: Sequence[str]) -> list[BaselinePar
 
 
 def baseline_lines(baseline: Baseline, names: Sequence[str]) -> list[str]:
-    """The baseline in words: its model and data set, then what each check's number is over."""
+    """The baseline as text: its model and data set, then the data that each check's number
+    covers."""
     lines = [baseline.heading]
     for baseline_part in baseline_parts(baseline, names):
         documents = (
@@ -163,7 +164,7 @@ def baseline_lines(baseline: Baseline, names: Sequence[str]) -> list[str]:
 
 
 def entry(passport: ModelPassport, baseline: Baseline, checks: Sequence[Check]) -> CheckAnswer:
-    """What was checked, as JSON has it."""
+    """The checks as JSON."""
     return {
         "model": passport.name,
         "weights": passport.model.weights,
@@ -189,7 +190,7 @@ def _entry(check: Check) -> CheckEntry:
 
 
 def passed(checks: Sequence[Check]) -> bool:
-    """Whether every one passed: a check that could not be made or decided did not."""
+    """Whether every check passed. One that could not be made or decided did not pass."""
     return all(check.outcome == "pass" for check in checks)
 
 

@@ -233,7 +233,7 @@ class _Queries:
         """
         asked, number = self._asked[item.item], self._number_of[item.item]
         ranks = self._ranks(index, [(text, number) for text in asked.sentences])
-        answers = [(query.text, own) for query, numbers in asked.queries for own in numbers]
+        answers = [(query.text, each) for query, numbers in asked.queries for each in numbers]
         all_ranks = iter(self._ranks(index, answers).tolist())
         best = [min(next(all_ranks) for _ in numbers) for _, numbers in asked.queries]
         return DocumentChunks(
@@ -245,8 +245,8 @@ class _Queries:
         )
 
     def _ranks(self, index: SearchIndex, asked: Sequence[tuple[str, int]]) -> Ints:
-        """The ranks [P] of documents, given by number, for texts; 0 if the model cannot read the
-        text."""
+        """The rank of each document, given by number, for its text [P]; 0 if the model cannot read
+        the text."""
         ranks = np.zeros(len(asked), dtype=np.int64)
         readable = [i for i, (text, _) in enumerate(asked) if text in self._vectors]
         if readable:

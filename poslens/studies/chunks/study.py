@@ -100,11 +100,11 @@ class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
         return AUDIT.read(dataset)
 
     def corpus(self, data: DataSet, settings: Settings) -> ChunkCorpus:
-        """The corpus of the data set or a sample of it, and the settings to try; without titles,
-        no setting with a title.
+        """The corpus of the data set or a sample of it, and the settings to try. Settings with
+        titles are left out if no document has a title.
 
         Raises:
-            UserError: its files cannot be read, or the sample is too small.
+            UserError: the corpus cannot be read, or the sample is too small.
         """
         whole = searched(data)
         collection = sample(whole, settings.documents, settings.seed)

@@ -1,4 +1,4 @@
-"""The result of a chunk plan for one model, its figure, and its tables, the first of which has the
+"""The result of a chunk plan for one model, its figure and its tables. The first table has the
 arguments of text splitters."""
 
 from __future__ import annotations
@@ -170,12 +170,14 @@ class SettingRow:
         "to 1; null without queries.",
         title="mean reciprocal rank",
     )
-    vectors: int = column("Vectors of the whole corpus.")
-    vectors_per_document: Estimate | None = column("Their mean per document.", form=".1f")
-    seconds_per_document: Estimate | None = column(
-        "Mean time to encode a document, timed on at most 16; null for endpoints and BM25."
+    vectors: int = column("Number of vectors of the whole corpus.")
+    vectors_per_document: Estimate | None = column(
+        "Mean number of vectors per document.", form=".1f"
     )
-    documents: int = column("Held-out documents.")
+    seconds_per_document: Estimate | None = column(
+        "Mean time to encode a document, measured on at most 16; null for endpoints and BM25."
+    )
+    documents: int = column("Number of held-out documents.")
 
 
 @dataclass(frozen=True)

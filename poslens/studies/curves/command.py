@@ -319,14 +319,14 @@ def curve(
 
     chosen = _on(axis, method_of(method, normalization, resampling, posir, option), posir)
     files = [named(value, "--published", "FILE") for value in published or []]
-    theirs = [read_curves(name, path.name, read_bytes(path)) for name, path in files]
-    if table is CurveTable.published and not theirs:
+    published_curves = [read_curves(name, path.name, read_bytes(path)) for name, path in files]
+    if table is CurveTable.published and not published_curves:
         raise UserError("--table published prints published curves: give --published NAME=FILE.")
     models = model or ([] if table is CurveTable.published else ["MiniLM"])
     averages, averaged = _curves(models, chosen, dataset, posir, readable, pairs)
     curves = [average.summary.curve for average in averages]
     of_models = [average.provenance() for average in averages]
-    of_files = [of_published(each) for each in theirs]
+    of_files = [of_published(each) for each in published_curves]
     if curves:
         say_caveat(chosen)
     # Indices are computed over the tokens that each model read; a curve over the text has none.
@@ -341,14 +341,14 @@ def curve(
     if figure is not None:
         from poslens.figures.curves import mean_curves
 
-        provenance, shown = [*of_models, *of_files], means(theirs, band=not curves)
+        provenance, shown = [*of_models, *of_files], means(published_curves, band=not curves)
         y_title = None if curves else "Normalized gradient L2 norm"  # as in the PosIR paper
         drawn = mean_curves(
             curves, figure.style, published=shown, y_title=y_title, provenance=provenance
         )
         figure.draw(drawn, provenance)
     if table is CurveTable.published:
-        print_table(curves_frame(theirs), format.value, of_files)
+        print_table(curves_frame(published_curves), format.value, of_files)
     elif table is CurveTable.differences:
         frame = frame_of(DifferenceRow, difference_rows(differences))
         print_table(frame, format.value, of_models)

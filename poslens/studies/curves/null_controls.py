@@ -55,18 +55,18 @@ def controlled(
     """
 
     def computed() -> ControlledCurve:
-        own = compute.store.curves(model, method, pairs)
+        stored = compute.store.curves(model, method, pairs)
         nulls, of_null = _nulls(compute, spec, method, kind, pairs, among)
-        both = [(row, of_null[i]) for row, i in enumerate(own.pair_ids) if i in of_null]
+        both = [(row, of_null[i]) for row, i in enumerate(stored.pair_ids) if i in of_null]
         if not both:
             raise UserError(
                 f"No pair has both a curve and a control curve of {spec.name} yet: compute them "
                 "first."
             )
         rows, null_rows = (np.array(side) for side in zip(*both, strict=True))
-        curves, of_nulls = own.curves[rows], nulls.curves[null_rows]
-        weights = own.magnitudes[rows], nulls.magnitudes[null_rows]
-        groups = columns_of(pairs).documents_of([own.pair_ids[row] for row in rows.tolist()])
+        curves, of_nulls = stored.curves[rows], nulls.curves[null_rows]
+        weights = stored.magnitudes[rows], nulls.magnitudes[null_rows]
+        groups = columns_of(pairs).documents_of([stored.pair_ids[row] for row in rows.tolist()])
         key = (kind, digest(curves, of_nulls, *weights), tuple(groups))
         return _answers.get(key, lambda: minus_null(kind, curves, of_nulls, groups, weights))
 
@@ -82,7 +82,7 @@ def query_controls_agree(
     among: Sequence[TextPair],
 ) -> Estimate | None:
     """The agreement of the mean curves of the two controls without the query (`curves_agree`), over
-    the pairs that have both; None without such pairs, or if the profile is no control of the
+    the pairs that have both; None without such pairs, or if the profile is not a control for the
     method."""
     if "profile" not in controls_for(method):
         return None

@@ -56,8 +56,9 @@ def _has_profile(spec: RetrieverSpec) -> bool:
 
 
 def _attribution(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
-    """Attribution by position and the query-free profile. Without queries, only the profile, which
-    is then computed; with queries, it is shown if it is stored (`NULL_CONTROL` computes it)."""
+    """Attribution by position, and the query-free profile. With queries, the profile is shown only
+    if it is stored (`NULL_CONTROL` computes it). Without queries, only the profile is computed and
+    shown."""
     compute, spec, method = scope.compute, scope.spec, curve_method(scope.spec)
     methods = [(method, scope.pairs, len(scope.data.pairs), "pairs")] if scope.has_queries else []
     if _has_profile(spec):
@@ -113,12 +114,12 @@ def _null_control(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
     compute, spec, method = scope.compute, scope.spec, curve_method(scope.spec)
     kind, everything = QUERY_CONTROLS[0], scope.data.pairs
     nulls = null_controls.controls(kind, scope.pairs, everything)
-    own = compute.attribution_job(spec, method, scope.pairs, scope.name)
+    original = compute.attribution_job(spec, method, scope.pairs, scope.name)
     null = compute.attribution_job(spec, method, nulls, f"{scope.name} minus {kind}")
-    jobs = [own, null]
+    jobs = [original, null]
     if _has_profile(spec):
         jobs.append(compute.attribution_job(spec, PROFILE, scope.of_each, scope.name))
-    if too_few(spec.name, null.n_done(), len(nulls)) or not own.n_done():
+    if too_few(spec.name, null.n_done(), len(nulls)) or not original.n_done():
         return jobs, None
     curve = null_controls.controlled(compute, spec, method, kind, scope.pairs, everything)
     selection = scope.selection(scope.pairs, len(everything))

@@ -1,5 +1,5 @@
-"""The job of one point: training, ranking, relocation and audit, without stored stages; and the
-folder to which a model is written, with its results on its card."""
+"""The job of one point, which runs its missing stages (training, ranking, relocation and audit),
+and the writing of a model to a folder with the results on its card."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def stages(compute: Compute, point: DebiasPoint) -> list[Stage]:
             return job_of(spec)
 
         def done() -> bool:
-            return point.spec(compute) is not None and (own := job()).n_done() >= own.total
+            return point.spec(compute) is not None and (whole := job()).n_done() >= whole.total
 
         return Stage(title, done, job)
 

@@ -25,30 +25,31 @@ class DebiasRow:
     model: str = column("Name of the model.")
     kind: str = column("plain, debiased, calibrated, or debiased and calibrated.")
     relocation_difference: Estimate | None = column(
-        "Mean score with the evidence in the last third minus that with it in the first.",
+        "Mean score with the evidence in the last third minus in the first.",
         form="+.4f",
     )
     size_change: Comparison | None = column(
-        "Change of the relocation difference's size against the plain model; negative is less "
-        "position bias.",
+        "Change in the relocation difference's size from the plain model; negative: less position "
+        "bias.",
         form="+.4f",
     )
     rank_effect: Estimate | None = column(
-        "Position effect on rank: nDCG@10 with the evidence first minus that with it last, of "
-        "held-out pairs.",
+        "Position effect on rank: nDCG@10 with the evidence first minus last, of held-out pairs.",
         title="position effect on rank",
         form="+.3f",
     )
     rank_effect_change: Comparison | None = column(
-        "Change in its size against the plain model.", title="change in its size", form="+.3f"
+        "Change in the size of the position effect on rank from the plain model.",
+        title="change in its size",
+        form="+.3f",
     )
     ndcg_at_10: Estimate | None = column("nDCG@10 of held-out queries.", title="nDCG@10")
     ndcg_change: Comparison | None = column(
-        "Its change against the plain model.", title="nDCG@10 change", form="+.3f"
+        "Change in nDCG@10 from the plain model.", title="nDCG@10 change", form="+.3f"
     )
     harmonic_mean: Estimate | None = column(f"{HARMONIC[:-1]}{TRAINED}")
     harmonic_mean_change: Comparison | None = column(
-        "Its change against the plain model.", form="+.3f"
+        "Change in the harmonic mean from the plain model.", form="+.3f"
     )
     psi: float | None = column(f"{PSI[:-1]}{TRAINED}", title="PSI")
     psi_under_permutation: float | None = column(
@@ -56,14 +57,15 @@ class DebiasRow:
     )
     psi_p: float | None = column(f"{P[:-1]}{TRAINED}", shown=False)
     psi_change: Comparison | None = column(
-        "Its change against the plain model.", title="PSI change", form="+.3f"
+        "Change in PSI from the plain model.", title="PSI change", form="+.3f"
     )
     unretrieved: Estimate | None = column(
         "Share of the sentences of held-out documents that do not retrieve their document; null "
         "with calibration or without training."
     )
     unretrieved_change: Comparison | None = column(
-        "Mean over documents of its change against the plain model.", form="+.3f"
+        "Change in the share of unretrieved sentences from the plain model, mean over documents.",
+        form="+.3f",
     )
     saliency_index: Estimate | None = column(
         "Primacy-recency index of the mean saliency curve of held-out pairs, -1 (first third) to 1 "
@@ -71,7 +73,7 @@ class DebiasRow:
         form="+.3f",
     )
     saliency_change: Comparison | None = column(
-        "Its change against the plain model; no part of the recommendation.",
+        "Change in the index from the plain model; not part of the recommendation.",
         title="saliency index change",
         form="+.3f",
     )
@@ -98,19 +100,21 @@ class SelectionRow:
     queries_selected_on: int = column("Number of queries of the selection half.")
     queries: int = column("Number of held-out queries.")
     before: float = column("The model's nDCG@10 on the held-out queries.", title="nDCG@10 before")
-    after: float = column("The same of the tested version.", title="nDCG@10 after")
+    after: float = column("The tested version's nDCG@10 on them.", title="nDCG@10 after")
     change: Comparison | None = column(
         "After minus before; null if the model itself is tested.",
         title="nDCG@10 change",
         form="+.3f",
     )
     harmonic_before: float = column(HARMONIC, title="harmonic mean before")
-    harmonic_after: float = column("The same of the tested version.", title="harmonic mean after")
+    harmonic_after: float = column(
+        "Harmonic mean of the tested version.", title="harmonic mean after"
+    )
     harmonic_change: Comparison | None = column(
         "After minus before.", title="harmonic mean change", form="+.3f"
     )
     psi_before: float | None = column(PSI, title="PSI before")
-    psi_after: float | None = column("The same of the tested version.", title="PSI after")
+    psi_after: float | None = column("PSI of the tested version.", title="PSI after")
     psi_change: Comparison | None = column("After minus before.", title="PSI change", form="+.3f")
 
 
@@ -124,7 +128,7 @@ class ChangedQueryRow:
     after: float = column("nDCG@10 of the changed model, 0 to 1.")
     change: float = column("After minus before, -1 to 1.", form="+.3f")
     rank_before: int | None = column("Rank of the first relevant document; null if none.")
-    rank_after: int | None = column("The same with the changed model.")
+    rank_after: int | None = column("Rank of that document with the changed model.")
     position: float | None = column(
         "Midpoint of the evidence, 0 to 1 of the document's characters; null if it is unknown.",
         title="evidence position",
@@ -143,7 +147,7 @@ class TrainingCheckRow:
     step: int = column("Number of training steps so far.")
     loss: float = column("Mean loss since the previous check.", form=".4f")
     position_effect: str = column(
-        "Cosine of a text with its sentences in the last third minus that with those in the first."
+        "Cosine of a text with its sentences in the last third minus with those in the first."
     )
 
 

@@ -125,8 +125,8 @@ def _front(
 
 
 def _families(summaries: Sequence[DebiasSummary]) -> list[list[DebiasSummary]]:
-    """Each uncalibrated version alone, and those calibrated with one block size and depth together,
-    by strength, after the version that they calibrate."""
+    """The versions as lines: each uncalibrated version alone, and for each block size and depth the
+    uncalibrated version followed by its calibrated versions in order of strength."""
     families: dict[tuple[object, ...], list[DebiasSummary]] = {}
     origins: dict[tuple[object, ...], DebiasSummary] = {}
     for summary in summaries:

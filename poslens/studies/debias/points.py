@@ -49,7 +49,7 @@ _LAYER_KEYS = ("num_hidden_layers", "n_layers", "num_layers", "n_layer")
 @dataclass(frozen=True)
 class DebiasCorpus:
     """A data set split by document. `texts` are its documents, and `held_out` the ids of those that
-    nothing is trained on: all of them if `training` is None. `setup` ranks the queries of held-out
+    are not used for training (all if `training` is None). `setup` ranks the queries of held-out
     documents (None without any), and `pairs` are held-out pairs whose evidence can be moved."""
 
     name: str
@@ -62,8 +62,8 @@ class DebiasCorpus:
 
 @dataclass(frozen=True)
 class DebiasPoint:
-    """One of `versions` of a model that are compared: `base` unchanged, calibrated, debiased with a
-    recipe, or both."""
+    """A version of a model: `base` unchanged, calibrated, debiased with a recipe, or both.
+    `versions` is the number of versions that are compared."""
 
     base: RetrieverSpec
     corpus: DebiasCorpus
@@ -79,7 +79,7 @@ class DebiasPoint:
 
     @property
     def label(self) -> str:
-        """The point's name, which needs no trained model."""
+        """The point's name, which is known before training."""
         suffix = self.calibration.suffix if self.calibration else ""
         return f"{self.base.name}{', debiased' if self.recipe else ''}{suffix}"
 
@@ -147,8 +147,8 @@ def debias_corpus(data: DataSet, n_pairs: int, trains: bool) -> DebiasCorpus:
     if it `trains` a model, otherwise with every query whose evidence position is known.
 
     Raises:
-        UserError: the data set has too few documents or sentences for training, or without training
-            no queries with known evidence positions.
+        UserError: the data set has too few documents or sentences for training or, without
+            training, no queries with known evidence positions.
     """
     texts = whole_corpus(data)
     key = (texts.digest, data.name, n_pairs, trains)
@@ -260,7 +260,7 @@ def layers_of(word: str) -> int | None:
     """The number of layers in a value of the parameter `layers`; None for `half` and `all`.
 
     Raises:
-        UserError: it is neither of these.
+        UserError: it is none of these.
     """
     if word in (HALF, ALL):
         return None

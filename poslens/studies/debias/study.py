@@ -258,16 +258,16 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
         ]
         marked: list[DebiasSummary] = []
         for base in dict.fromkeys(summary.point.base for summary in summaries):
-            own = [summary for summary in summaries if summary.point.base == base]
-            front = on_quality_front([summary.bias_and_quality for summary in own])
-            if not own[0].trains:
-                test = held_out_test(own)
-                own = [replace(summary, test=test) for summary in own]
+            versions = [summary for summary in summaries if summary.point.base == base]
+            front = on_quality_front([summary.bias_and_quality for summary in versions])
+            if not versions[0].trains:
+                test = held_out_test(versions)
+                versions = [replace(summary, test=test) for summary in versions]
             chosen = next(
                 (
                     summary
                     for kind in _PREFERENCE
-                    for summary in own
+                    for summary in versions
                     if summary.point.kind == kind
                     and summary.recommendation
                     and summary.recommendation.recommended
@@ -276,7 +276,7 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
             )
             marked += [
                 replace(summary, on_front=is_on, recommended=summary is chosen)
-                for summary, is_on in zip(own, front, strict=True)
+                for summary, is_on in zip(versions, front, strict=True)
             ]
         return marked
 

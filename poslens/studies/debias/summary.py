@@ -95,9 +95,9 @@ class DebiasSummary:
     with the evidence in the last third minus that in the first). `unretrieved` are the ranks of
     sentences of held-out documents, `positions` the ranks of relocated documents, and `saliency` is
     the mean saliency curve of held-out pairs. `plain` is the summary of the plain model, and
-    `changes` are against it; both are None for the plain model itself. `test` is the test of the
-    best calibration setting if nothing is trained. Measures that the data set does not allow are
-    None or empty."""
+    `changes` are relative to it; both are None for the plain model itself. `test` is the test of
+    the best calibration setting if nothing is trained. Measures that the data set does not allow
+    are None or empty."""
 
     point: DebiasPoint
     model: ModelIdentity
@@ -131,13 +131,13 @@ class DebiasSummary:
 
     @property
     def effect(self) -> Estimate | None:
-        """Relocation difference: mean score with the evidence in the last third minus that with it
-        in the first. Negative: evidence near the beginning scores higher."""
+        """Relocation difference: mean score with the evidence in the last third minus in the first.
+        Negative: evidence near the beginning scores higher."""
         return None if self.cause is None else self.cause.last_minus_first
 
     @property
     def rank_effect(self) -> Estimate | None:
-        """Position effect on rank: nDCG@10 with the evidence first minus that with it last."""
+        """Position effect on rank: nDCG@10 with the evidence first minus last."""
         return None if self.positions is None else self.positions.effect.effect.difference
 
     @property
@@ -153,8 +153,8 @@ class DebiasSummary:
 
     @property
     def bias_and_quality(self) -> tuple[float | None, float | None]:
-        """The size of the position bias, by which models are compared (of the relocation
-        difference, or PSI if nothing is trained), and nDCG@10."""
+        """The size of the position bias (of the relocation difference, or PSI if nothing is
+        trained) and nDCG@10, by which models are compared."""
         if (ranking := self.ranking) is not None:
             return ranking.psi, ranking.mean.value
         effect, quality = self.effect, self.quality
@@ -241,7 +241,7 @@ class DebiasSummary:
 
 def quality_of(ranked: Ranked, rows: NDArray[np.bool_] | None = None) -> Quality | None:
     """nDCG@10 of rankings and its distribution over evidence positions, for the queries whose
-    position is known or those of them in `rows`; None without any."""
+    evidence position is known, or only those of them in `rows`; None without any."""
     scores, positions, documents = _with_evidence(ranked, rows)
     key = scores.tobytes(), tuple(positions), tuple(documents)
     return _qualities.get(key, lambda: quality(scores, positions, documents))

@@ -119,16 +119,15 @@ def explain(
     chosen = method_of(method, normalization, resampling, False, option)
     subject = _pair_of(query, document, document_file, dataset, pair)
     results = _explained(subject, specs, chosen, figure)
-    from poslens.studies.explain.tables import comparison_frame, explained_frame
-
-    provenance = [result.provenance() for result in results]
-    if table is ExplainTable.comparison:
-        print_table(comparison_frame(results), format.value, provenance)
-    elif format is TextFormat.csv:
-        print_table(explained_frame(results), "csv", provenance)
-    else:
+    if table is ExplainTable.tokens and format is TextFormat.json:
         for result in results:
             print_json(_as_json(result))
+        return
+    # Imports Plotly.
+    from poslens.studies.explain.tables import comparison_frame, explained_frame
+
+    frame_of = comparison_frame if table is ExplainTable.comparison else explained_frame
+    print_table(frame_of(results), format.value, [result.provenance() for result in results])
 
 
 # -- the pair and its attributions ----------------------------------------------------------------
@@ -168,7 +167,7 @@ def _read_text(path: Path | None) -> str:
 
     most = 4 * MAX_CHARACTERS  # bytes of the longest text in UTF-8
     try:
-        # At most this, because a device such as /dev/zero never ends.
+        # Limited, because a device such as /dev/zero never ends.
         if str(path) == "-":
             raw = sys.stdin.buffer.read(most + 1)
         else:

@@ -26,8 +26,9 @@ Floats = NDArray[np.float64]
 
 
 def by_character(tokenized: TokenizedText, scores: Floats, length: int) -> Floats:
-    """The scores of tokens [T] spread evenly over their characters [length], with the same sum
-    without special tokens. An empty token adds its score to the character at its position."""
+    """The scores of tokens [T], without special tokens, spread evenly over their characters
+    [length]; their sum does not change. An empty token adds its score to the character at its
+    position."""
     values = np.zeros(length)
     for token, score in zip(tokenized.tokens, scores.tolist(), strict=True):
         if token.is_special:
@@ -172,7 +173,7 @@ def contrast_note(contrast: Contrast) -> str:
 
 def contrasted(first: Explained, second: Explained) -> Contrasted:
     """The contrast s(q, d1) - s(q, d2) by tokens, computed from both documents' attributions. If
-    that is not possible, the reason."""
+    that is not possible, the result has the reason instead."""
     try:
         return Contrasted(first, second, contrast(first.attribution, second.attribution))
     except UserError as reason:

@@ -84,8 +84,7 @@ class Average:
 def average(
     compute: Compute, spec: RetrieverSpec, method: Method, data: DataSet, kind: Control | None
 ) -> Average:
-    """The mean of the stored curves of a data set, minus that of its controls of `kind` unless
-    None.
+    """The mean of the stored curves of a data set, minus that of its controls of `kind` if given.
 
     Raises:
         UserError: the model's files are not on this machine, or the store cannot be read.
@@ -147,13 +146,13 @@ def _minus_control(
 
 def rail(result: Explained, against: Average | None, control: Attribution | None) -> Rail:
     """The chart next to the document: its own curve, minus its control's if given, and the mean."""
-    own = _listed(pair_curve(result, control))
+    curve = _listed(pair_curve(result, control))
     if against is None or against.mean is None:
-        return Rail(own)
+        return Rail(curve)
     mean = against.mean
     note = mean.note + ("; the band is a 95% interval over documents" if mean.band else "")
     low, high = mean.band or ((), ())
-    return Rail(own, _listed(mean.values), _listed(low), _listed(high), note)
+    return Rail(curve, _listed(mean.values), _listed(low), _listed(high), note)
 
 
 def rail_of(compute: Compute, result: Explained, data: DataSet | None) -> Rail:
@@ -218,8 +217,7 @@ def word_scores(results: Sequence[Explained], how: Aggregate) -> list[NDArray[np
 class Difference:
     """The mean of curve A minus curve B [100] over the pairs that both models have, with its 95%
     interval over documents if there are enough. `furthest` are the pairs with the largest distance
-    between the two curves (`orders.apart`), with that distance. `provenance` is that of A and
-    B."""
+    between the two curves (`apart`), with that distance. `provenance` is that of A and B."""
 
     mean: Array
     interval: tuple[Array, Array] | None
@@ -274,16 +272,16 @@ def difference_of(first: StoredCurves, second: StoredCurves, data: DataSet) -> D
     both = [(row, rows[i]) for row, i in enumerate(first.pair_ids) if i in rows]
     if len(both) < MIN_PAIRS:
         return None
-    own, other = (np.array(side) for side in zip(*both, strict=True))
-    ids = [first.pair_ids[row] for row in own.tolist()]
+    rows_a, rows_b = (np.array(side) for side in zip(*both, strict=True))
+    ids = [first.pair_ids[row] for row in rows_a.tolist()]
     documents = data.pairs.documents_of(ids)
-    gap = first.curves[own].astype(np.float64) - second.curves[other]
+    gap = first.curves[rows_a].astype(np.float64) - second.curves[rows_b]
     edges = intervals(gap, documents)
 
     def curve(values: NDArray[np.float64]) -> Array:
         return as_array(values, gap.shape[1:], "a curve")
 
-    distance = apart(first.magnitudes[own], second.magnitudes[other])
+    distance = apart(first.magnitudes[rows_a], second.magnitudes[rows_b])
     order = np.argsort(-np.nan_to_num(distance), kind="stable")[:MOST_APART].tolist()
     return Difference(
         curve(gap.mean(0)),
@@ -341,9 +339,9 @@ def _read(result: Explained) -> Fact:
     if document.truncated:
         text = f"reads {read:,} of {document.n_tokens_full:,} tokens"
         apart = limits.configured_apart(result.model.spec)
-        own = f"; its own configuration truncates at {apart:,}" if apart else ""
+        configured = f"; its own configuration truncates at {apart:,}" if apart else ""
         limit = f"{document.max_length:,} tokens, including special tokens"
-        more.insert(0, f"The context limit is {limit}{own}.")
+        more.insert(0, f"The context limit is {limit}{configured}.")
     else:
         text = f"reads all {read:,} tokens"
     return Fact(text, " ".join(filter(None, more)), warning=document.truncated or bool(reading))

@@ -101,8 +101,8 @@ def job(
         method,
         pairs,
         partial(faithfulness_tests, parameters=parameters),
-        lambda own, retriever, model, options: run_tests(
-            retriever, model, method, pairs, own.store, parameters=parameters, options=options
+        lambda given, retriever, model, options: run_tests(
+            retriever, model, method, pairs, given.store, parameters=parameters, options=options
         ),
         scope=f"{scope} {parameters!r}",
         doing="faithfulness",

@@ -99,8 +99,10 @@ class OrderRow:
 
     model: str = column("Name of the model.")
     method: str = column("Name of the method, or of the order by position.", shown=False)
-    method_title: str = column("Its title.", title="method", in_files=False)
-    n: int = column("Number of averaged pairs, without those left out below.")
+    method_title: str = column(
+        "Title of the method, or of the order by position.", title="method", in_files=False
+    )
+    n: int = column("Number of averaged pairs, without those left out.")
     documents: int = column("Number of distinct documents, which intervals resample.")
     score_unchanged: int = column(
         "Pairs left out because the scores of the full and the empty document differ by at most "
@@ -143,26 +145,26 @@ class OrderRow:
 
 
 def _rows(result: OrderSummary) -> list[OrderRow]:
-    own, method = result.summary, result.asked.method
+    means, method = result.summary, result.asked.method
     return [
         OrderRow(
-            own.model,
+            means.model,
             service.name_of(method),
             service.title_of(method),
-            own.n,
-            own.n_documents,
-            own.n_equal,
-            own.n_below,
+            means.n,
+            means.n_documents,
+            means.n_equal,
+            means.n_below,
             result.n_failed,
-            own.n_truncated,
-            own.deletion_area,
-            own.insertion_area,
-            own.comprehensiveness,
-            own.sufficiency,
+            means.n_truncated,
+            means.deletion_area,
+            means.insertion_area,
+            means.comprehensiveness,
+            means.sufficiency,
             result.over_random,
-            own.insertion_gain,
-            own.enrichment,
-            own.seconds,
+            means.insertion_gain,
+            means.enrichment,
+            means.seconds,
         )
     ]
 
@@ -332,8 +334,8 @@ class FaithfulnessTest(Study[TestedPairs, TestedOrder, OrderSummary]):
 
     def verdict(self, summary: OrderSummary) -> str:
         """Whether the score falls faster than in random order."""
-        own, test = summary.summary, summary.over_random
-        gain = f"deletion gain {own.deletion_gain.text('+.3f')}"
+        means, test = summary.summary, summary.over_random
+        gain = f"deletion gain {means.deletion_gain.text('+.3f')}"
         if test is None or test.verdict == "too few documents":
             return f"{summary.name}: {gain}. {test.sentence if test else ''}".rstrip()
         speed, basis = {
@@ -341,9 +343,10 @@ class FaithfulnessTest(Study[TestedPairs, TestedOrder, OrderSummary]):
             "lower": ("more slowly than", p_in_words(test)),
             "equivalent": ("as fast as", test.clause),
         }[test.verdict]
+        units = f"{means.parameters.unit}s"
         return (
-            f"{summary.name}: the score falls {speed} in random order when {own.parameters.unit}s "
-            f"are deleted in this order ({gain}; {basis})."
+            f"{summary.name}: the score falls {speed} in random order when {units} are deleted in "
+            f"this order ({gain}; {basis})."
         )
 
     def differences(self, summaries: Sequence[OrderSummary]) -> list[PairedDifference]:
@@ -352,17 +355,17 @@ class FaithfulnessTest(Study[TestedPairs, TestedOrder, OrderSummary]):
         return super().differences(summaries[::-1])
 
     def provenance(self, summary: OrderSummary) -> Provenance:
-        own = summary.summary
+        means = summary.summary
         return of_model(
             summary.model,
-            f"{own.parameters!r} of {own.method!r}",
+            f"{means.parameters!r} of {means.method!r}",
             summary.asked.tested.dataset,
-            n_pairs=own.n,
-            n_documents=own.n_documents,
-            truncated=own.n_truncated,
+            n_pairs=means.n,
+            n_documents=means.n_documents,
+            truncated=means.n_truncated,
             selection=summary.asked.tested.selection,
-            units=removed_units(own),
-            interval=own.deletion_area,
+            units=removed_units(means),
+            interval=means.deletion_area,
         )
 
 

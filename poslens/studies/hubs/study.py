@@ -154,7 +154,7 @@ class Hubs(Study[HubCorpus, HubIndex, HubSummary]):
                 compute.retriever(model)  # may rule out some methods
                 if (pairs := _missing(compute, subject)) is not None:
                     method = words_method(compute, spec)
-                    assert method is not None  # or nothing is missing
+                    assert method is not None  # otherwise nothing would be missing
                     scope = f"hubs of {corpus.collection.name}"
                     job = compute.attribution_job(spec, method, pairs, scope)
                     return job.work(run, report)

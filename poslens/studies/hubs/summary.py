@@ -58,7 +58,7 @@ class HubIndex:
 @dataclass(frozen=True)
 class HubWord:
     """A word of a hub, with its share of the score summed over its occurrences: the mean over some
-    queries that retrieve the hub, and over as many that do not."""
+    queries that retrieve the hub, and over some that do not."""
 
     word: str
     occurrences: int
@@ -171,7 +171,7 @@ def known_in_degrees(
 
 MODEL = "Name of the model."
 DOCUMENT = "Id of the document."
-CONTROL = "The same with the words of each document in random order."
+CONTROL = "with the words of each document in random order."
 INTERVAL = " The interval resamples the documents that the queries belong to."
 
 
@@ -180,8 +180,8 @@ class HubnessRow:
     """One model's index and its control."""
 
     model: str = column(MODEL)
-    queries: int = column("Queries.")
-    documents: int = column("Documents of the corpus.")
+    queries: int = column("Number of queries.")
+    documents: int = column("Number of documents of the corpus.")
     top: int = column(
         "k: a document's in-degree counts the queries with it in their top k.", shown=False
     )
@@ -191,7 +191,7 @@ class HubnessRow:
         form=".2f",
     )
     skewness_random_order: Estimate | None = column(
-        CONTROL, title="skewness, random word order", form=".2f"
+        f"Skewness {CONTROL}", title="skewness, random word order", form=".2f"
     )
     difference: Comparison | None = column(
         "Skewness minus that with random word order, paired by query.", form="+.2f"
@@ -205,7 +205,7 @@ class HubnessRow:
         "Share of documents that no query retrieves, 0 to 1.", title="never retrieved"
     )
     never_random_order: Estimate | None = column(
-        CONTROL, title="never retrieved, random word order"
+        f"Share never retrieved {CONTROL}", title="never retrieved, random word order"
     )
 
 
@@ -216,14 +216,17 @@ class HubRow:
     model: str = column(MODEL)
     document: str = column(DOCUMENT)
     in_degree: int = column(
-        "Queries that have it in their top k and that it does not answer.", title="in-degree"
+        "Number of queries that it does not answer and that have it in their top k.",
+        title="in-degree",
     )
-    in_degree_random_order: int = column(CONTROL, title="in-degree, random word order")
+    in_degree_random_order: int = column(
+        f"In-degree {CONTROL}", title="in-degree, random word order"
+    )
     mean_in_degree: float = column("Mean in-degree of all documents.", form=".1f", shown=False)
     share: Estimate | None = column(
         "In-degree divided by the number of queries that it does not answer." + INTERVAL
     )
-    answers: int = column("Queries that it is relevant to; they do not count.")
+    answers: int = column("Number of queries that it is relevant to; they do not count.")
 
 
 @dataclass(frozen=True)
@@ -246,13 +249,13 @@ class HubWordRow:
     word: str = column("The word, case folded.")
     occurrences: int = column("Number of occurrences in the document.")
     share: Estimate | None = column(
-        "Its share of the score, summed over its occurrences: mean over up to 12 queries that "
+        "Share of the score, summed over the word's occurrences: mean over up to 12 queries that "
         "retrieve the document and that it does not answer. The interval resamples the documents "
         "that the queries belong to; it does not account for the choice of the largest shares.",
         form="+.4f",
     )
     share_other_queries: Estimate | None = column(
-        "The same over up to 12 queries that do not retrieve it.",
+        "Mean over up to 12 queries that do not retrieve the document.",
         title="share, other queries",
         form="+.4f",
     )

@@ -41,8 +41,8 @@ def words_method(compute: Compute, spec: RetrieverSpec) -> Method | None:
 
 @dataclass(frozen=True)
 class ExplainedHub:
-    """A hub with up to `EACH` queries that retrieve it and as many that do not, none of which it
-    answers. Queries are given by row."""
+    """A hub with up to `EACH` queries that retrieve it and up to `EACH` that do not; it answers
+    none of them. Queries are given by row."""
 
     key: str
     text: str
@@ -122,19 +122,19 @@ def _words(
             np.add.at(values[row], at, scores)
         return values, [document for _, document in computed]
 
-    own, documents = shares(retrieving)
-    other, other_documents = shares(others)
+    values, documents = shares(retrieving)
+    other_values, other_documents = shares(others)
 
-    if not len(own):
+    if not len(values):
         return ()
-    first = np.argsort(-own.mean(0), kind="stable")[:LISTED]
+    first = np.argsort(-values.mean(0), kind="stable")[:LISTED]
     return tuple(
         HubWord(
             listed[column],
             counts[listed[column]],
             share,
-            estimate(other[:, [column]], other_documents),
+            estimate(other_values[:, [column]], other_documents),
         )
         for column in map(int, first)
-        if (share := estimate(own[:, [column]], documents)) is not None
+        if (share := estimate(values[:, [column]], documents)) is not None
     )

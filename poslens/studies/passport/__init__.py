@@ -1,1 +1,1 @@
-"""Position passport: what is known of one model's position bias, on one card."""
+"""Position passport: what is known about one model's position bias, on one card."""

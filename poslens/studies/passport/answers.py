@@ -52,7 +52,7 @@ class PairScoreEntry(TypedDict):
 
 
 class PassportEntry(TypedDict):
-    """What is known of a model's position bias over a data set."""
+    """What is known about a model's position bias over a data set."""
 
     format: Annotated[int, "Version of this format, 1."]
     model: Model
@@ -68,7 +68,7 @@ class PassportEntry(TypedDict):
     n_pairs: Annotated[int, "Number of pairs of the data set."]
     n_documents: Annotated[int, "Number of distinct documents of the data set."]
     poslens: Annotated[str, "Version of PosLens."]
-    limits: Annotated[str, "What no part shows."]
+    limits: Annotated[str, "Limits of every part."]
     parts: Annotated[dict[str, PartEntry], "Parts by key, listed in docs/passport.md."]
     scores: Annotated[
         dict[str, PairScoreEntry], "Scores of the attributed and the relocated pairs, by pair id."

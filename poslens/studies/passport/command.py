@@ -1,4 +1,4 @@
-"""The command about passports."""
+"""The command `passport`."""
 
 from __future__ import annotations
 

@@ -42,10 +42,10 @@ td {{ padding: 2px 8px 2px 0; vertical-align: top; border-top: 1px solid #e6e6e6
 
 
 _PRINTED_PX = 688
-"""Width between the margins of an A4 page (210 mm less two of 14 mm) at 96 px to the inch."""
+"""Width between the margins of an A4 page (210 mm minus two of 14 mm) at 96 px to the inch."""
 
 _PRINTED_BESIDE = 2
-"""Cards beside each other on a printed page."""
+"""Number of cards side by side on a printed page."""
 
 _PRINT_CSS = f"""
 @page {{
@@ -171,8 +171,8 @@ def printed_html(passports: Sequence[ModelPassport]) -> bytes:
         cards = passports[start : start + beside]
         parts = [{part.key: part for part in card.parts} for card in cards]
         rows = ["".join(f'<td class="quiet">{_text(card.heading)}</td>' for card in cards)]
-        keys = dict.fromkeys(key for own in parts for key in own)
-        rows += ["".join(cell(own.get(key)) for own in parts) for key in keys]
+        keys = dict.fromkeys(key for by_key in parts for key in by_key)
+        rows += ["".join(cell(by_key.get(key)) for by_key in parts) for key in keys]
         rows.append(f'<td class="quiet" colspan="{len(cards)}">{_text(LIMITS)}</td>')
         names = "".join(f"<th><h1>{_text(card.name)}</h1></th>" for card in cards)
         body = "\n".join(f"<tr>{row}</tr>" for row in rows)

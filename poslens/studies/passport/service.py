@@ -64,7 +64,7 @@ LIMITS = (
 """Limits of every part of a passport."""
 
 FORMAT = 1
-"""Version of the JSON form."""
+"""Version of the JSON format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +76,8 @@ class PairScore:
 
 
 class Answers(Sequence[Part]):
-    """The parts of a passport, each read when it is first asked for and then kept, so that a page
-    can draw one before the next is read."""
+    """The parts of a passport, each read on first access and then cached, so that a page can draw
+    one before the next is read."""
 
     def __init__(self, questions: Sequence[PartQuestion], scope: Scope) -> None:
         self._questions, self._scope = questions, scope
@@ -170,7 +170,7 @@ def passport(
     their maximum number. `only` are the keys of the parts; by default, it has all.
 
     Raises:
-        UserError: neither the model's files nor any results of it are on this machine.
+        UserError: neither the model's files nor any of its results are on this machine.
     """
     documents = documents_of(data.pairs)
     usable, _ = movable(data.pairs)
@@ -206,10 +206,10 @@ def job(
 ) -> Job:
     """A job that computes the missing parts one after the other, and then the jobs in `also`, given
     with their titles. `title` is its purpose."""
-    own_jobs = ((part.title, own_job) for part in passport.parts for own_job in part.jobs)
+    part_jobs = ((part.title, part_job) for part in passport.parts for part_job in part.jobs)
     parts: dict[RunKey, tuple[str, Job]] = {}
-    for part_title, own_job in (*own_jobs, *also):
-        parts.setdefault(own_job.key, (part_title, own_job))
+    for part_title, part_job in (*part_jobs, *also):
+        parts.setdefault(part_job.key, (part_title, part_job))
 
     jobs = tuple(job for _, job in parts.values())
     return compute.job(
@@ -227,7 +227,7 @@ def active(compute: Compute, spec: RetrieverSpec, dataset: str) -> bool:
     """Whether a passport is being computed. Faster than reading the passport.
 
     Raises:
-        UserError: as `passport`.
+        UserError: as in `passport`.
     """
     run = compute.runs.find(compute.root, _key(compute.identify(spec), dataset))
     return run is not None and run.active
@@ -238,7 +238,7 @@ def _key(model: ModelIdentity, dataset: str, title: str = "passport") -> RunKey:
 
 
 def entry(passport: ModelPassport) -> PassportEntry:
-    """A passport in its JSON form."""
+    """A passport as JSON."""
     model = passport.model
     return answer_from(
         PassportEntry,

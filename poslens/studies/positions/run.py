@@ -86,7 +86,7 @@ def run_positions(
 
 
 class _Counts:
-    """The numbers of corpus documents, so far, that score higher than each relocated document."""
+    """For each relocated document, the number of corpus documents read so far that score higher."""
 
     def __init__(self, items: Sequence[RankedPair], relocations: Sequence[Relocation]) -> None:
         self._items, self._relocations = items, relocations

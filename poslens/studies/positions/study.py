@@ -84,19 +84,30 @@ PART = StudyPart(
     f"evidence counts as the only relevant one. {_LAST}",
     "queries",
     (
-        Measure("first", "nDCG@10 with the evidence first", lambda it: it.effect.first, ".3f"),
         Measure(
-            "middle", "nDCG@10 with the evidence in the middle", lambda it: it.effect.middle, ".3f"
+            "first", "nDCG@10 with the evidence first", lambda summary: summary.effect.first, ".3f"
         ),
-        Measure("last", "nDCG@10 with the evidence last", lambda it: it.effect.last, ".3f"),
+        Measure(
+            "middle",
+            "nDCG@10 with the evidence in the middle",
+            lambda summary: summary.effect.middle,
+            ".3f",
+        ),
+        Measure(
+            "last", "nDCG@10 with the evidence last", lambda summary: summary.effect.last, ".3f"
+        ),
         Measure(
             "first_minus_last",
             "nDCG@10, evidence first minus last (positive: primacy)",
-            lambda it: it.effect.effect.difference,
+            lambda summary: summary.effect.effect.difference,
             items=_items,
         ),
         Measure(
-            "controlled_psi", f"controlled PSI ({_PSI})", lambda it: it.effect.psi, ".3f", ONE_SIDED
+            "controlled_psi",
+            f"controlled PSI ({_PSI})",
+            lambda summary: summary.effect.psi,
+            ".3f",
+            ONE_SIDED,
         ),
     ),
     subject=_of_scope,
@@ -216,8 +227,8 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
             position_ranks_method(positions),
             items,
             position_ranks,
-            lambda own, retriever, model, options: run_positions(
-                own.root, retriever, model, positions, items, moved.collection, options=options
+            lambda given, retriever, model, options: run_positions(
+                given.root, retriever, model, positions, items, moved.collection, options=options
             ),
             scope=f"{scope}{' and null' if moved.nulls else ''}",
             doing="position effect",
@@ -272,8 +283,8 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
             effect = position_effect(queries)
             if effect is None:
                 raise no_effect(subject.spec.name, ranks.failed, len(moved.pairs))
-            own = {pair.pair_id for pair in moved.pairs}
-            failed = {name: why for name, why in ranks.failed.items() if name in own}
+            ids = {pair.pair_id for pair in moved.pairs}
+            failed = {name: why for name, why in ranks.failed.items() if name in ids}
             return PositionSummary(
                 model,
                 subject,

@@ -136,7 +136,7 @@ def ranked_queries(
 
 
 def no_effect(name: str, failed: Mapping[str, str], n: int) -> UserError:
-    """The error for a model of whose `n` pairs none has ranks at two positions; `failed` has
+    """The error for a model that has ranks at two positions for none of `n` pairs; `failed` has
     reasons by pair."""
     if len(failed) == n:
         return UserError(f"No pair could be ranked with {name}: {next(iter(failed.values()))}")
@@ -234,11 +234,11 @@ class PositionQueryRow:
     model: str = column(MODEL)
     query: str = column("The query.")
     rank_first: int = column("Rank with the evidence first, from 1.", title="rank, first")
-    rank_middle: int = column("Rank with it in the middle.", title="rank, middle")
-    rank_last: int = column("Rank with it last.", title="rank, last")
+    rank_middle: int = column("Rank with the evidence in the middle.", title="rank, middle")
+    rank_last: int = column("Rank with the evidence last.", title="rank, last")
     first_minus_last: float = column(EFFECT, form="+.3f")
-    best: int = column("Its best rank at any position.", shown=False)
-    worst: int = column("Its worst rank at any position.", shown=False)
+    best: int = column("Best rank at any position.", shown=False)
+    worst: int = column("Worst rank at any position.", shown=False)
     read_whole: bool = column("Whether the model reads the whole document.", shown=False)
     length: str | None = column("Bucket of the document's length in tokens; null if unknown.")
     language: str | None = column("Language of the pair; null if unknown.")
@@ -373,9 +373,9 @@ def ndcg_by_position(
 
 def _band(figure: go.Figure, x: list[float], effect: PositionEffect, colour: str, key: str) -> None:
     low, high = list[float](), list[float]()
-    for mean, own in zip(effect.ndcg, effect.deviations, strict=True):
-        if own.interval is None:
+    for mean, deviation in zip(effect.ndcg, effect.deviations, strict=True):
+        if deviation.interval is None:
             return
-        low.append(mean.value + own.interval[0] - own.value)
-        high.append(mean.value + own.interval[1] - own.value)
+        low.append(mean.value + deviation.interval[0] - deviation.value)
+        high.append(mean.value + deviation.interval[1] - deviation.value)
     figure.add_trace(band(x, low, high, colour, key))

@@ -1,4 +1,5 @@
-"""Tables about benchmarks: whether two order models alike, and where a data set's evidence is."""
+"""Tables about benchmarks: whether two of them order models alike, and where a data set's evidence
+is."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from poslens.studies.ranking.rows import AgreementRow, EvidenceRow, PoolRow
 from poslens.studies.ranking.service import Measured
 
 FEWEST = 3
-"""Two models are always ordered alike or in reverse."""
+"""Minimum number of models, because two are always ordered alike or in reverse."""
 
 N_PERMUTATIONS = 9999
 OVERALL = "all lengths"

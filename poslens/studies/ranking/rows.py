@@ -72,7 +72,7 @@ class MeasuresRow:
         in_files=False,
     )
     expected: float | None = column(
-        "The same share in the corpus; null if there is only one language.",
+        "Share of the corpus in the query's language; null if there is only one language.",
         key="same language in corpus",
     )
     unanswered: int = column(
@@ -102,7 +102,7 @@ class PsiRow:
 
 @dataclass(frozen=True, slots=True)
 class PsiStratumRow(PsiRow):
-    """The same for the queries of one language or domain."""
+    """How much rankings depend on the position of the evidence, for one language or domain."""
 
     by: str = column("language or domain.")
     stratum: str = column("The language, or the domain: the part of the corpus.")
@@ -129,7 +129,9 @@ class BinsRow:
     position: float = column(CENTER)
     queries: int = column(QUERIES)
     read: float | None = column(READ, key="evidence read")
-    ndcg: float | None = column("nDCG@10 of its queries; null if it has none.", key="nDCG@10")
+    ndcg: float | None = column(
+        "nDCG@10 of the bin's queries; null if there are none.", key="nDCG@10"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +272,7 @@ class AgreementRow:
         form="+.2f",
     )
     p: float | None = column(
-        "Its two-sided permutation p; with 3 models it is at least 0.33.", form=".2g"
+        "Two-sided permutation p of the correlation; at least 0.33 with 3 models.", form=".2g"
     )
     order: str = column("The models on the data set, best first.")
     order_against: str = column("The models on the other data set, best first.")

@@ -59,7 +59,7 @@ def ranked_run(run: TrecRun, setup: RankingSetup) -> RankedRun:
     """A run over a collection, measured like a model's rankings.
 
     Raises:
-        UserError: it has none of the queries, or each query searches only documents of its
+        UserError: the run has none of the queries, or each query searches only documents of its
             language.
     """
     collection = setup.collection

@@ -38,8 +38,8 @@ _KEPT = 16
 
 @dataclass(frozen=True)
 class RankingSetup:
-    """The task of a ranking: a collection, searched whole or by each query in its own sub-corpus,
-    and what cross-encoders rerank.
+    """The task of a ranking: a collection, which each query searches completely or only in its own
+    sub-corpus, and the first stage that cross-encoders rerank.
 
     All queries are ranked; those in `left_out` are not measured, and `selection` gives the reason.
     """
@@ -88,7 +88,7 @@ class Measured(ABC):
 
     @cached_property
     def by_item(self) -> MeasuredModel:
-        """nDCG@10 by query, to compare rankings of one collection by."""
+        """nDCG@10 by query, for comparing rankings of one collection."""
         documents = {query.query_id: query.document for query in self.setup.queries}
         gains = np.asarray(self.evaluation.per_query[NDCG], dtype=np.float64)[:, None]
         rows = dict(zip(documents, gains, strict=True))
@@ -124,7 +124,7 @@ class Measured(ABC):
 
 @dataclass(frozen=True)
 class Ranked(Measured):
-    """A model's rankings, measured."""
+    """A model's measured rankings."""
 
     model: ModelIdentity
     method: Method
@@ -143,7 +143,7 @@ class Ranked(Measured):
 
 
 def psi_verdict(psi: float, under_permutation: float, p: float, n_queries: int) -> str:
-    """What PSI, its mean under permutation and its p value allow to conclude, in a sentence."""
+    """A sentence on what can be concluded from PSI, its mean under permutation and its p value."""
     if p < LEVEL:
         return "Rankings depend on the position of the evidence."
     if psi <= under_permutation:
@@ -221,7 +221,7 @@ def method_for(compute: Compute, spec: RetrieverSpec, setup: RankingSetup) -> Me
     """The ranking method of `spec`.
 
     Raises:
-        UserError: a cross-encoder without a first stage, or whose first stage needs one too.
+        UserError: a cross-encoder has no first stage, or its first stage needs one too.
     """
     if not needs_first_stage(spec):
         return ranking_method(setup.own_corpus)
@@ -298,8 +298,8 @@ def job(compute: Compute, spec: RetrieverSpec, setup: RankingSetup) -> Job:
 
 
 def ranked(compute: Compute, spec: RetrieverSpec, setup: RankingSetup) -> Ranked | None:
-    """The stored rankings, measured. None while they are incomplete, or while the share of
-    evidence that the model reads has not been determined although its files are on this machine."""
+    """The measured stored rankings; None while they are incomplete, or while the share of evidence
+    that the model reads has not been determined although its files are on this machine."""
     model, method = compute.identify(spec), method_for(compute, spec, setup)
     store = _store(compute, setup.collection)
     key = (

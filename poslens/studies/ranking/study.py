@@ -40,14 +40,15 @@ from poslens.studies.selections import READABLE
 from poslens.study import Figure, Study, register
 
 PRESELECTED = 4
-"""Runs that the page compares with the models until others are selected."""
+"""Number of runs that the page compares with the models until others are selected."""
 
 
 @dataclass(frozen=True)
 class RankingTask:
-    """What models rank: a data set's collection, and for some tables others (`setups`). `runs` are
-    compared with the models, `pairs` are the data set's. `excluded` is a sentence on pairs that
-    some model can't read. `table` is the only table to fill, if any."""
+    """What models rank: a data set's collection and, for some tables, further ones (`setups`).
+    `runs` are compared with the models, `pairs` are the data set's. `excluded` is a sentence on
+    pairs that some model can't read. `table` names the only table to fill, and is empty if all are
+    filled."""
 
     setups: tuple[RankingSetup, ...]
     dataset: str
@@ -149,7 +150,8 @@ class RankingStudy(Study[RankingTask, RankingSubject, Any]):
     )
 
     def parameters_for(self, data: DataSet) -> Parameters:
-        """What the data set's corpus and queries allow, and the registered runs of its queries."""
+        """The parameters that apply to the data set's corpus and queries, with the registered runs
+        that fit its queries."""
         collection = collection_of(data)
         runs = tuple(name for name, run in trec_runs.known().items() if run.fits(collection))
         offered = replace(self.parameters["runs"], options=runs, default=runs[:PRESELECTED])  # type: ignore[call-arg]
@@ -257,7 +259,7 @@ class RankingStudy(Study[RankingTask, RankingSubject, Any]):
     def subjects(
         self, compute: Compute, spec: RetrieverSpec, corpus: RankingTask, settings: Settings
     ) -> list[RankingSubject]:
-        """One for each collection; none for a table that needs no model.
+        """One subject for each collection; none for a table that needs no model.
 
         Raises:
             UserError: a cross-encoder has no first stage.
@@ -302,13 +304,13 @@ class RankingStudy(Study[RankingTask, RankingSubject, Any]):
         return summary.by_item if isinstance(summary, Measured) else None
 
     def differences(self, summaries: Sequence[Any]) -> list[PairedDifference]:
-        """Between rankings of the first collection."""
+        """The differences between rankings of the first collection."""
         first = summaries[0].collection.digest
         of_first = [summary for summary in summaries if summary.collection.digest == first]
         return super().differences(of_first)
 
     def tables_of(self, summaries: Sequence[Any]) -> Mapping[str, Table[Any]]:
-        """Without tables that need other data, other models or several languages."""
+        """The tables without those that need other data, other models or several languages."""
         collection = summaries[0].collection
         hidden = {"pools", "agreement"}
         if collection.groups is None:
@@ -354,7 +356,8 @@ class RankingStudy(Study[RankingTask, RankingSubject, Any]):
         return provenance
 
     def provenances(self, summaries: Sequence[Any], table: str = "") -> list[Provenance]:
-        """Those of groups of queries name the documents that their intervals resample."""
+        """As in `Study`; for groups of queries they name the documents that the groups' intervals
+        resample."""
         if table in BY_GROUP:
             return [
                 with_interval(measured.provenance(), measured.by_group.harmonic)

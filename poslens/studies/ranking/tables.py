@@ -113,8 +113,8 @@ def _splits(measured: Measured) -> Iterator[SplitRow]:
 
     def order(split: tuple[str, str]) -> tuple[int, str, int, str]:
         by, value = split
-        own = by == "length"
-        return (0 if own else 1, by, _LENGTHS.index(value) if own else 0, value)
+        is_length = by == "length"
+        return (0 if is_length else 1, by, _LENGTHS.index(value) if is_length else 0, value)
 
     for by, value in sorted(members, key=order):
         yield SplitRow(measured.name, by, value, *_success(measured, members[by, value]))
@@ -244,20 +244,20 @@ def _query_differences(summaries: Sequence[Measured]) -> Iterator[QueryDifferenc
         raise UserError("Differences by query need exactly two rankings of the same queries.")
     rows = (
         QueryDifferenceRow(
-            own.model,
-            other.model,
-            own.query,
-            own.ndcg,
-            other.ndcg,
-            own.ndcg - other.ndcg,
-            own.rank,
-            other.rank,
-            own.position,
-            own.length,
-            own.language,
-            own.id,
+            second.model,
+            first.model,
+            second.query,
+            second.ndcg,
+            first.ndcg,
+            second.ndcg - first.ndcg,
+            second.rank,
+            first.rank,
+            second.position,
+            second.length,
+            second.language,
+            second.id,
         )
-        for other, own in zip(*queries, strict=True)
+        for first, second in zip(*queries, strict=True)
     )
     yield from sorted(rows, key=lambda row: -abs(row.difference))
 

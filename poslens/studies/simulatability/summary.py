@@ -197,16 +197,18 @@ class MethodRow:
     model: str = column("Name of the model.")
     method: str = column("Attribution method that chooses the words.", shown=False)
     method_title: str = column("Title of the method.", title="method", in_files=False)
-    queries: int = column("Queries whose two highest-ranked documents are compared.")
-    words: int = column("Words that are read of each document.")
+    queries: int = column("Number of queries whose two highest-ranked documents are compared.")
+    words: int = column("Number of words that are read of each document.")
     explanation: Estimate | None = column(
         f"Share of correct predictions, 0 to 1, from {VIEWS['explanation']}.",
         title="method's words",
     )
-    random: Estimate | None = column(f"The same from {VIEWS['random']}.")
-    first: Estimate | None = column(f"The same from {VIEWS['first']}.")
-    similar: Estimate | None = column(f"The same from {VIEWS['similar']}.")
-    all: Estimate | None = column(f"The same from {VIEWS['all']}.", title="all words")
+    random: Estimate | None = column(f"Share of correct predictions from {VIEWS['random']}.")
+    first: Estimate | None = column(f"Share of correct predictions from {VIEWS['first']}.")
+    similar: Estimate | None = column(f"Share of correct predictions from {VIEWS['similar']}.")
+    all: Estimate | None = column(
+        f"Share of correct predictions from {VIEWS['all']}.", title="all words"
+    )
     gain: Comparison | None = column(
         "The method's words minus random words, paired by query.", form="+.3f"
     )

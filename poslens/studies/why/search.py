@@ -1,5 +1,5 @@
-"""Searches a corpus for single queries, for explanations of ranks and for the page's ranking, from
-which a target document is selected."""
+"""Searches a corpus for single queries: for explanations of ranks, and for the page's ranking, from
+which users select a target document."""
 
 from __future__ import annotations
 
@@ -62,10 +62,11 @@ def require_ranking(spec: RetrieverSpec) -> None:
 
 @dataclass(frozen=True)
 class Corpus:
-    """The documents of a collection and the index of them that `model` has below `root`. `index` is
-    None for late interaction and SPLADE, which score all documents for each batch of queries.
-    `held` are the texts, empty if they exceed `_MAX_TEXT`. `own` has, by query id, the number of
-    the document with the same id, which that query must not retrieve. `size` is in bytes."""
+    """The documents of a collection, and the index of `model`, whose vectors are stored below
+    `root`. `index` is None for late interaction and SPLADE, which score all documents for each
+    batch of queries. `held` are the texts, empty if they exceed `_MAX_TEXT`. `own` has, by query
+    id, the number of the document with the same id, which that query must not retrieve. `size` is
+    in bytes."""
 
     root: Path
     model: ModelKey

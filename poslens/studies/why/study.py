@@ -200,17 +200,17 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
         return [Misses(spec, corpus, settings.top)]
 
     def job(self, compute: Compute, subject: Misses) -> Job:
-        """Progress counts pairs of a query and a target document."""
+        """A job that explains the pairs of queries and target documents; progress counts pairs."""
         method, items = subject.method, subject.corpus.items
         collection = subject.corpus.collection
 
         def work(
-            own: Compute, retriever: Retriever, model: ModelKey, options: RunOptions
+            given: Compute, retriever: Retriever, model: ModelKey, options: RunOptions
         ) -> Progress:
-            store = explanations(own.root)
+            store = explanations(given.root)
             options.on_stage("Reading documents")
             try:
-                corpus = opened(own, model, retriever, collection, options)
+                corpus = opened(given, model, retriever, collection, options)
                 searcher = Searcher(corpus, retriever, options)
                 options.on_stage("Reading queries" if searcher.indexed else "Scoring documents")
                 missing = store.missing(model, method, items, retry=options.retry_failed)
@@ -373,7 +373,7 @@ def _typed(collection: Collection, settings: Settings) -> WhyCorpus:
 
 
 def _asked(query: str, document: str) -> str:
-    """The query and the document that were asked about, as far as they are given."""
+    """The query and the document that are named, as text."""
     named = {"query": shorten(query, 60), "document": document}
     return ", ".join(f"{what} {name}" for what, name in named.items() if name)
 

@@ -50,7 +50,8 @@ class WhyCorpus:
 
 @dataclass(frozen=True)
 class Misses:
-    """The subject for one model: the misses among the top k to explain."""
+    """The subject for one model: the documents missing from the top k, which are to be
+    explained."""
 
     spec: RetrieverSpec
     corpus: WhyCorpus
@@ -121,8 +122,8 @@ class WhySummary:
 
 
 def share_of(rows: Sequence[bool], documents: Sequence[str]) -> Estimate | None:
-    """The share of true rows. If none or all are true, so are those of every resample, and the
-    interval is Agresti and Coull's for as many documents."""
+    """The share of true rows. If none or all are true, every resample is the same, so the interval
+    is Agresti and Coull's for the number of documents."""
     if not rows:
         return None
     share = estimate(np.array(rows, dtype=np.float64)[:, None], documents)
@@ -222,7 +223,7 @@ class MissRow:
     model: str = column(MODEL)
     query: str = column("Id of the query, or its text if the data set lacks it.")
     document: str = column("Id of the target document.")
-    rank: int | None = column("Its rank; null if it has no term of the query.")
+    rank: int | None = column("Rank of that document; null if it has no term of the query.")
     cause: str = column("not read, position, dilution, no match or competitor.")
     all_read: int | None = column(
         "The model reads all of the document. " + RANK, title="rank, whole document read"
@@ -253,11 +254,13 @@ class MissRow:
     )
     best_position: float | None = column("The position that scores highest.", form=".2f")
     evidence_read: float = column("Share of the evidence that the model reads.", form=".2f")
-    shared_words: int = column("Words of the query that the evidence has.", shown=False)
-    query_words: int = column("Distinct words of the query.", shown=False)
-    relevant_above: int = column("Other relevant documents above it.", shown=False)
-    duplicates_above: int = column("Near-duplicates above it.", shown=False)
-    shorter_above: int = column("Shorter documents above it, of the first 200.", shown=False)
+    shared_words: int = column("Number of query words that occur in the evidence.", shown=False)
+    query_words: int = column("Number of distinct words of the query.", shown=False)
+    relevant_above: int = column("Number of other relevant documents ranked above it.", shown=False)
+    duplicates_above: int = column("Number of near-duplicates ranked above it.", shown=False)
+    shorter_above: int = column(
+        "Number of shorter documents among the first 200 above it.", shown=False
+    )
 
 
 @dataclass(frozen=True)
@@ -266,10 +269,10 @@ class CauseRow:
 
     model: str = column(MODEL)
     cause: str = column("not read, position, dilution, no match or competitor.")
-    misses: int = column("Target documents that are not in the top k for this cause.")
+    misses: int = column("Number of target documents that are not in the top k for this cause.")
     share: Estimate | None = column("Share of the model's misses, 0 to 1.")
-    all_misses: int = column("All misses of the model.", shown=False)
-    wanted: int = column("Target documents, missed or not.", shown=False)
+    all_misses: int = column("Number of all misses of the model.", shown=False)
+    wanted: int = column("Number of target documents, missed or not.", shown=False)
 
 
 @dataclass(frozen=True)
