@@ -72,8 +72,8 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 class Halving:
-    """Computes batches and halves those that exceed the device's memory. It remembers how far a
-    batch was split, so that later batches start with as many parts instead of failing first."""
+    """Computes batches and halves those that exceed the device's memory. Later batches start with
+    as many parts as an earlier batch needed, instead of failing first."""
 
     def __init__(self) -> None:
         self._parts = 1
@@ -91,7 +91,7 @@ class Halving:
         return results
 
     def _run(self, run: Callable[[list[T]], list[R]], part: list[T], n: int) -> list[R]:
-        """The results of `run(part)` for the parts of a batch of n."""
+        """The results of `run(part)`, halved until it fits; `part` belongs to a batch of n."""
         try:
             return run(part)
         except Exception as error:
@@ -135,8 +135,8 @@ _should_stop: ContextVar[Callable[[], bool]] = ContextVar("should_stop", default
 
 @contextmanager
 def stoppable(should_stop: Callable[[], bool]) -> Iterator[None]:
-    """While open, `checkpoint` also calls `should_stop`. For a single slow pair, in which no batch
-    ends."""
+    """While open, `checkpoint` also calls `should_stop`. For a single slow pair, which is one
+    batch."""
     token = _should_stop.set(should_stop)
     try:
         yield

@@ -45,7 +45,7 @@ class Coverage:
 
     @property
     def readable(self) -> bool:
-        """Whether the evidence is read whole and at most `UNKNOWN_SHARE` of tokens are unknown."""
+        """Whether all of the evidence is read and at most `MAX_UNKNOWN` of tokens are unknown."""
         return not self.evidence_cut and self.unknown_share <= MAX_UNKNOWN
 
 
@@ -60,8 +60,8 @@ def coverage(retriever: Retriever, pairs: Sequence[TextPair]) -> Iterator[list[C
 
 
 def of_attribution(attribution: Attribution, evidence: EvidenceSpan | None) -> Coverage:
-    """Coverage according to a stored result. A SentencePiece vocabulary's unknown tokens are not
-    recognizable in one, so they count as known."""
+    """Coverage computed from a stored result. Unknown tokens of a SentencePiece vocabulary can't be
+    recognized in it and count as known."""
     names = compress(attribution.document.texts, attribution.document.content)
     unknown = sum(name in UNKNOWN_NAMES for name in names)
     return _coverage(attribution.document, unknown, evidence)
@@ -87,8 +87,8 @@ def _batch(retriever: Retriever, pairs: Sequence[TextPair]) -> list[Coverage]:
     for b, (pair, text) in enumerate(zip(pairs, encoded.texts, strict=True)):
         count = 0
         if ids is not None:
-            own = encoded.row(ids, b).cpu().numpy()
-            count = int(np.sum((own == unknown) & text.content[: len(own)]))
+            row = encoded.row(ids, b).cpu().numpy()
+            count = int(np.sum((row == unknown) & text.content[: len(row)]))
         coverages.append(_coverage(text, count, pair.evidence))
     return coverages
 

@@ -1,4 +1,4 @@
-"""What damaged or forged bytes cause in code that reads them."""
+"""Exceptions raised while damaged or forged bytes are read."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ DAMAGE: tuple[type[Exception], ...] = (
     RecursionError,
     MemoryError,
 )
-"""Exceptions that such bytes can cause in a library, or in code that takes values from them."""
+"""Exceptions that damaged bytes can cause in a library, or in code that uses values from them."""
 
 
 @contextmanager
 def translate_damage(sentence: str) -> Iterator[None]:
-    """Turn any of these exceptions into a `UserError` with this sentence."""
+    """Turn any exception of `DAMAGE` into a `UserError` with this sentence."""
     try:
         yield
     except DAMAGE as error:

@@ -1,8 +1,8 @@
 """Reads untrusted files in a separate process.
 
 One wrong byte in a file can abort the process that reads it (an Arrow assertion), and a small file
-can request all memory or take hours. Here this only ends a child process with limits on memory and
-time. The parent accepts a limited number of bytes from it and reports one sentence. The child's
+can request all memory or take hours. Here this ends only a child process, whose memory and time are
+limited. The parent accepts a limited number of bytes from it and reports one sentence. The child's
 environment contains none of this process's settings or secrets.
 
 A reader is a function of a module, `function(data, *arguments)`, that yields its result as bytes,
@@ -63,8 +63,8 @@ class Limits:
 
 
 class Reader:
-    """A child process that reads several files in succession, and is replaced after a file that
-    ends it: starting a child takes longer than reading most files. A context manager."""
+    """A child process that reads several files in succession, because starting one takes longer
+    than reading most files; it is replaced if a file crashes it. A context manager."""
 
     def __init__(self, limits: Limits | None = None) -> None:
         self.limits = limits or Limits()
@@ -138,7 +138,7 @@ def call(
     damaged: str,
     limits: Limits | None = None,
 ) -> bytes:
-    """The result of reading one file in a child of its own; at most two run at a time.
+    """The result of reading one file in a separate child process; at most two run at a time.
 
     Raises:
         UserError: as for `Reader.call`.

@@ -1,4 +1,4 @@
-"""What a program registers by name: data sets, models, endpoints, runs, folders of results."""
+"""Tables of what is registered by name: data sets, models, endpoints, runs, folders of results."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ T = TypeVar("T")
 
 
 class Names(dict[str, T]):
-    """Things by the names under which this process knows them, at first `initial`."""
+    """Things registered by name in this process; `initial` are those that it starts with."""
 
     every: ClassVar[list[Names[Any]]] = []
-    """All such tables of the process."""
+    """All tables of this process."""
 
     def __init__(self, initial: Mapping[str, T] | None = None) -> None:
         super().__init__(initial or {})

@@ -149,10 +149,10 @@ class Pairs(Sequence[TextPair]):
         """The document of the pair with each id, as its index in `documents`: the groups that a
         bootstrap resamples."""
         documents: list[int] = self.documents.tolist()
-        own = self.ids.tolist()
-        if own == ids:
+        pair_ids = self.ids.tolist()
+        if pair_ids == ids:
             return documents
-        document_of = dict(zip(own, documents, strict=True))
+        document_of = dict(zip(pair_ids, documents, strict=True))
         return [document_of[pair_id] for pair_id in ids]
 
     def select(self, places: NDArray[np.int64] | NDArray[np.bool_]) -> Pairs:

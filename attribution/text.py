@@ -82,7 +82,7 @@ def words(text: str) -> tuple[tuple[int, int], ...]:
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:
-    """Character spans of the words that are no punctuation marks, in order."""
+    """Character spans of the words that are not punctuation marks, in order."""
     return [(a, b) for a, b in words(text) if any(map(str.isalnum, text[a:b]))]
 
 

@@ -178,7 +178,8 @@ class TokenizedText:
         return int(self.ends[self.content].max(initial=0))
 
     def share_read(self, n_characters: int) -> float:
-        """Share of the text's `n_characters` that was read, with what follows its last token."""
+        """Share of the text's `n_characters` that was read: up to the end of the last token read,
+        or 1 if the text is not truncated."""
         return self.read_until / n_characters if self.truncated else 1.0
 
     def evidence_read(self, span: EvidenceSpan) -> float:

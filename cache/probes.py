@@ -1,8 +1,8 @@
 """Identities of the models behind endpoints, cached on disk.
 
 Where weights are remote, the answer to a fixed text distinguishes models. Servers reproduce an
-answer only approximately, so it can't be hashed directly: an answer close to a cached one gets that
-one's fingerprint, and any other a new one, under which no results are stored yet.
+answer only approximately, so it can't be hashed directly: an answer close to a cached one gets the
+same fingerprint, and any other answer a new fingerprint, under which no results are stored yet.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Reads a list of numpy arrays from a pickle, and refuses everything else.
 
-A pickle names functions and calls them. Here every name that it may use is mapped to a small class
-or function of this module that makes float arrays from bytes; numpy itself is never called. Use it
-in a separate process nevertheless (`curves/published.py`), because sizes in the file can be wrong.
+Loading a pickle calls the functions that it names. Here every accepted name is mapped to a small
+class or function of this module that makes float arrays from bytes; numpy itself is never called.
+Use a separate process nevertheless (`curves/published.py`), because sizes in the file can be wrong.
 """
 
 from __future__ import annotations

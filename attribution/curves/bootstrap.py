@@ -45,14 +45,15 @@ _KEPT = 500_000
 """Draws are cached up to this many documents times resamples, 4 MB: a page computes tens of
 intervals over the same documents, and drawing takes most of the time."""
 MIN_DOCUMENTS = 10
-"""With fewer documents a number has no interval, because resampling them says little."""
+"""Estimates from fewer documents have no interval, because resampling so few is unreliable."""
 _ROUNDING = 1e-12
 """Relative tolerance (absolute below 1) at which two values count as equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A statistic of `n` rows with its 95% interval, which resamples `n_resampled` of `resampled`.
+    """A statistic of `n` rows with its 95% interval, which resamples `n_resampled` units;
+    `resampled` names the units.
 
     `low` and `high` are None if there are too few units to resample, or if the interval would not
     contain the estimate. `resampled` is empty if the interval comes from a formula.
@@ -168,13 +169,13 @@ def _draws(
 
 def _counts(generator: np.random.Generator, n_resamples: int, n: int) -> Values:
     """How often each of n groups is drawn in each resample [n_resamples, n]."""
-    # As floats, so that BLAS multiplies; `multinomial` takes eight times as long for 42,000.
+    # Floats, so that products use BLAS; `multinomial` takes eight times as long for n = 42,000.
     counts = np.empty((n_resamples, n))
     # Few documents: many resamples are counted in one call, each with its own range of indices.
     for some in np.array_split(counts, max(1, counts.size // 100_000)):
         drawn = generator.integers(0, n, some.shape, np.int32)
-        own = drawn + n * np.arange(len(some))[:, None]
-        some[:] = np.bincount(own.ravel(), minlength=some.size).reshape(some.shape)
+        shifted = drawn + n * np.arange(len(some))[:, None]
+        some[:] = np.bincount(shifted.ravel(), minlength=some.size).reshape(some.shape)
     return counts
 
 
@@ -388,8 +389,8 @@ def estimates(rows: Values, groups: Sequence[Hashable]) -> list[Estimate]:
     ends = [None] * rows.shape[1] if columns is None else zip(*columns, strict=True)
     n, n_documents = len(rows), n_groups(len(rows), groups)
     return [
-        with_ends(float(mean), own, n, n_documents)
-        for mean, own in zip(rows.mean(0), ends, strict=True)
+        with_ends(float(mean), bounds, n, n_documents)
+        for mean, bounds in zip(rows.mean(0), ends, strict=True)
     ]
 
 

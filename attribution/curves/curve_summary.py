@@ -101,9 +101,9 @@ def primacy_recency_index(magnitudes: NDArray[np.floating]) -> NDArray[np.float6
 def _estimate(
     sums: Values, ends: Values | None, above: int, n: int, n_documents: int
 ) -> Estimate | None:
-    """The ratio of two columns of mean sums [4]; `ends` [2, 2] are the intervals of the ratio and
-    of its denominator. None if the denominator, or the lower end of its interval, is not
-    positive."""
+    """The ratio of column `above` of mean sums [4] to the next column; `ends` [2, 2] are the
+    intervals of the ratio and of its denominator. None if the denominator, or the lower end of its
+    interval, is not positive."""
     if not sums[above + 1] > 0:
         return None
     value = float(sums[above] / sums[above + 1])

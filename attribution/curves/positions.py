@@ -249,8 +249,8 @@ def aggregated(
     `unit_of` [T] is each token's unit, -1 for none. `max` is the score of largest magnitude with
     its sign; of equal magnitudes the first.
     """
-    array = unit_of >= 0
-    values, units = np.asarray(scores, dtype=np.float64)[array], unit_of[array]
+    has_unit = unit_of >= 0
+    values, units = np.asarray(scores, dtype=np.float64)[has_unit], unit_of[has_unit]
     counts = np.bincount(units, minlength=n)
     numbers = np.zeros(n)
     if how == "max":
@@ -270,8 +270,8 @@ def unit_scores(
     token was read.
 
     A token belongs to the span in which it starts, or to the next one if it starts between spans (a
-    leading space). Shares are summed. The sum of norms, such as saliency, would grow with the
-    number of tokens; `MethodEntry.aggregate` is the suitable choice for a method.
+    leading space). Sum shares of a score, but not norms such as saliency, whose sum grows with the
+    number of tokens; `MethodEntry.aggregate` is the suitable choice for each method.
     """
     units = unit_of(tokenized, spans)
     # A white-space token that touches no span belongs to none.
@@ -293,7 +293,7 @@ def rank_correlation(a: NDArray[np.floating], b: NDArray[np.floating]) -> float 
 
 def rank_correlations(a: NDArray[np.floating], b: NDArray[np.floating]) -> NDArray[np.float64]:
     """Spearman's rank correlation of each row [R] of a and b [R, K], which must be finite; NaN if a
-    side is constant. Equals scipy's `spearmanr` row by row, which takes half a millisecond each."""
+    side is constant. Same as scipy's `spearmanr`, which takes half a millisecond for each row."""
     import pandas as pd  # here: few calls need it; scipy.stats takes a second to import
 
     ranks = (pd.DataFrame(side).rank(axis=1).to_numpy() for side in (a, b))

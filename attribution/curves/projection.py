@@ -38,7 +38,7 @@ def shapes(vectors: NDArray[np.floating], metric: str) -> NDArray[np.float32]:
     Raises:
         UserError: values that are not finite.
     """
-    array = comparable(vectors, metric)[:, None]
+    nonzero = comparable(vectors, metric)[:, None]
     values = np.asarray(vectors, dtype=np.float64)
     # Divide by the largest value first: the square of 1e200 overflows.
     largest = np.abs(values).max(1, keepdims=True, initial=0.0)
@@ -47,7 +47,7 @@ def shapes(vectors: NDArray[np.floating], metric: str) -> NDArray[np.float32]:
         values = values - values.mean(1, keepdims=True)
     lengths = np.linalg.norm(values, axis=1, keepdims=True)
     shaped: NDArray[np.float64] = np.zeros_like(values)
-    np.divide(values, lengths, out=shaped, where=array)
+    np.divide(values, lengths, out=shaped, where=nonzero)
     return shaped.astype(np.float32)
 
 

@@ -70,9 +70,9 @@ def figure_5() -> tuple[PublishedCurves, ...]:
         rows = list(csv.DictReader(line for line in stream if not line.startswith("#")))
     published = []
     for model in dict.fromkeys(row["model"] for row in rows):
-        own = [row for row in rows if row["model"] == model]
-        mean, std = (np.array([float(row[name]) for row in own]) for name in ("mean", "std"))
-        published.append(PublishedCurves(model, mean, std, int(own[0]["n"]), FIGURE_5_SOURCE))
+        points = [row for row in rows if row["model"] == model]
+        mean, std = (np.array([float(row[name]) for row in points]) for name in ("mean", "std"))
+        published.append(PublishedCurves(model, mean, std, int(points[0]["n"]), FIGURE_5_SOURCE))
     return tuple(published)
 
 

@@ -75,9 +75,9 @@ def average(
     that resample documents (seeded) as in `curve_summary.summarize`; `groups` [n] identifies the
     rows' documents.
 
-    A bin is NaN if the pairs read there have fewer than MIN_DOCUMENTS documents (or fewer than all,
-    if there are fewer in all). There is no center of mass and no index, because they would depend
-    on how much of the texts was read.
+    A bin is NaN if the pairs read there have fewer than MIN_DOCUMENTS documents; with fewer
+    documents in total, if the pairs read there do not include all of them. There is no center of
+    mass and no index, because they would depend on how much of the texts was read.
 
     Raises:
         UserError: there are no curves to average.
@@ -155,8 +155,8 @@ def _over_text(document: TokenizedText, scores: Array, method: Method, n_charact
     sums = np.diff(np.interp(at, np.arange(n + 1) / n, filled))
     widths = np.diff(at) * n
     centres = (np.arange(N_BINS) + 0.5) / N_BINS
-    array: Floats = np.divide(sums, widths, out=np.full(N_BINS, np.nan), where=centres <= read)
-    return array
+    curve: Floats = np.divide(sums, widths, out=np.full(N_BINS, np.nan), where=centres <= read)
+    return curve
 
 
 def _knots(document: TokenizedText, n_characters: int) -> tuple[Floats, Floats]:
@@ -174,8 +174,8 @@ def _knots(document: TokenizedText, n_characters: int) -> tuple[Floats, Floats]:
 
 def token_shares(document: TokenizedText, n_characters: int, at: ArrayLike) -> Floats:
     """Convert shares `at` [n] of the text's characters to relative positions [n] among the tokens
-    read; NaN past the last character read. Linear within a token: token j of D fills [j/D, (j+1)/D)
-    there and its characters here.
+    read; NaN past the last character read. The characters of token j of D are mapped linearly to
+    [j/D, (j+1)/D).
 
     Raises:
         ValueError: nothing was read.

@@ -58,7 +58,7 @@ SAMPLE_BIAS = "sample-bias"
 
 TYPED = "typed"
 UPLOADED = "upload-"
-"""Reserved names and prefixes of data sets of readers' own texts."""
+"""Reserved: the name of a data set of typed texts, and the prefix of names of uploaded ones."""
 
 _HERE = Path(__file__).parent / "sample"
 _folders: Names[Path] = Names(
@@ -70,9 +70,9 @@ _folders: Names[Path] = Names(
 )
 _variants: Names[str] = Names()
 _stamps: dict[str, Stamp] = {}
-"""The files of each data set when it was read."""
+"""The state of each data set's files when its pairs or its corpus were last read."""
 _of_pairs: dict[str, Stamp] = {}
-"""The same, when its pairs were read: its corpus may be read later."""
+"""The state of each data set's files when its pairs were last read."""
 _generation = 0
 _RESOLUTION_NS = 2_000_000_000
 """More than the resolution of any file system's clock, FAT's 2 s included."""
@@ -173,7 +173,7 @@ def read(name: str) -> DataSet:
     and then from their index (`indexes`), also by later processes.
 
     Raises:
-        UserError: there is none, or its files are invalid.
+        UserError: no data set has this name, or its files are invalid.
     """
     data = _read(_known(name))
     if data.damaged:
@@ -204,7 +204,8 @@ def collection(name: str) -> Collection:
     while it is searched.
 
     Raises:
-        UserError: there is none, or its files have no relevance judgments or are invalid.
+        UserError: no data set has this name, or its files have no relevance judgments or are
+            invalid.
     """
     return _searchable(formats.collection, _known(name))
 
@@ -213,7 +214,7 @@ def judged(name: str) -> bool:
     """Whether the format of this data set states which documents answer a query.
 
     Raises:
-        UserError: there is none, or its files are in no known format.
+        UserError: no data set has this name, or its files are in no known format.
     """
     with _still_there(_known(name)):
         return not formats.FORMATS[detect(_folders[name])].unjudged
@@ -224,7 +225,7 @@ def corpus_of(name: str) -> Collection:
     demand.
 
     Raises:
-        UserError: there is none, or its files are invalid.
+        UserError: no data set has this name, or its files are invalid.
     """
     return _searchable(formats.corpus, _known(name))
 
@@ -250,8 +251,8 @@ def _by(reader: Callable[[Path, str, str, str], T], name: str) -> T:
 
 @contextmanager
 def _still_there(name: str) -> Iterator[None]:
-    """Report files that were removed or locked by the data set's name instead of by their paths,
-    which browsers must not see."""
+    """If files were removed or locked, raise an error that names the data set instead of their
+    paths, which browsers must not see."""
     try:
         if not _folders[name].exists():
             raise FileNotFoundError(ENOENT, "they are gone")

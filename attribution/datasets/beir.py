@@ -245,7 +245,8 @@ def _texts(folder: Path, stem: str, shown: str, ids: set[str]) -> RowsById[str]:
 
 
 def _rows(file: File, ids: set[str] | None) -> Iterator[Row]:
-    """The rows of texts; for lines of JSON only those in `ids`, unless all are."""
+    """The rows of a file of texts. Rows of JSON lines that are known not to be in `ids` are
+    skipped; None to skip none."""
     if suffix(file.name) == ".parquet":
         for row in rows(file, (ID, TEXT, TITLE, _SPAN)):
             if row.number == 1 and _SPAN.names[0] in row.cells:

@@ -1,10 +1,10 @@
 """ColDeR (Fayyaz et al. 2025): pairs of documents for one query, a JSONL file for each bias.
 
 The published layout is `test/<bias>.jsonl` with `query`, `document_1`, `document_2`, `id` and
-`evidence_sents` (sentences as lists of tokens, which the documents join by spaces); `doc1` and
-`doc2`, or `queries` for the query, are read as well. Each row gives two pairs, `<bias>/<id>/1`
-and `<bias>/<id>/2`, with the bias as domain; where one of the two cannot be taken neither is, as
-the tests on them are paired.
+`evidence_sents` (sentences as lists of tokens, which the documents join by spaces). The column
+names `doc1`, `doc2` and `queries` are accepted too. Each row gives two pairs, `<bias>/<id>/1` and
+`<bias>/<id>/2`, with the bias as domain; if one of the two is rejected, so is the other, because
+the tests are paired.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ID, EVIDENCE = optional("id", as_id), optional("evidence_sents", as_is)
 
 
 def read(files: list[File], name: str, title: str = "") -> DataSet:
-    """Read one file for each bias; accepted + rejected = two for each row.
+    """Read one file for each bias; accepted + rejected pairs = twice the number of rows.
 
     Raises:
         UserError: a file cannot be read, or no row is a pair.
@@ -65,7 +65,7 @@ def both_pairs(row: Row, bias: str, dataset: str, ids: set[str]) -> tuple[TextPa
     """
     query, documents = row[QUERY], [row[column] for column in DOCUMENTS]
     name = f"{bias}/{row[ID] or row.number}"
-    # One document of the source may give several rows.
+    # Several rows can come from one source document and have its id.
     if name in ids:
         name = f"{name}/{row.number}"
     ids.add(name)
@@ -101,7 +101,7 @@ def _evidence(listed: Any, document: str) -> EvidenceSpan | None:
 
 
 def _files(path: Path) -> list[File]:
-    """The files of a folder in this format, or of its folder `test`; none where one is not."""
+    """The files of a folder, or of its subfolder `test`; empty if one is in another format."""
     files = files_of(path, (".jsonl",)) or files_of(path / "test", (".jsonl",), "test/")
     return files if all(has_columns(file, (QUERY, *DOCUMENTS)) for file in files) else []
 

@@ -54,9 +54,9 @@ class Query:
     `relevant` maps document keys to grades from 1, including documents that the corpus lacks;
     `pairs` maps those in the corpus to the data set's pair ids. `evidence` is the mid-point of the
     (first) evidence relative to its document's characters, and `document_tokens` the data set's
-    token count of that document; None if unknown. `span` are the evidence's characters in the
-    document of the pair `evidence_pair`. `groups` are the collection's groups that the query counts
-    in, and `splits` its properties by which a benchmark splits queries, such as ("year", "2020").
+    token count of that document; None if unknown. `span` is the evidence in the document of the
+    pair `evidence_pair`. `groups` are those of the collection's groups to which the query belongs,
+    and `splits` the properties by which a benchmark splits queries, such as ("year", "2020").
     """
 
     query_id: str
@@ -91,9 +91,9 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """Statistics of a corpus: `n` documents, their number by part and language, the rows that are
-    no documents, and the number of documents excluded for the query of the same id
-    (`own_query`)."""
+    """Statistics of a corpus: the number of documents, in total and by part and language, the
+    rejected rows, and the number of documents that have the id of a query and are excluded from its
+    ranking (`Collection.own_query`)."""
 
     n: int
     languages: Mapping[tuple[str, str | None], int]
@@ -102,7 +102,7 @@ class Survey:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """How many rows are no documents, with the first reason; empty if all are."""
+        """How many rows were rejected, and why the first one was; empty if none was."""
         words = f"Rejected: {counted(len(self.rejected), 'row')} of the corpus, the first in"
         return tuple(f"{words} {r.file} row {r.row}: {r.reason}." for r in self.rejected[:1])
 
@@ -135,7 +135,7 @@ class Collection:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Remarks about what measures count and readers may not expect, one sentence each."""
+        """Notes about what measures count and readers may not expect, one sentence each."""
         notes = []
         if self.monolingual:
             notes.append(
@@ -164,7 +164,7 @@ class Collection:
         same id; None if there is none."""
         if not self.skips_own_id:
             return None
-        # With documents of one language, the id is the key in the whole corpus.
+        # In a collection made by `by_language`, the id is the key in the whole corpus.
         row = self.row_of.get(document.document_id if self.monolingual else document.key)
         if row is not None and self.monolingual and self.queries[row].part != document.part:
             return None
@@ -178,8 +178,8 @@ class Collection:
     def documents(
         self, reject: Callable[[Rejection], None] = lambda rejection: None
     ) -> Iterator[Document]:
-        """Every document of the corpus in order; rows that are no documents go to `reject`, so
-        accepted + rejected = rows read.
+        """Every document of the corpus in order; rejected rows go to `reject`, so accepted +
+        rejected = rows read.
 
         Raises:
             UserError: a file of the corpus cannot be read.
@@ -208,8 +208,8 @@ class Collection:
         return tuple(language for language, _ in counts.most_common())
 
     def by_language(self) -> Collection:
-        """The collection in which each query searches only documents in its own language, with the
-        judgments of these: MultiClaim's monolingual pools. Documents are in memory, by language.
+        """The collection in which each query searches only documents in its own language and has
+        only their judgments (MultiClaim's monolingual pools). Documents are in memory, by language.
 
         Raises:
             UserError: no query has a relevant document in its language.
@@ -218,13 +218,13 @@ class Collection:
         for document in self.documents():
             if (language := document.language) in held:
                 held[language].append(replace(document, document_id=document.key, part=language))
-        asked = tuple(chain.from_iterable(held.values()))
-        key_in_part = {document.document_id: document.key for document in asked}
+        documents = tuple(chain.from_iterable(held.values()))
+        key_in_part = {document.document_id: document.key for document in documents}
         rejected = list(self.rejected)
         queries = []
         for row, query in enumerate(self.queries, start=1):
-            own = {old: key_of(query.language or "", old) for old in query.relevant}
-            keys = {old: new for old, new in own.items() if key_in_part.get(old) == new}
+            renamed = {old: key_of(query.language or "", old) for old in query.relevant}
+            keys = {old: new for old, new in renamed.items() if key_in_part.get(old) == new}
             if query.language is None or not keys:
                 reason = (
                     f"{query.query_id}: no document in its language ({query.language}) is "
@@ -248,7 +248,7 @@ class Collection:
         return replace(
             self,
             queries=tuple(queries),
-            stream=lambda: iter(asked),
+            stream=lambda: iter(documents),
             rejected=tuple(rejected),
             monolingual=True,
         )
@@ -292,13 +292,13 @@ class Collection:
         if n >= total:
             return self
 
-        def lot(key: str) -> bytes:
+        def random_key(key: str) -> bytes:
             if key in always:
                 return b""
             return hashlib.sha256(f"{seed}\0{key}".encode("utf-8", "replace")).digest()
 
         smallest = heapq.nsmallest(
-            n, ((lot(document.key), document.key) for document in self.documents())
+            n, ((random_key(document.key), document.key) for document in self.documents())
         )
         drawn = frozenset(key for _, key in smallest)
         words = f"{n:,} of {total:,} documents, drawn with seed {seed}"
@@ -324,8 +324,8 @@ class Collection:
 
     @cached_property
     def digest(self) -> str:
-        """Digest of the whole collection, for caches in memory: everything that queries and
-        documents state, and the state of the corpus files rather than their contents."""
+        """Digest of the whole collection, for caches in memory. For a corpus in files it includes
+        the state of the files rather than their contents."""
         states = []
         for path in self.files:
             with suppress(OSError):  # reading the corpus reports it
@@ -346,7 +346,8 @@ class Collection:
 
     @cached_property
     def _corpus_digests(self) -> tuple[str, str]:
-        """Digests of keys and texts, which results are stored under, and of languages too."""
+        """Two digests: of keys and texts, under which results are stored, and of these with parts
+        and languages."""
         texts, languages = hashlib.sha256(), hashlib.sha256()
         for document in self.documents():
             texts.update(f"{document.key}\0{document.text}\0".encode("utf-8", "replace"))
@@ -371,8 +372,8 @@ class Collection:
 def documents_of(
     file: File, rows: Iterable[Row], read: Callable[[Row], Document], seen: set[int]
 ) -> Iterator[Document | Rejection]:
-    """The documents that `read` takes from the rows of a file, with their texts cleaned; `seen`
-    are hashes of the corpus's ids, which save memory for millions of documents.
+    """The documents that `read` makes of the rows of a file, with their texts cleaned. `seen`
+    contains the hashes of earlier ids, because millions of ids would need more memory.
 
     Raises:
         UserError: the file cannot be read.

@@ -4,7 +4,7 @@ A JSON file, or a folder of them, with a list of documents: `title`, `sents` (se
 tokens), `vertexSet` (entities as lists of mentions with `sent_id`, `pos` (first token and the one
 after the last) and `type`) and `labels` (facts with the entities' numbers `h` and `t`, the Wikidata
 property `r`, and `evidence`, the numbers of sentences). Pairs have the ids and domains of ColDeR's
-files; see `docred_documents` for how documents are put together.
+files; `docred_documents` builds the documents.
 """
 
 from __future__ import annotations

@@ -20,10 +20,11 @@ QUESTIONS: Mapping[str, str] = tomllib.loads(
 """A question for each of DocRED's relations, with `{head}` in place of the entity's name."""
 
 ADDED = 3
-"""Most sentences that variants of the repetition test add."""
+"""Maximum number of sentences that variants of the repetition test add."""
 
 UNRELATED = 4
-"""Sentences of another document on either side of the evidence in the foil and poison tests."""
+"""Number of sentences of another document on either side of the evidence in the foil and poison
+tests."""
 
 Tokens = tuple[str, ...]
 
@@ -63,7 +64,7 @@ class AnnotatedDocument:
         return list(dict.fromkeys(self.sentences[m.sentence][m.start : m.end] for m in mentions))
 
     def named(self, sentence: int, entity: int, name: Tokens) -> str:
-        """A sentence with this name in each mention of the entity."""
+        """A sentence in which this name replaces each mention of the entity."""
         tokens = list(self.sentences[sentence])
         mentions = [m for m in self.entities[entity] if m.sentence == sentence]
         for mention in sorted(mentions, key=lambda m: -m.start):
@@ -74,7 +75,8 @@ class AnnotatedDocument:
 @dataclass(frozen=True, slots=True)
 class PairOfDocuments:
     """d1 and d2 of a test, named by ColDeR's file, for one query. `id` distinguishes the test's
-    pairs from one document; `evidence` are the evidence's versions in the documents."""
+    pairs from one document; `evidence` contains the forms of the evidence sentence in the
+    documents."""
 
     test: str
     id: str
@@ -174,8 +176,8 @@ def _pairs(
 
 
 def _names_any(tokens: Sequence[str], names: Sequence[Tokens]) -> bool:
-    """Whether tokens contain one of the names, upper and lower case alike: annotations miss some
-    mentions."""
+    """Whether tokens contain one of the names, ignoring case. Compares tokens because annotations
+    miss some mentions."""
     lower = [token.casefold() for token in tokens]
     return any(
         lower[start : start + len(name)] == [token.casefold() for token in name]
@@ -185,7 +187,7 @@ def _names_any(tokens: Sequence[str], names: Sequence[Tokens]) -> bool:
 
 
 def _unrelated(others: Sequence[AnnotatedDocument], names: Sequence[Tokens]) -> list[str]:
-    """Sentences of the first of other documents that has enough of them without these names."""
+    """Sentences without these names, from the first of other documents that has enough of them."""
     for other in others:
         free = [" ".join(tokens) for tokens in other.sentences if not _names_any(tokens, names)]
         if len(free) >= UNRELATED:

@@ -61,7 +61,7 @@ def documents(path: Path, name: str, title: str = "") -> Collection:
 
 
 def _queries(path: Path) -> Iterator[Query]:
-    """The queries of BEIR folders, each id once; rows that are no queries are skipped."""
+    """The queries of BEIR folders, each id once; invalid rows are skipped."""
     seen: set[str] = set()
     for place in beir.folders(path) if path.is_dir() else ():
         language = languages.of_folder(place)[0]

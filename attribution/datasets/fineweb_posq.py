@@ -3,8 +3,8 @@ answers them.
 
 One file or a folder of them, Parquet, JSON lines or delimited text, with the columns `content`,
 `question` and `span_class`: `beginning`, `middle` or `end`, or a list of them. A row without a
-question is no pair: its content is only searched. The corpus are all contents, each text once. The
-data set does not say at which characters an answer stands, so no pair has evidence.
+question gives no pair; its content is only part of the corpus, which contains every content once.
+The data set does not state the character offsets of answers, so pairs have no evidence.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def judgements(
         UserError: a file is damaged or lacks a column.
     """
     for file in files:
-        # In a folder two files have a row 2 each.
+        # Rows of two files in a folder can have the same number.
         prefix = f"{file.name}/" if len(files) > 1 else ""
         read = partial(_judgement, dataset=name, prefix=prefix, passages=passages)
         yield from accepted(file, tables.rows(file, COLUMNS), read)

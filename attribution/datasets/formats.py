@@ -35,9 +35,10 @@ class Format:
     that accepts nearly any file comes last. `read` takes a path, a name and a title and, with
     `has_variants`, the requested variant. It returns a `Judged` if the format has relevance
     judgments; otherwise the corpus consists of the documents of the pairs. `documents` returns
-    corpus and queries of a format without judgments. `unjudged` completes the sentence that refuses
-    a collection of a format that does not say which documents answer a query. `also` lists
-    variants: the data set is registered under its name with each of them appended, too.
+    corpus and queries of a format without judgments. `unjudged` is set for a format that does not
+    state which documents answer a query: it completes the error message shown if a collection is
+    requested. `also` lists variants that are registered too, under the data set's name with the
+    variant appended.
     """
 
     name: str
@@ -97,7 +98,7 @@ def read(path: Path, name: str, title: str = "", variant: str = "") -> DataSet:
     (PosIR).
 
     Raises:
-        UserError: none of the formats, no such variant, or an error of the reader.
+        UserError: the path is in none of the formats, the variant does not exist, or reading fails.
     """
     entry = FORMATS[detect(path)]
     result = _opened(entry, path, name, title, variant)
@@ -165,8 +166,8 @@ def has_columns(file: File, columns: Sequence[Column[Any]]) -> bool:
 
 
 def files_below(path: Path, accepts: Callable[[str], bool]) -> list[File]:
-    """The file at `path`, or a folder's files whose names `accepts` accepts; if it has none, those
-    of its subfolders, in which the hub stores a data set's splits."""
+    """The file at `path`, or the files of a folder, if `accepts` is true for their names; if a
+    folder has none, those of its subfolders, in which the hub stores a data set's splits."""
     if path.is_file():
         return [File(path.name, path)] if accepts(path.name) else []
     for pattern in ("*", "*/*"):

@@ -24,8 +24,8 @@ from poslens.attribution.types import EvidenceSpan, TextPair
 
 LABELS: tuple[LabelName, ...] = ("dataset", "language", "domain", "query_type")
 NUMBERS = ("texts", "documents", "characters", "starts", "ends", "document_tokens")
-"""Columns of numbers: the texts' fingerprint, the document's number, its characters, the evidence
-and the document's tokens; -1 for no evidence and no count."""
+"""Numeric columns: a fingerprint of the texts, the document's number and its length in characters,
+start and end of the evidence, and the document's token count; -1 if there is none."""
 
 _CHUNK = 256
 _DOCUMENT_TEXTS = "SELECT number, text FROM documents WHERE number >= ? AND number < ?"
@@ -45,7 +45,7 @@ class DamagedIndexError(Exception):
 
 
 class PairIndex:
-    """An open index. Any number of threads may read it. `about` are facts that its writer noted,
+    """An open index. Any number of threads may read it. `about` is the metadata of its writer;
     `digest` covers all columns."""
 
     def __init__(self, db: sqlite3.Connection, path: Path | None = None) -> None:
@@ -53,7 +53,7 @@ class PairIndex:
 
         Raises:
             DamagedIndexError: a column is not as it was written.
-            sqlite3.Error: it is no index.
+            sqlite3.Error: the file is not an index.
         """
         self._db, self._path = db, path
         self._lock = threading.Lock()
@@ -151,10 +151,10 @@ class PairIndex:
             raise self._fail() from error
 
     def _select(self, statement: str, *values: list[int] | bytes | str | int) -> list[Any]:
-        asked = [json.dumps(value) if isinstance(value, list) else value for value in values]
+        bound = [json.dumps(value) if isinstance(value, list) else value for value in values]
         try:
             with self._lock:
-                return self._db.execute(statement, asked).fetchall()
+                return self._db.execute(statement, bound).fetchall()
         except sqlite3.Error as error:
             raise self._fail() from error
 
@@ -168,7 +168,7 @@ class PairIndex:
             self._db.backup(target)
 
     def _fail(self) -> UserError:
-        """Delete the index, so that it is built again, and return what to tell the user."""
+        """Delete the index, so that it is built again, and return the error to raise."""
         self.damaged = True
         with suppress(OSError):
             if self._path is not None:
@@ -188,7 +188,7 @@ class IndexedPairs(Pairs):
         n = len(rows)
         self._whole = bool(n) and int(rows[-1]) - int(rows[0]) == n - 1
         self._whole = self._whole and bool((rows[1:] > rows[:-1]).all())
-        # All pairs that are no other versions: the writer numbered their values by occurrence.
+        # All pairs and no other versions: the writer numbered their values by first occurrence.
         self._numbered = self._whole and rows[0] == 0 and n == source.about["n"]
 
     def __len__(self) -> int:
@@ -324,10 +324,11 @@ def _read(index: PairIndex, rows: Rows) -> Iterator[TextPair]:
 
 
 def _renumbered(codes: Integers) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Numbers in order of first occurrence [n], -1 where the code is, and the codes numbered."""
+    """Codes [n] renumbered by first occurrence, with -1 unchanged, and the old code of each new
+    number."""
     coded = np.flatnonzero(codes >= 0)
     first = np.full(int(codes.max(initial=-1)) + 1, -1)
-    # Of several assignments to one element the last one counts: the first occurrence.
+    # In reverse order, so that the last assignment to an element is the first occurrence.
     first[codes[coded][::-1]] = coded[::-1]
     present = np.flatnonzero(first >= 0)
     order = present[np.argsort(first[present])]

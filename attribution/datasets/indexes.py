@@ -29,7 +29,7 @@ LAYOUT = 1
 
 
 def place_of(*about: object) -> Path:
-    """The file of the index of a data set: its name, files and variant."""
+    """The file of a data set's index; `about` are the data set's name, path and variant."""
     digest = hashlib.blake2b(repr(about).encode("utf-8", "replace"), digest_size=16).hexdigest()
     return data_folder() / "indexes" / f"{digest}.sqlite"
 
@@ -58,7 +58,7 @@ def opened(place: Path, state: object) -> DataSet | None:
 
 def saved(place: Path, state: object, data: DataSet) -> DataSet:
     """The data set, with its pairs from an index at `place` if they are too large for memory. If
-    that can't be written, they stay in their temporary index."""
+    that index can't be written, the pairs stay in their temporary index."""
     if not isinstance(data.pairs, IndexedPairs):
         with suppress(OSError):
             place.unlink()

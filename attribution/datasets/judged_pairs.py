@@ -1,5 +1,5 @@
-"""Judgments in BEIR's columns (query-id, corpus-id, score), their pairs of texts, and collections
-of them."""
+"""Judgments in BEIR's columns (query-id, corpus-id, score), and the pairs and collections made from
+judgments."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ COLUMNS = (QUERY_ID, DOCUMENT_ID, SCORE)
 
 @dataclass(slots=True)
 class RowsById(Generic[T]):
-    """Rows of texts by id, in the form that a reader gives them, and the rows that are invalid.
-    `what` names a row in messages."""
+    """Rows by id, as converted by a reader, and the invalid rows. `what` names a row in
+    messages."""
 
     what: str
     by_id: dict[str, T] = field(default_factory=dict)
@@ -126,10 +126,10 @@ def judged_pairs(
     part: str,
     language: str | None,
 ) -> Iterator[Judgement | Rejection]:
-    """Each row as a judgment of a pair. The functions return the text with an id, and the pair of
-    two texts, or raise `UserError`: a row without its query or its pair, or with the pair of an
-    earlier row, is rejected; one without its document is a `LostDocument`. `language` is the
-    queries'."""
+    """Each row as a judgment of a pair. `query_of` and `document_of` return the text with an id,
+    `pair_of` the pair of two texts; each can raise `UserError`. A row without its query or its
+    pair, or with the pair of an earlier row, is rejected; one without its document is a
+    `LostDocument`. `language` is the queries'."""
     seen: set[tuple[str, str]] = set()
     for row in rows:
         if isinstance(row, Rejection):
@@ -159,9 +159,9 @@ def judged_pairs(
 class Judged:
     """A data set with relevance judgments, whose `rows` are read once, as pairs or as a collection.
 
-    `stream` reads its corpus, from `files` if these are its files. `versions` are other versions of
-    pairs by id, such as translations, which reading `rows` can add, and `version_name` is the name
-    of a version. `skips_own_id` and `groups` are as in `Collection`.
+    `stream` reads its corpus; `files` are the corpus's files, if it has any. `versions` are other
+    versions of pairs by id, such as translations, which reading `rows` can add, and `version_name`
+    is the name of a version. `skips_own_id` and `groups` are as in `Collection`.
     """
 
     name: str
@@ -265,8 +265,8 @@ def _query(query_id: str, judged: Sequence[Judgement | LostDocument]) -> Query:
 
 def from_pairs(data: DataSet) -> Collection:
     """The collection of a data set that has only pairs. Queries and documents have the ids in
-    `data.ids`. A text without an id has the id that the same text has in another pair; if it has
-    none there either, that of its first pair.
+    `data.ids`. A text without an id has the id that the same text has in another pair, or else the
+    id of its first pair.
 
     Only the documents of a query's pairs count as relevant to it.
     """
@@ -289,14 +289,14 @@ def from_pairs(data: DataSet) -> Collection:
 
 
 class _Ids:
-    """The ids of one side's texts, each given to one text only."""
+    """Ids of all queries or of all documents; no id is given to two texts."""
 
     def __init__(self) -> None:
         self._given: set[str] = set()
         self._of_text: dict[str, str] = {}
 
     def add(self, name: str | None, text: str) -> None:
-        """Note the file's own id of a text, if it has one."""
+        """Record an id of a text, if it has one."""
         if name is not None:
             self._given.add(name)
             self._of_text.setdefault(text, name)

@@ -1,4 +1,4 @@
-"""Language codes as data sets write them, brought to ISO 639-3."""
+"""Converts the language codes of data sets to ISO 639-3."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TWO_LETTERS = dict(
 )
 _THREE_LETTERS = frozenset(_TWO_LETTERS.values()) | {"zho"}
 
-# A script or a region behind a language, as in PosIR's `eng-Latn`, FLORES' `eng_Latn`, `pt-BR`.
+# A language with a script or a region, as in PosIR's `eng-Latn`, FLORES' `eng_Latn`, `pt-BR`.
 _SUBTAGS = re.compile(r"([A-Za-z]{2,3})(?:[-_](?:[A-Z][a-z]{3}|[A-Z]{2}|[0-9]{3}))+")
 
 # The published sets of BEIR (Thakur et al. 2021); all of them are English.
@@ -29,9 +29,9 @@ _BEIR = frozenset(
 
 
 def iso_639_3(code: str | None) -> str | None:
-    """`code` as ISO 639-3 where it is one of two letters known here; any other as it is.
+    """`code` as ISO 639-3 if it is a known two-letter code; other codes are not changed.
 
-    A script or region behind it is left out: `eng-Latn` is `eng`, `pt-BR` is `por`.
+    A script or region is removed: `eng-Latn` is `eng`, `pt-BR` is `por`.
     """
     if code is None or not code.strip():
         return None
@@ -42,25 +42,25 @@ def iso_639_3(code: str | None) -> str | None:
 
 
 def of_folder(folder: Path) -> tuple[str | None, str]:
-    """Language and domain that a BEIR folder's name tells.
+    """Language and domain stated by the name of a BEIR folder or of its parent folder.
 
-    `beir/scifact` is English by the name of the set, `scifact-pl` and `beir-pl/scifact` Polish by
-    the code at a name's end. Forums of CQADupStack keep that set's name in front. A language that
-    no name tells is None. In the hub's cache, the name is that of the repository:
-    `datasets--organization--name/snapshots/<commit>`.
+    `beir/scifact` is English because the published set is; `scifact-pl` and `beir-pl/scifact` are
+    Polish because a name ends in that code. The language is None if neither name states it. The
+    domain of a CQADupStack forum begins with the name of that set. In the hub's cache, names are
+    those of the repository: `datasets--organization--name/snapshots/<commit>`.
     """
     names = [folder.parent.name, folder.name]
     if names[0] == "snapshots":
         names = folder.parent.parent.name.split("--")[1:] or names[1:]
-    own = names[-1]
-    bare, code = _ending(own.lower())
+    folder_name = names[-1]
+    bare, code = _ending(folder_name.lower())
     outer, outer_code = _ending(names[-2].lower() if len(names) > 1 else "")
     forum = outer == "cqadupstack"
     if code is None and (forum or outer.startswith("beir")):
         code = outer_code
     if code is None and (forum or bare in _BEIR):
         code = "eng"
-    name = own[: len(bare)]
+    name = folder_name[: len(bare)]
     return code, f"cqadupstack/{name}" if forum else name
 
 

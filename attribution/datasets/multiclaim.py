@@ -1,12 +1,12 @@
-"""MultiClaim (Pikuliak et al. 2023): posts of social media and the fact-checked claims they make.
+"""MultiClaim (Pikuliak et al. 2023): social media posts and the fact-checked claims they make.
 
 `posts.csv` (post_id, instances, ocr, verdicts, text), `fact_checks.csv` (fact_check_id, claim,
 instances, title) and `fact_check_post_mapping.csv` (fact_check_id, post_id). A text is a Python
-tuple (original, English, [(language, share), ...]), `ocr` a list of those. The query is the
-post's text followed by that of its pictures, joined by spaces as in the authors' code; the
-document is the claim. `instances` of a post are (timestamp, platform) pairs; the first gives the
-year and the platform by which queries are split. Both are read in the original or in their English
-version, and each pair has the other one as a version (`DataSet.version_of`).
+tuple (original, English, [(language, share), ...]), and `ocr` is a list of such tuples. The query
+is the post's text followed by the text of its pictures, joined by spaces as in the authors' code;
+the document is the claim. `instances` of a post are (timestamp, platform) pairs; queries are split
+by year and platform of the earliest one. Posts and claims are read in the original or in English;
+each pair has the other version as well (`DataSet.version_of`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from poslens.attribution.types import TextPair
 Version = Literal["original", "english"]
 
 ENGLISH: Version = "english"
-"""The variant with all texts in English, and, after a hyphen, what its name ends in."""
+"""The variant with all texts in English; the data set's name ends in `-english`."""
 
 FILES = POSTS, CLAIMS, MAPPING = "posts.csv", "fact_checks.csv", "fact_check_post_mapping.csv"
 
@@ -45,8 +45,8 @@ _MAX_CELL = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class _Text:
-    """Original and English; the original's language; of posts, which parts there were, and when
-    and where they were published."""
+    """A text in the original and in English, and the original's language. For posts, `kind` states
+    whether they have text, pictures or both, and `splits` their year and platform."""
 
     original: str
     english: str
@@ -62,11 +62,11 @@ def read(root: Path, name: str, title: str = "", variant: str = "") -> Judged:
     """Posts as queries with the claims that the mapping states; every fact-checked claim is a
     document, whether a post makes it or not.
 
-    A pair's `language` is the claim's, its `domain` says whether the post was written in another
-    one; both are those of the originals, but English claims are all `eng`. `query_type` says
-    whether the post is text, the text of pictures, or both. A collection's languages are the
-    originals', in the English version too: by these the paper tells the same-language bias and the
-    pools of one language.
+    A pair's `language` is the claim's original language, or `eng` in the English version. Its
+    `domain` states whether the originals of post and claim have the same language, and its
+    `query_type` whether the post is text, the text of pictures, or both. A collection has the
+    languages of the originals even in the English version, because the paper's same-language bias
+    and monolingual pools are defined by them.
 
     Raises:
         UserError: a file is missing.
@@ -99,16 +99,16 @@ def read(root: Path, name: str, title: str = "", variant: str = "") -> Judged:
 def _judged(
     paths: Mapping[str, Path], name: str, version: Version, others: dict[str, TextPair]
 ) -> Iterator[Judgement | Rejection]:
-    """Every line of the mapping; the pairs' other version goes into `others`."""
+    """Every row of the mapping; the other version of each pair is added to `others`."""
     other: Version = "original" if version == "english" else "english"
     other_name = name.removesuffix(f"-{ENGLISH}") if version == ENGLISH else f"{name}-{ENGLISH}"
 
-    def pair_of(pair_id: str, post: _Text, claim: _Text, dataset: str, own: Version) -> TextPair:
+    def pair_of(pair_id: str, post: _Text, claim: _Text, dataset: str, which: Version) -> TextPair:
         return TextPair(
             pair_id,
-            clean(post.of(own), "post"),
-            clean(claim.of(own), "claim"),
-            language="eng" if own == "english" else claim.language,
+            clean(post.of(which), "post"),
+            clean(claim.of(which), "claim"),
+            language="eng" if which == "english" else claim.language,
             domain=_domain(post.language, claim.language),
             dataset=dataset,
             query_type=post.kind,
@@ -131,7 +131,7 @@ def _judged(
             yield Rejection(mapping.name, row.number, str(error))
             continue
         ids.add(pair_id)
-        # A text that is empty in the other version alone leaves the pair without that one.
+        # If a text is empty only in the other version, the pair has no other version.
         with suppress(UserError):
             others[pair_id] = pair_of(pair_id, post, claim, other_name, other)
         yield Judgement(pair, post_id, claim_id, query_language=post.language, splits=post.splits)
@@ -151,7 +151,7 @@ def _texts(
     read: Callable[[Row], _Text],
     columns: Sequence[Column[Any]],
 ) -> RowsById[_Text]:
-    """The texts of a file that rows of the mapping name in the column `key`."""
+    """The texts of a file with the ids in the mapping's column `key`."""
     ids = set()
     for row in mapping:
         with suppress(UserError):
@@ -167,7 +167,7 @@ def _post(row: Row) -> _Text:
     if pictures is not None and not isinstance(pictures, list):
         raise UserError("ocr is not a list of texts")
     parts = [_versions(part) for part in (whole, *(pictures or ())) if part]
-    # The longest part tells the post's language: shares of pictures' texts do not add up.
+    # A post has the language of its longest part, because shares of its parts do not add up.
     language = max(parts, key=lambda part: len(part.original)).language if parts else None
     kind = "text" if not pictures else "text and pictures" if whole else "pictures"
     original, english = (
@@ -186,8 +186,8 @@ def _claim(value: str, name: str) -> _Text:
 
 
 def _instances(value: str, name: str) -> tuple[tuple[str, str], ...]:
-    """Year and platform of the first of a post's instances, each (timestamp, platform), as far as
-    they are given."""
+    """Year and platform of the earliest of a post's instances, each (timestamp, platform), without
+    those that are missing."""
     instances = _parsed(value, name) or []
     if not isinstance(instances, list) or not all(
         isinstance(each, tuple)
@@ -208,21 +208,21 @@ def _instances(value: str, name: str) -> tuple[tuple[str, str], ...]:
 
 
 def _number(value: str, name: str) -> str:
-    # pandas writes a column of ids with gaps as 7.0.
+    # pandas writes ids as 7.0 if their column has gaps.
     return as_id(value.strip().removesuffix(".0"), name)
 
 
 def _parsed(cell: str, name: str) -> Any:
-    """The value of a cell, or None of an empty one; constants alone, nothing is run."""
+    """The Python literal in a cell, or None if it is empty. No code is run."""
     if not cell.strip():
         return None
     if len(cell) > _MAX_CELL:
         raise UserError(f"{name} has {len(cell):,} characters; the limit is {_MAX_CELL:,}")
     try:
         with warnings.catch_warnings():
-            # Texts hold backslashes that Python would rather have doubled.
+            # Python warns about backslashes in texts that begin no escape sequence.
             warnings.simplefilter("ignore", SyntaxWarning)
-            # The files hold line ends within quotation marks, where Python takes only \\n.
+            # Strings in the files contain line breaks, which Python accepts only as \\n.
             return ast.literal_eval(cell.replace("\r", "\\r").replace("\n", "\\n").strip())
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
         raise UserError(f"{name} is not a Python tuple of texts") from error

@@ -1,5 +1,5 @@
-"""Rows of Parquet files. A damaged one can end the process that reads it, so it is read in a child
-first."""
+"""Rows of Parquet files. A damaged file can crash the process that reads it, so a child process
+reads it first."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ def rows(file: File, columns: Sequence[Column[Any]], limit: int | None) -> Itera
     and is read in a child process.
 
     Raises:
-        UserError: a required column is missing or there twice, or the file is damaged or too large.
+        UserError: a required column is missing or occurs twice, or the file is damaged or too
+            large.
     """
     needed, selected = required_names(columns), names_of(columns)
     if limit is None:
@@ -66,7 +67,7 @@ def rows(file: File, columns: Sequence[Column[Any]], limit: int | None) -> Itera
 def uploaded_rows(
     data: bytes, name: str, needed: list[list[str]], selected: list[str], limit: int
 ) -> Iterator[bytes]:
-    """Rows of an uploaded Parquet file as lines of JSON; what its child does.
+    """Rows of an uploaded Parquet file as lines of JSON; runs in the child process of `rows`.
 
     Raises:
         UserError: as `rows`.
@@ -82,8 +83,8 @@ def uploaded_rows(
 
 
 def columns_of(file: File) -> tuple[str, ...]:
-    """Names of a Parquet file's columns, as rows have them; none where it cannot be read. Told by
-    the child of `require_readable`, once for each state of the file."""
+    """Normalized names of a Parquet file's columns; empty if it cannot be read. A child process
+    reads them, once for each state of the file."""
     if not isinstance(file.content, Path):
         return ()
     try:
@@ -104,10 +105,10 @@ def _columns_of(name: str, state: FileState) -> tuple[str, ...]:
 
 
 def named_columns(data: bytes, name: str, path: str) -> Iterator[bytes]:
-    """Column names of a file on disk as JSON; what the child of `columns_of` does.
+    """Column names of a file on disk as JSON; runs in the child process of `columns_of`.
 
     Raises:
-        UserError: it is no Parquet file.
+        UserError: it is not a Parquet file.
     """
     with translate_damage(_damaged(name)), File(name, Path(path)).open() as raw:
         names = [column_name(column) for column in pq.ParquetFile(raw).schema_arrow.names]
@@ -115,17 +116,17 @@ def named_columns(data: bytes, name: str, path: str) -> Iterator[bytes]:
 
 
 _survived: set[tuple[FileState, frozenset[str]]] = set()
-"""Files and those of their columns that a child decoded to the end."""
+"""Files, and their columns that a child process decoded without crashing."""
 
 
 def require_readable(files: Sequence[tuple[File, Sequence[str]]]) -> None:
-    """Decode columns of files on disk in one child, once for each state of a file; those that are
-    shipped with the program need no check. They may be too large to come through a pipe: what the
-    child survived is decoded again here. That guards against damaged files, of the hub too, not
-    against one that is exchanged in between by who starts the program.
+    """Check that columns of files on disk can be decoded without a crash, in one child process and
+    once for each state of a file. Files that ship with the program are not checked. The rows can be
+    too large for a pipe, so this process decodes them again afterwards. This protects against
+    damaged files, including those of the hub, but not against a file that is replaced in between.
 
     Raises:
-        UserError: the child did not survive one of them.
+        UserError: the child process crashed on one of them.
     """
     with isolated.Reader(isolated.Limits(memory=_MAX_MEMORY, seconds=None)) as reader:
         for file, selected in files:
@@ -152,11 +153,11 @@ def require_readable(files: Sequence[tuple[File, Sequence[str]]]) -> None:
 
 
 def decoded(data: bytes, name: str, path: str, selected: list[str]) -> Iterator[bytes]:
-    """Decode a file's columns to the end and answer nothing; what the child of `require_readable`
-    does. Errors other than the end of the process are left to who reads the file.
+    """Decode all rows of a file's columns and discard them; runs in the child process of
+    `require_readable`. Other errors than a crash are reported when the file is read.
 
     Raises:
-        UserError: 256 rows take more memory than any texts that are read.
+        UserError: a batch of 256 rows needs more than 1 GB.
     """
     largest = 0
     with suppress(UserError), translate_damage(_damaged(name)):
@@ -170,13 +171,13 @@ def decoded(data: bytes, name: str, path: str, selected: list[str]) -> Iterator[
 def _rows_in_process(
     file: File, needed: Sequence[Sequence[str]], selected: Sequence[str], limit: int | None
 ) -> Iterator[Row]:
-    """Rows of a Parquet file that may be trusted not to end the process.
+    """Rows of a Parquet file that is known not to crash the process.
 
     Raises:
         UserError: as `rows`.
     """
     number = 0
-    # A damaged file may show itself as late as in a cell.
+    # Damage can become apparent as late as in a cell.
     with translate_damage(_damaged(file.name)):
         for columns, batch in _batches(file, needed, selected, limit):
             for index in range(batch.num_rows):
@@ -222,8 +223,8 @@ def _batches(
         read = [column for column in columns.values() if column is not None]
         if limit is not None and _unpacked(opened.metadata) > limit:
             raise _too_large(file.name, limit)
-        # Kept as a dictionary, a text that a million rows share is held once; it is counted
-        # for each row before any row makes a string of it.
+        # As a dictionary, a text that a million rows share is in memory once. Its size is counted
+        # for each row, before any row converts it to a string.
         texts = [column for column in read if _is_text(schema.field(column).type)]
         opened = pq.ParquetFile(raw, read_dictionary=texts)
         count = 0
@@ -241,9 +242,9 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _is_read(kind: pa.DataType, limit: int | None) -> bool:
-    """Texts, numbers, and of files on disk lists of them (PosIR's spans) and records of these
-    (SQuAD's answers). A list's length is the file's own, and a date may be one that Python cannot
-    say."""
+    """Whether a type is read: texts and numbers and, in files on disk, lists of them (PosIR's
+    spans) and structs of these (SQuAD's answers). Uploads could contain lists of any length, and
+    dates can be outside Python's range."""
     if limit is None and pa.types.is_struct(kind):
         return all(_is_read(kind.field(at).type, limit) for at in range(kind.num_fields))
     if limit is None and (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
@@ -267,7 +268,7 @@ def _value(scalar: pa.Scalar) -> Any:
         kind = scalar.type
         return {kind.field(at).name: _value(scalar[at]) for at in range(kind.num_fields)}
     if isinstance(scalar, pa.ListScalar | pa.LargeListScalar):
-        # No span is longer, and of many answers the first counts: no copy of all of it.
+        # Enough for a span, and for answers, of which only the first is used.
         return [_value(item) for item in scalar.values[:_MAX_LIST]]
     value = scalar.as_py()
     return value.decode() if isinstance(value, bytes) else value
@@ -282,7 +283,7 @@ def _unpacked(metadata: pq.FileMetaData) -> int:
 
 
 def _size(column: pa.Array) -> int:
-    """Bytes of all rows' texts; 8 for any other value and for nulls."""
+    """Total bytes of a column's texts; 8 for any other value and for nulls."""
     if column.type in _VIEWS:
         column = column.cast(pa.large_binary())
     if isinstance(column, pa.DictionaryArray) and _is_text(column.dictionary.type):

@@ -1,14 +1,14 @@
 """The PosIR format: `<root>/<language>/<domain>/{queries,corpus}.parquet` and `qrels/test.parquet`.
 
 A language's folder is named by language and script as PosIR publishes it (`eng-Latn`), or by the
-language alone (`eng`); pairs have the language.
+language alone (`eng`); a pair's language has no script.
 
 queries: `_id, text, pos_char_span [start, end), pos_char_length, pos_token_length`; corpus:
 `_id, text`; qrels: `query-id, corpus-id, score`. Spans count characters of the document.
 
 In cross-lingual sets, queries in one language search a corpus in another. Translations of a domain
-share ids, so a query keeps its text, and judgment, span and length are those of the corpus's
-language. A column `query_type` of the queries is read if there is one.
+share ids, so the query's text comes from the one language, and judgment, span and length from the
+language of the corpus. A column `query_type` of the queries is read if there is one.
 """
 
 from __future__ import annotations
@@ -201,7 +201,8 @@ def _evidence(span: tuple[int, int], document: str) -> EvidenceSpan:
 def _read_domain(
     folder: Path, dataset: str, ids: set[str], translated: tuple[str, RowsById[Row]] | None = None
 ) -> Iterator[Judgement | Rejection]:
-    """`translated`: another language's folder and its queries by id, whose texts replace these."""
+    """The judgments of a domain. `translated` is another language's folder and its queries by id,
+    whose texts replace those of this folder."""
     place, domain = printable(folder.parent.name), printable(folder.name)
     part, language = f"{place}/{domain}", iso_639_3(place)
     documents = _table(folder, "corpus.parquet", "document")

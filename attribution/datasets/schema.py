@@ -1,8 +1,8 @@
 """The row schema of all file readers: columns with their names and types, and rows of values.
 
 A reader declares its columns and takes their values with `row[COLUMN]`, which has the column's type
-or raises `UserError`. `accepted` turns these errors into rejections, so no reader checks a value
-that it was given.
+or raises `UserError`. `accepted` turns these errors into rejections, so readers do not check values
+themselves.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def required(name: str, kind: Kind[T], *aliases: str, called: str = "") -> Colum
 
 
 def optional(name: str, kind: Kind[T], *aliases: str) -> Column[T | None]:
-    """A column that a table or a row can lack, or leave blank: its value is None there."""
+    """A column that a table or a row can lack or leave blank; its value is then None."""
 
     def read(value: Any) -> T | None:
         blank = _is_gap(value) or (isinstance(value, str) and not value.strip())
@@ -200,7 +200,7 @@ def checked_columns(file: File, names: Sequence[str], needed: Sequence[Sequence[
     """Normalized column names of a table.
 
     Raises:
-        UserError: a column of `needed`, of each its names, is missing or there twice.
+        UserError: a column of `needed` (its alternative names) is missing or occurs twice.
     """
     columns = [column_name(name) for name in names]
     if missing := [" or ".join(each) for each in needed if not {*each} & {*columns}]:
@@ -219,7 +219,7 @@ def column_name(column: str) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Column names for a message, shortened, because a file that is no table can have any."""
+    """Column names for a message, shortened, because a file that is not a table can have any."""
     shown = [f"{name.strip()[:40]}" for name in names[:12]]
     more = f" and {len(names) - 12} more" if len(names) > 12 else ""
     return (", ".join(shown) + more).strip() or "none"

@@ -1,13 +1,13 @@
 """Data sets fetched by name: `hf:organisation/name` of the Hugging Face hub, `ir_datasets:ID`
 (MacAvaney et al. 2021, arXiv 2103.02280), and `mteb:TASK`, or `mteb:TASK/SUBSET` of a task in
-several languages (Muennighoff et al. 2023; Enevoldsen et al. 2025). Who starts the program names
-them.
+several languages (Muennighoff et al. 2023; Enevoldsen et al. 2025). They are named when the program
+is started.
 
-The hub's files are read as they are. What a library gives is written once as a folder in the BEIR
-layout below the data folder, and read from there. Of ir_datasets, texts are what it calls a
-document's and a query's default text. Of MTEB, the folder has a folder for each subset, with the
-split `test` if the task evaluates it, else the first one; a document is its title, one space and
-its text, a query its text and its instruction, as the library joins them.
+The hub's files are read as they are. A library's data set is written once as a folder in the BEIR
+layout below the data folder, and read from there. The texts of ir_datasets are the library's
+default text of each document and query. An MTEB task has a folder for each subset, with the split
+`test` if the task has one, else the first split. Its documents are title, one space and text, and
+its queries are text, one space and instruction, as the library joins them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SPLITS = ("test", "dev", "train")
 
 
 def prefix_of(name: str) -> str:
-    """The prefix by which the name of a data set tells its source; empty for a path."""
+    """The prefix that states the source of a data set; empty for a path."""
     return next((prefix for prefix in _FETCH if name.startswith(prefix)), "")
 
 
@@ -127,7 +127,7 @@ def _fetch_from_ir_datasets(name: str) -> Path:
 
 
 def _default_text(row: Any) -> str:
-    """The default text of a document or a query; of one that has none, its fields in order."""
+    """The default text of a document or a query, or else its text fields, joined in order."""
     default = getattr(row, "default_text", None)
     if default is not None:
         return str(default())
@@ -169,7 +169,7 @@ def _fetch_from_mteb(name: str) -> Path:
 
 
 def _languages(task: Any) -> Mapping[str, str | None]:
-    """The subsets of a task with the language of each, where it has one."""
+    """The subsets of a task, with the language of each; None if it has several."""
     given = task.metadata.eval_langs
     listed = given if isinstance(given, Mapping) else {"default": given}
     return {
@@ -184,21 +184,21 @@ def _subset(
 ) -> _LibraryCorpus:
     splits = task.dataset[subset]
     split = "test" if "test" in splits else next(iter(splits))
-    held = splits[split]
-    if "text" not in held["corpus"].column_names or "text" not in held["queries"].column_names:
+    tables = splits[split]
+    if "text" not in tables["corpus"].column_names or "text" not in tables["queries"].column_names:
         raise UserError(f"{task.metadata.name} of mteb has no texts: choose another task.")
     language = languages[subset]
     return _LibraryCorpus(
         (
             (row["id"], f"{row.get('title') or ''} {row['text'] or ''}".strip())
-            for row in held["corpus"]
+            for row in tables["corpus"]
         ),
         split,
         (f"{subset}-{language}" if language else subset) if several else "",
-        _mteb_queries(held["queries"], task.metadata.name),
+        _mteb_queries(tables["queries"], task.metadata.name),
         (
             (query, document, score)
-            for query, judged in held["relevant_docs"].items()
+            for query, judged in tables["relevant_docs"].items()
             for document, score in judged.items()
         ),
     )
@@ -220,8 +220,9 @@ def _mteb_queries(rows: Any, task: str) -> Iterator[tuple[str, str]]:
 @dataclass(slots=True)
 class _LibraryCorpus:
     """A corpus from a library: ids and texts of documents and of queries, and judgments as query,
-    document and grade; no queries if it has no judgments. `split` is the split of the judgments,
-    and `folder` the corpus's path below the data set's folder, empty for a single one."""
+    document and grade; without judgments there are no queries. `split` is the split of the
+    judgments, and `folder` the corpus's path below the data set's folder, empty for a single
+    corpus."""
 
     documents: Iterable[tuple[str, str]]
     split: str
@@ -234,7 +235,7 @@ def _checked(name: str, prefix: str, what: str) -> str:
     """The part of the name after the prefix.
 
     Raises:
-        UserError: it is no valid name of `what`.
+        UserError: the name does not have the form `what`.
     """
     rest = name.removeprefix(prefix)
     if len(rest) > 200 or not re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)*", rest, re.ASCII):
@@ -251,8 +252,8 @@ def _not_installed(library: str) -> UserError:
 
 @contextmanager
 def _reached(name: str) -> Iterator[None]:
-    """Turn whatever a library raises into a sentence: what a broken connection or a damaged
-    download raises is its own."""
+    """Turn any exception into a `UserError`: libraries raise their own kinds for a broken
+    connection or a damaged download."""
     try:
         yield
     except UserError:

@@ -1,15 +1,15 @@
-"""SQuAD (Rajpurkar et al. 2018) and sets in its layout: questions, and where passages answer them.
+"""SQuAD (Rajpurkar et al. 2018) and sets in its layout: questions, and the spans that answer them.
 
-One file or a folder of them, in SQuAD's own JSON or as the hub has it. JSON (`train-v2.0.json`,
+One file or a folder of them, in SQuAD's own JSON or in the hub's Parquet. JSON (`train-v2.0.json`,
 `dev-v2.0.json`): `data`, a list of articles with `title` and `paragraphs`; a paragraph has its
 `context` and, in `qas`, questions with `id`, `question` and `answers` (`text`, `answer_start` in
 characters). Parquet: a row for each question with `id`, `title`, `context`, `question` and
 `answers`, whose `text` and `answer_start` are lists.
 
 The first answer is the evidence. Questions that their passage does not answer (in SQuAD 2.0
-`is_impossible`, whose `plausible_answers` answer another question) make no pair. The
-corpus to search are all passages, each text once, as SQuAD-PosQ has it (arXiv 2505.13950); queries
-are grouped by the first character of their answer, as there.
+`is_impossible`, whose `plausible_answers` answer another question) give no pair. The corpus
+contains every passage once, and queries are grouped by the first character of their answer, both as
+in SQuAD-PosQ (arXiv 2505.13950).
 """
 
 from __future__ import annotations
@@ -77,22 +77,22 @@ ID, QUESTION, CONTEXT = (
 TITLE, IMPOSSIBLE = optional("title", as_label), optional("is_impossible", as_is)
 ANSWERS = optional("answers", _first_answer)
 COLUMNS = (ID, CONTEXT, QUESTION, ANSWERS)
-"""What a Parquet file in this layout has; `title` may be there too."""
+"""Columns of a Parquet file in this layout; `title` is optional."""
 
 
 def judgements(
     files: Sequence[File], name: str, passages: Passages
 ) -> Iterator[Judgement | Rejection]:
     """Every question as a judgment of its passage, or as a rejection; row numbers count the
-    questions of a file. `passages` takes up every passage, also those that no question is left of.
+    questions of a file. Every passage is added to `passages`, even if its questions are rejected.
 
     Raises:
-        UserError: a file cannot be read or is in no such layout.
+        UserError: a file cannot be read or is in another layout.
     """
     seen: set[str] = set()
     for file in files:
         for place, row in _of_parquet(file) if _is_parquet(file.name) else _of_json(file):
-            with suppress(UserError):  # its questions say what is wrong with it
+            with suppress(UserError):  # rejections of its questions report it
                 passages.of(row[CONTEXT], f"{file.name}/{place}")
             if not row.number:
                 continue
@@ -139,7 +139,7 @@ def _judgement(row: Row, place: str, dataset: str, passages: Passages, seen: set
 
 
 def _groups(start: int) -> tuple[str, ...]:
-    """The group of an answer by its first character; none behind SQuAD's longest passage."""
+    """The group of an answer by its first character; empty past the last group."""
     at = sum(start >= first for first in _STARTS) - 1
     return (GROUPS.names[at],) if start <= _END else ()
 
@@ -171,9 +171,9 @@ def read(path: Path, name: str, title: str = "") -> Judged:
 
 
 def _files(path: Path) -> list[File]:
-    """The files in this layout at a path; none where one of that kind is in another layout."""
+    """The files in this layout at a path; empty if one of them is in another layout."""
     files = files_below(path, lambda name: name.endswith(SUFFIXES) or _is_parquet(name))
-    # JSON next to Parquet has the same questions, in the hub's own conversion or the original.
+    # If there are both, they contain the same questions: the hub converts JSON to Parquet.
     chosen = [file for file in files if not _is_parquet(file.name)] or files
     return chosen if all(map(_fits, chosen)) else []
 

@@ -1,4 +1,4 @@
-"""Files as bytes and as lines: gzip undone under a cap, encodings recognised, lines bounded."""
+"""Files as bytes and as lines: unpacks gzip up to a limit, detects encodings, limits lines."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from poslens.attribution.paths import open_regular
 
 MEGABYTE = 1_000_000
 MAX_LINE = 12_500_000
-"""Characters of one line of JSON: the longest text taken, every character of it escaped."""
+"""Maximum characters of a line of JSON: the longest accepted text, with every character escaped."""
 
 MAX_JSON = 500 * MEGABYTE
-"""Bytes of the largest JSON file, unpacked, which is in memory as a whole. Lines of JSON have no
-limit."""
+"""Maximum unpacked bytes of a JSON file, because all of it is read into memory. Files of JSON lines
+have no limit."""
 
 _FOREIGN = re.compile("[\udc80-\udcff]")
-# Text packs to a fifth or a tenth; only a bomb unpacks to a hundred times its size.
+# Text is packed to a fifth or a tenth of its size; only a zip bomb unpacks to a hundred times.
 _MAX_RATIO = 100
 
 
@@ -36,7 +36,7 @@ class File:
     content: Path | bytes
 
     def open(self) -> IO[bytes]:
-        """The bytes as they lie.
+        """The bytes as stored, still packed.
 
         Raises:
             UserError: the file cannot be opened, or is not a regular file.
@@ -52,12 +52,12 @@ class File:
 
     @property
     def size(self) -> int:
-        """Bytes as they lie."""
+        """Number of bytes as stored."""
         return len(self.content) if isinstance(self.content, bytes) else self.content.stat().st_size
 
 
 class _Counted(io.RawIOBase):
-    """Passes bytes on until there are too many of them."""
+    """Passes bytes on, and raises an error after more than `limit`."""
 
     def __init__(self, inner: IO[bytes], file: File, limit: int | None) -> None:
         self._inner = inner
@@ -86,13 +86,13 @@ class _Counted(io.RawIOBase):
 
 @contextmanager
 def open_bytes(file: File, limit: int | None = None) -> Iterator[io.BufferedReader[io.RawIOBase]]:
-    """The file's bytes, gzip undone (told by its first bytes, whatever the name).
+    """The file's bytes, unpacked if it is gzip (detected from its first bytes, not its name).
 
-    `limit` caps the bytes given out, counted while they are unpacked; without one a gzip file
-    may still not unpack to more than 100 MB and more than a hundred times its size.
+    `limit` is the maximum number of unpacked bytes, counted while they are read. Without a limit, a
+    gzip file must not unpack to more than 100 MB if that is more than a hundred times its size.
 
     Raises:
-        UserError: over the cap, no such file, or damaged gzip.
+        UserError: the limit is exceeded, the file cannot be read, or its gzip data is damaged.
     """
     with file.open() as raw:
         inner: IO[bytes] = raw
@@ -108,7 +108,7 @@ def open_bytes(file: File, limit: int | None = None) -> Iterator[io.BufferedRead
 
 
 def encoding_of(head: bytes) -> str:
-    """The encoding that the first four bytes of a text tell; UTF-8 where they tell nothing."""
+    """The encoding of a text, detected from its first four bytes; UTF-8 by default."""
     if head.startswith((b"\xff\xfe\0\0", b"\0\0\xfe\xff")):
         return "utf-32"
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
@@ -124,13 +124,13 @@ def encoding_of(head: bytes) -> str:
 
 @contextmanager
 def open_text(file: File, limit: int | None = None) -> Iterator[io.TextIOWrapper]:
-    """The file as text: UTF-8, UTF-16 or UTF-32, a byte order mark left out, line ends kept.
+    """The file as text: UTF-8, UTF-16 or UTF-32, without a byte order mark, with its line ends.
 
-    Bytes that are not UTF-8 come out as lone surrogates, so that only their row is lost
+    Bytes that are not UTF-8 are decoded as lone surrogates, so that only their row is rejected
     (`has_foreign_bytes`).
 
     Raises:
-        UserError: as `open_bytes`, or the text breaks off within a character.
+        UserError: as `open_bytes`, or UTF-16 or UTF-32 text is invalid.
     """
     with open_bytes(file, limit) as stream:
         encoding = encoding_of(stream.peek(4)[:4])
@@ -145,8 +145,8 @@ def open_text(file: File, limit: int | None = None) -> Iterator[io.TextIOWrapper
 
 
 def beginning(file: File, length: int = 1 << 16) -> str:
-    """The first characters of a file from which its format is told, without white space in front;
-    empty if it cannot be read as text."""
+    """The first characters of a file, from which its format is detected, without leading white
+    space; empty if it cannot be read as text."""
     try:
         with open_text(file) as text:
             return text.read(length).lstrip()
@@ -155,7 +155,7 @@ def beginning(file: File, length: int = 1 << 16) -> str:
 
 
 def has_foreign_bytes(text: str) -> bool:
-    """Whether `open_text` met bytes in it that are not UTF-8."""
+    """Whether a text read by `open_text` contains bytes that are not UTF-8."""
     return not text.isascii() and _FOREIGN.search(text) is not None
 
 

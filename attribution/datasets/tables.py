@@ -1,7 +1,7 @@
 """Rows of CSV, TSV, JSONL and Parquet, one at a time, each with its number in the file.
 
 Columns are identified by their names in lower case without surrounding white space. A row that
-cannot be read is returned with the reason, never skipped. Blank lines are no rows.
+cannot be read is returned with the reason, never skipped. Blank lines do not count as rows.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ def columns_of(file: File) -> frozenset[str]:
 
 
 def rows(file: File, columns: Sequence[Column[Any]], limit: int | None = None) -> Iterator[Row]:
-    """The rows of a file, in the format of its name's ending. Parquet reads only `columns`; `limit`
-    is the maximum number of unpacked bytes.
+    """The rows of a file in the format that its suffix states. Of Parquet files only `columns` are
+    read; `limit` is the maximum number of unpacked bytes.
 
     Raises:
-        UserError: another format, a required column is missing or there twice, or the file is
-            damaged or too large.
+        UserError: the file is in another format, damaged or too large, or a required column is
+            missing or occurs twice.
     """
     kind = suffix(file.name)
     if not kind:

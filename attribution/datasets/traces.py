@@ -1,17 +1,17 @@
 """Traces of a retriever in OpenTelemetry's and OpenInference's formats: queries and the documents
 that were retrieved.
 
-One file or a folder of them, `.json` or `.jsonl`. Spans come as OpenTelemetry's protocol has them
-(`resourceSpans`, attributes as lists of `key` and `value`), as its Python library prints them
-(attributes as an object), with nested attributes, or as tables of spans with columns such as
+One file or a folder of them, `.json` or `.jsonl`. Spans are in OpenTelemetry's protocol
+(`resourceSpans`, attributes as lists of `key` and `value`), as printed by its Python library
+(attributes as an object), with nested attributes, or rows of a table with columns such as
 `attributes.input.value`; a file contains one of these, a list, or any number in succession.
 
 Spans of kind RETRIEVER have the query in `input.value` and documents in `retrieval.documents.N.
-document.content`, `.id` and `.score`; those of kind RERANKER theirs in `reranker.query` and
+document.content`, `.id` and `.score`; spans of kind RERANKER have them in `reranker.query` and
 `reranker.output_documents.N`
 (https://github.com/Arize-ai/openinference/blob/main/spec/semantic_conventions.md). Each document is
-a pair with its query, in the order in which they came back. A trace does not say which of them
-answer the query, so nothing is judged. Spans of other kinds are no rows.
+a pair with its query, in the order of retrieval. A trace does not state which documents answer the
+query, so there are no judgments. Spans of other kinds are skipped.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ CONTENT, ID = required("content", _content), optional("id", as_id)
 def judgements(
     files: Sequence[File], dataset: str, passages: Passages
 ) -> Iterator[Judgement | Rejection]:
-    """Every retrieved document as a pair with its query, or as a rejection; row numbers are lines
-    of `.jsonl`, and of `.json` count its spans.
+    """Every retrieved document as a pair with its query, or as a rejection; row numbers count the
+    lines of a `.jsonl` file and the spans of a `.json` file.
 
     Raises:
         UserError: a file cannot be read.
@@ -115,7 +115,7 @@ def judgements(
 def _retrieved(span: Row, kind: str, where: str, seen: set[str]) -> tuple[str, str, list[Row]]:
     """The span's own id, its query and its documents, numbered from 1."""
     place = span[SPAN_ID] or where
-    # A span that was exported twice is there once.
+    # A span that was exported twice is read once.
     if place in seen:
         raise UserError(f"the span {place} occurs twice")
     query = _plain_query(span[QUERY], span[MIME_TYPE])
@@ -130,7 +130,7 @@ def _retrieved(span: Row, kind: str, where: str, seen: set[str]) -> tuple[str, s
 
 
 def _plain_query(value: Any, kind: Any) -> Any:
-    """The query of an input that is JSON: itself a text, or one of an object's fields."""
+    """The query in an input that is JSON: the string itself, or a field of an object."""
     if kind != "application/json" or not isinstance(value, str):
         return value
     try:
@@ -159,7 +159,7 @@ def _passage(document: Row, place: str, passages: Passages, ids: dict[str, int])
     """The document's key and the stored copy of its text."""
     text = document[CONTENT]
     key = document[ID] or place
-    # An id may stand for several passages of one document; a hash needs little memory.
+    # Several passages of one document can have the same id. Hashes save memory.
     if ids.setdefault(key, hash(text)) != hash(text):
         key = place
     return passages.of(text, key)
@@ -188,7 +188,7 @@ def _values(file: File) -> Iterator[Any]:
     """The consecutive values of a file of JSON.
 
     Raises:
-        UserError: it is damaged, or none.
+        UserError: the file is damaged or not JSON.
     """
     with open_text(file, MAX_JSON) as stream:
         text = stream.read()
@@ -238,7 +238,7 @@ def _flat(span: Mapping[str, Any]) -> dict[str, Any]:
         elif (
             isinstance(value, list)
             and depth < _MAX_DEPTH
-            # Vectors of a thousand numbers are of no use here.
+            # A list of numbers, such as an embedding, stays one field.
             and any(isinstance(each, Mapping | list) for each in value)
         ):
             inner = iter(enumerate(value))
@@ -250,8 +250,8 @@ def _flat(span: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _otlp(value: Any) -> Any:
-    """A value of OpenTelemetry's protocol as it is meant: `{"stringValue": "a"}` is `"a"`, and a
-    list of keys with values an object."""
+    """A value of OpenTelemetry's protocol as a plain value: `{"stringValue": "a"}` is `"a"`, and a
+    list of keys with values is an object."""
     if isinstance(value, Mapping) and len(value) == 1:
         ((kind, inner),) = value.items()
         if kind in ("stringValue", "boolValue", "intValue", "doubleValue"):
@@ -276,7 +276,7 @@ def read(path: Path, name: str, title: str = "") -> Judged:
 
 
 def documents(path: Path, name: str, title: str = "") -> Collection:
-    """Every document that was retrieved, each text once, and the queries: nothing is judged.
+    """Every document that was retrieved, each text once, and the queries, without judgments.
 
     Raises:
         UserError: a file cannot be read, or no document was retrieved.
@@ -286,7 +286,7 @@ def documents(path: Path, name: str, title: str = "") -> Collection:
 
 
 def _files(path: Path) -> list[File]:
-    """The files of spans at a path; none where one of that kind holds something else."""
+    """The files of spans at a path; empty if one of them contains something else."""
     files = files_below(path, lambda name: name.endswith(SUFFIXES))
     return files if all(map(_fits, files)) else []
 

@@ -22,7 +22,7 @@ _MAX_REASON = 500
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """A row that is no valid pair: file, row (from 1) and reason."""
+    """A row that is not a valid pair: file, row (from 1) and reason."""
 
     file: str
     row: int
@@ -40,9 +40,9 @@ class Judgement:
 
     `part` is the corpus that the query searches, if a data set has several (a domain of PosIR, a
     folder of BEIR). `pair.language` is the document's language and `query_language` the query's;
-    for a translated post it is the original's. `groups` are the groups that the query counts in, if
-    the data set has any. `splits` are the values of the properties by which a benchmark splits its
-    queries, such as ("year", "2020").
+    for a translated post it is the original's. `groups` are the groups to which the query belongs,
+    if the data set has any. `splits` are the values of the properties by which a benchmark splits
+    its queries, such as ("year", "2020").
     """
 
     pair: TextPair
@@ -57,8 +57,8 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class LostDocument(Rejection):
-    """A judgment of a document that the corpus lacks. It makes no pair and no search can find the
-    document, but measures count it, as trec_eval does."""
+    """A judgment of a document that the corpus lacks. It gives no pair, and no search can find the
+    document, but measures count it as not found, as trec_eval does."""
 
     query_id: str
     query: str
@@ -71,7 +71,7 @@ class LostDocument(Rejection):
 @dataclass(frozen=True, slots=True)
 class Groups:
     """Groups of queries that a benchmark compares: its `title`, the criterion `by` which queries
-    are grouped, and the groups' `names` in order. A query can count in several groups or in
+    are grouped, and the groups' `names` in order. A query can belong to several groups or to
     none."""
 
     title: str
@@ -99,10 +99,10 @@ class Passages:
 class DataSet:
     """All pairs of a data set; accepted + rejected = rows read.
 
-    `versions` are other versions of pairs with their ids, such as translations, and `version_name`
-    is the name of a version; they belong to the data set that each of them names. `ids` are the
-    file's own ids of query and document by pair id, if it has any; None where one is missing. A
-    data set that was opened from its index has none.
+    `versions` are other versions of pairs, such as translations, with the same ids but the name of
+    their own data set in `dataset`; `version_name` is the name of the version. `ids` are the file's
+    own ids of query and document by pair id, if it has any; None where one is missing. A data set
+    that was opened from its index has no `ids`.
     """
 
     name: str
@@ -117,7 +117,7 @@ class DataSet:
 
     @cached_property
     def digest(self) -> str:
-        """Digest of names and pairs, for caches in this process's memory."""
+        """Digest of names, pairs and rejections, for caches in this process's memory."""
         stated = (self.name, self.title, self.version_name, self.rejected)
         total = hashlib.sha256(repr(stated).encode("utf-8", "replace"))
         for pairs in (self.pairs, self.versions):
@@ -133,7 +133,7 @@ class DataSet:
         """The pair with this id.
 
         Raises:
-            UserError: there is none.
+            UserError: no pair has it.
         """
         place = self.pairs.find(pair_id)
         if place is None:

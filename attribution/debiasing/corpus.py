@@ -25,14 +25,15 @@ from poslens.attribution.text import (
 )
 
 MIN_DOCUMENTS = 8
-"""Fewer documents leave too little on one of the sides."""
+"""With fewer documents, the halves are too small."""
 MIN_SENTENCES = 60
-"""Sentences to train on, at least: a few hundred are better."""
+"""Minimum number of training sentences; a few hundred are better."""
 MAX_SENTENCES = 20_000
-"""More would not be drawn anyway; which ones are used is decided by their digest."""
+"""Maximum number of sentences, taken from documents in the order of their fingerprints; training
+would not draw more."""
 MIN_WORDS = 4
 VALIDATED = 5
-"""One in so many documents of the training half is validated on."""
+"""One in this many documents of the training half is used for validation."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,7 @@ def require_new(folder: Path) -> None:
     """Check that nothing exists at `folder`.
 
     Raises:
-        UserError: something does.
+        UserError: something exists there.
     """
     if folder.exists():
         raise UserError(f"{folder} already exists: name a new folder.")

@@ -98,7 +98,7 @@ def find(training: str) -> RetrieverSpec | None:
 
 
 def folder_of(spec: RetrieverSpec) -> Path:
-    """The folder of the debiased model with this name."""
+    """The folder of a debiased model."""
     return Path(spec.source.removeprefix("folder:"))
 
 

@@ -48,7 +48,7 @@ class Adapter:
         # two seconds. While another thread imports transformers, it can also fail.
         from peft import LoraConfig, get_peft_model
 
-        # Of what one library asks of another: nobody who trains a model can change it.
+        # About a call from one library to another, which users cannot change.
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
         layers = linear_layers(backbone, name)
         config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=layers)

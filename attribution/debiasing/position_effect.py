@@ -18,7 +18,7 @@ from poslens.attribution.debiasing.teacher import Teacher
 from poslens.attribution.retrievers.dense import DenseRetriever
 
 SENTENCES = 16
-"""Sentences of a validation text, where it fits the model's limit."""
+"""Number of sentences of a validation text, if they fit within the model's limit."""
 _MIN_SENTENCES = 4
 
 

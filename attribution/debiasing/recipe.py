@@ -10,7 +10,7 @@ from poslens.attribution.evaluation.comparison import SCORE_MARGIN
 WARM_UP = 0.1
 """Part of the schedule in which the learning rate rises."""
 START, END = 25.0, 1e4
-"""The learning rate begins at the peak over START and ends at that over END: PyTorch's defaults."""
+"""The learning rate begins at peak / START and ends at peak / START / END: PyTorch's defaults."""
 MOMENTUM = (0.85, 0.95)
 
 

@@ -1,5 +1,5 @@
 """Self-distillation: a model with a low-rank adapter learns to give a whole text the vector that
-the model without it gives when reading sentence by sentence.
+the model without the adapter gives when it reads sentence by sentence.
 
 The student reads texts of sentences in random order, each also in reversed order, and half
 sentences as queries. The teacher is the same model without the adapter, which reads each sentence
@@ -34,7 +34,7 @@ from poslens.attribution.retrievers.dense import DenseRetriever
 
 GRADIENT_NORM = 1.0
 _MIN_GROUP = 8
-"""Sentences of a language, at least, for training texts in it."""
+"""Minimum number of sentences of a language for training texts in it."""
 
 Slot = Callable[[], AbstractContextManager[None]]
 

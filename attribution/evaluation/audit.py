@@ -49,13 +49,13 @@ ORDERS: tuple[Order, ...] = ("original", "random")
 QueryForm = Literal["sentence", "question"]
 QUERY_FORMS: tuple[QueryForm, ...] = ("sentence", "question")
 LENGTHS = (0, 128, 256, 512, 1024)
-"""Where classes of documents' lengths begin, in words."""
+"""Lower limits of the classes of document length, in words."""
 
 Frequent = Mapping[str | None, frozenset[str]]
 
 
 def audit_method(chunks: Chunks = WHOLE) -> Method:
-    """What ranks of sentences are stored under."""
+    """The method under which ranks of sentences are stored."""
     # Version 2: no window has more tokens than its size.
     version = 2 if chunks.kind == "windows" else 1
     return Method("reachability", {"chunks": str(chunks), "version": version})
@@ -65,7 +65,7 @@ def audit_method(chunks: Chunks = WHOLE) -> Method:
 
 
 def frequent_words(documents: Iterable[Document]) -> Frequent:
-    """The words that questions leave out, by language."""
+    """The frequent words of each language, which questions omit."""
     counts: dict[str | None, Counter[str]] = {}
     for document in documents:
         counts.setdefault(document.language, Counter()).update(_plain_words(document.text))
@@ -83,7 +83,7 @@ def frequent_words(documents: Iterable[Document]) -> Frequent:
 
 
 def question(sentence: str, frequent: frozenset[str]) -> str:
-    """The sentence without frequent words and punctuation; empty where nothing is left."""
+    """The sentence without frequent words and punctuation; empty if nothing is left."""
     parts: list[str] = []
     end = 0
     for a, b in word_spans(sentence):
@@ -204,8 +204,8 @@ class SentenceRanks:
 @dataclass(frozen=True, slots=True)
 class UnretrievedCurve:
     """Share of unretrieved sentences in 10 bins of position: `share` [10] with the ends of 95%
-    intervals that resample documents (None below 10), over `n` [10] sentences; NaN in empty
-    bins."""
+    intervals that resample documents (None for fewer than 10), over `n` [10] sentences; NaN in
+    empty bins."""
 
     order: Order
     share: Values
@@ -219,7 +219,7 @@ def require_top(top: int, n_documents: int) -> None:
     """Refuse a top k that is below 1 or includes every document of the corpus.
 
     Raises:
-        UserError: it does.
+        UserError: `top` is one of these, or the corpus has fewer than two documents.
     """
     if top < 1:
         raise UserError(f"top must be at least 1, not {top}.")
@@ -278,7 +278,7 @@ def unretrieved_share(
     *,
     read: bool | None = None,
 ) -> Estimate | None:
-    """Share of unretrieved sentences, of documents that have any; `read` is as in `share_row`."""
+    """Share of unretrieved sentences; None if there is no sentence. `read` is as in `share_row`."""
     rows = (share_row(each, order, query_form, top, read=read) for each in documents)
     return _share([row for row in rows if row[1]])
 
@@ -346,7 +346,7 @@ class DocumentGroup:
 def groups(
     documents: Sequence[SentenceRanks], query_form: QueryForm, top: int
 ) -> list[DocumentGroup]:
-    """By language, the one of most documents first, then by length in words."""
+    """Groups by language, the one with the most documents first, then by length in words."""
     by_language: dict[str, list[SentenceRanks]] = {}
     by_length: dict[int, list[SentenceRanks]] = {}
     for document in documents:
@@ -377,7 +377,8 @@ def groups(
 def worst(
     documents: Sequence[SentenceRanks], query_form: QueryForm, top: int
 ) -> list[tuple[SentenceRanks, int, int]]:
-    """Documents with unretrieved sentences, how many of how many, in descending order."""
+    """Documents with unretrieved sentences, each with the number of these and of all its sentences
+    that were searched for; most unretrieved sentences first."""
     rows = [
         (document, int(np.nansum(unretrieved)), int(np.isfinite(unretrieved).sum()))
         for document in documents

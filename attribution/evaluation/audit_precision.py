@@ -26,8 +26,8 @@ _UNSEEN = 3.0
 documents ends at about 3 / n (Hanley and Lippman-Hand 1983, "If nothing goes wrong, is everything
 all right?")."""
 _GROWTH = 1.1
-"""The interval is looked at again once there are so many times as many documents: the work of all
-looks together then grows with the number of documents alone."""
+"""The interval is recomputed whenever the number of documents has grown by this factor, so that the
+total work is proportional to the number of documents."""
 
 
 def search_order(n: int) -> list[int]:
@@ -38,8 +38,9 @@ def search_order(n: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """What an audit is asked to estimate: the share of unretrieved sentences in this form in the
-    top k, to an interval of at most `width` (0 to 1); 0 asks for every document."""
+    """The precision that is requested of an audit: the share of sentences in this form that are not
+    retrieved in the top k, with an interval of at most `width` (0 to 1). With 0, the audit searches
+    for every document."""
 
     query_form: QueryForm
     top: int
@@ -47,9 +48,8 @@ class Precision:
 
     def reached(self, documents: Sequence[SentenceRanks]) -> bool:
         """Whether these documents, a random sample, suffice: the 95% intervals of the share in
-        original and in random order are at most as wide as asked for. Neither counts as narrower
-        than three over the number of documents, which is what an audit without any unretrieved
-        sentence can tell."""
+        original and in random order are at most `width` wide. `width` must also be at least 3 / n
+        for n documents, the precision of an audit without any unretrieved sentence."""
         if not self.width or len(documents) < MIN_DOCUMENTS:
             return False
         if _UNSEEN / len(documents) > self.width:
@@ -69,7 +69,7 @@ class Precision:
 
 
 class Outlook:
-    """The documents that an audit has searched for so far, and what they tell."""
+    """The documents that an audit has searched for so far, and the share estimated from them."""
 
     def __init__(self, precision: Precision, documents: Sequence[SentenceRanks] = ()) -> None:
         self._precision, self._documents = precision, list(documents)
@@ -78,12 +78,12 @@ class Outlook:
         self.words = ""
 
     def add(self, document: SentenceRanks) -> None:
-        """Count a document in."""
+        """Add a document."""
         self._documents.append(document)
 
     def look(self) -> bool:
-        """Compute the interval again if there are a tenth more documents than last time, and say
-        whether that changed `words`: the share so far in percent, with its interval."""
+        """Recompute the interval if there are a tenth more documents than last time. Returns
+        whether `words` was updated: the share so far in percent, with its interval."""
         n = len(self._documents)
         if n < max(MIN_DOCUMENTS, self._next):
             return False

@@ -14,19 +14,20 @@ from poslens.attribution.evaluation.chunk_plan import IndexSetting
 from poslens.attribution.evaluation.chunks import Chunks
 
 SURVEYED = 200
-"""Documents that the estimate reads; a larger corpus is put at their mean."""
+"""Number of documents that the estimate reads; it scales their total up to a larger corpus."""
 
 
 _TRIALS, _MOST_TOKENS = 40, 8192
-"""Beginnings of long texts that are read to find where the model stops, and their longest."""
+"""Number and maximum tokens of the beginnings of long texts that the model reads so that an audit
+finds where it truncates."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Texts that are read and their tokens, by their bytes. In an audit: the documents (or their
-    windows) in both orders with the beginnings of long texts, and the sentences and questions that
-    are searched for. In a chunk plan: the documents in every setting, and the sentences and
-    queries."""
+    """Numbers of texts that the model reads and of their tokens, estimated from bytes. In an audit:
+    the documents (or their windows) in both orders with the beginnings of long texts, and the
+    sentences and questions that are searched for. In a chunk plan: the documents in every setting,
+    and the sentences and queries."""
 
     documents: int
     document_texts: int
@@ -46,8 +47,8 @@ class Workload:
 
 
 def chunked(length: int, chunks: Chunks, limit: int | None) -> tuple[int, int]:
-    """Texts that the model reads of a document of `length` tokens, and their tokens; it truncates
-    texts at `limit` tokens."""
+    """Number of texts that the model reads for a document of `length` tokens, and their tokens; it
+    truncates texts at `limit` tokens."""
     if chunks.kind != "windows":
         return 1, min(length, limit or length)
     n = 1 + max(0, -(-(length - chunks.size) // (chunks.size - chunks.overlap)))
@@ -87,7 +88,7 @@ def plan_workload(
 
 
 def workload(collection: Collection, chunks: Chunks, limit: int | None) -> Workload:
-    """What an audit of the collection reads, of texts cut at `limit` tokens.
+    """What an audit of the collection reads, if the model truncates texts at `limit` tokens.
 
     Raises:
         UserError: the corpus cannot be read.
@@ -96,14 +97,14 @@ def workload(collection: Collection, chunks: Chunks, limit: int | None) -> Workl
     documents = list(collection.sampled_documents(SURVEYED, 0).documents())
     frequent: Frequent = frequent_words(documents)
     texts = tokens = queries = query_tokens = 0
-    for text_document in documents:
-        n, length = chunked(estimated_tokens(text_document.text), chunks, limit)
+    for document in documents:
+        n, length = chunked(estimated_tokens(document.text), chunks, limit)
         texts, tokens = texts + n, tokens + length
         try:
-            own_queries = document_queries(text_document, frequent)
+            of_document = document_queries(document, frequent)
         except UserError:
             continue
-        asked = [text for text in (*own_queries.sentences, *own_queries.questions) if text]
+        asked = [text for text in (*of_document.sentences, *of_document.questions) if text]
         queries += len(asked)
         query_tokens += sum(map(estimated_tokens, asked))
     scale = total / max(1, len(documents))

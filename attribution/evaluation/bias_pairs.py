@@ -43,8 +43,8 @@ _FILES = {f"{name}{suffix}": name for name in TESTS for suffix in ("", "_bias")}
 """ColDeR's file names; some tests append `_bias`."""
 
 REPETITIONS = re.compile(r"repetition_([0-9]+)_of_([0-9]+)")
-"""Names of files with variants of the repetition test: so many of the added sentences of d1 name
-the entity, none of d2."""
+"""Names of files with variants of the repetition test, `repetition_m_of_n`: m of the n sentences
+added to d1 name the entity, and none of those added to d2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,15 +228,15 @@ def _built(pairs: Sequence[TextPair], test: str, position: str, limit: int | Non
     marked = [pair for pair in pairs if pair.evidence is not None]
     if len(marked) < len(pairs):
         rejected[NO_EVIDENCE] = len(pairs) - len(marked)
-    told = []
+    splittable = []
     for pair in marked:
         try:
             require_sentences(pair.document)
         except UserError as error:
             rejected[str(error)] += 1
         else:
-            told.append(pair)
-    chosen, spread = _chosen(told, limit)
+            splittable.append(pair)
+    chosen, spread = _chosen(splittable, limit)
     for pair in chosen:
         try:
             built.append(build(pair, test, position))
@@ -271,7 +271,7 @@ def build(pair: TextPair, test: str, position: str = POSITIONS[0]) -> DocumentPa
     space between the document's sentences.
 
     Raises:
-        UserError: the evidence is no sentence, or there is no other sentence.
+        UserError: the evidence has no words, or there is no other sentence.
     """
     assert pair.evidence is not None
     spans = sentences(pair.document, pair.language)

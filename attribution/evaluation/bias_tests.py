@@ -175,7 +175,7 @@ class BiasResult:
 
     `n` pairs from `n_documents` documents were tested, `n_truncated` of them with a truncated
     document. Excluded are `n_identical` pairs of identical documents and `n_unread` pairs in which
-    the model does not read the evidence whole in both documents; `lost` is the mean s(d1) - s(d2)
+    the model truncates the evidence in one of the documents; `lost` is the mean s(d1) - s(d2)
     of the latter. `difference` is the mean over documents of s(d1) - s(d2) with its 95% t interval
     [`low`, `high`]. `effect_size` is d_z, the mean divided by the standard deviation of the
     differences. `share_first` is the share of pairs with s(d1) > s(d2), `share_second` that with
@@ -233,12 +233,12 @@ def paired_test(
             f"{TESTS[test].title}: both documents of every pair are identical; use pairs of "
             "different documents."
         )
-    own = range(len(scores)) if groups is None else groups
+    pair_groups = range(len(scores)) if groups is None else groups
     unread = [score.difference for score in scores if score.read < 1]
     lost = float(np.mean(unread)) if unread else None
     readable = [
         (pair_scores, group)
-        for pair_scores, group in zip(scores, own, strict=True)
+        for pair_scores, group in zip(scores, pair_groups, strict=True)
         if pair_scores.read >= 1
     ]
     scores = [scores for scores, _ in readable]

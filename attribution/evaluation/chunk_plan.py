@@ -1,9 +1,9 @@
 """Which way to chunk documents should an index use?
 
 A setting is a way to chunk documents: whole, windows of some size and overlap, windows that begin
-with the document's title, or late chunks. Every setting is tried on the same corpus. It is chosen
-on half of the documents and judged on the other half, split at random with a fixed seed, against
-whole documents (docs/methods.md, section 14).
+with the document's title, or late chunks. Every setting is tried on the same corpus. The best one
+is chosen on half of the documents and compared with whole documents on the other half; the split is
+random with a fixed seed (docs/methods.md, section 14).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class IndexSetting:
 
     @property
     def method(self) -> Method:
-        """What its results are stored under."""
+        """The method under which its results are stored."""
         parameters = {"chunks": str(self.chunks), "titled": self.titled, "version": 1}
         return Method("chunk_plan", parameters)
 
@@ -75,11 +75,11 @@ def settings_of(
 
 @dataclass(frozen=True, slots=True)
 class DocumentChunks:
-    """What one setting makes of a document: its `vectors` in the index, the `ranks` [S] at which
-    its sentences retrieve it, and of the Q queries that it answers the `query_ranks` [Q] of the
-    best document that answers them, and whether their evidence is `cut` [Q]: 1 if no chunk holds
-    all of it as the model reads it, else 0; -1 if that is not known, or there is no evidence. A
-    rank is 0 where the model reads no token of the query."""
+    """The results of one setting for a document: the number of its `vectors` in the index, the
+    `ranks` [S] at which its sentences retrieve it and, for each of the Q queries that it answers,
+    the `query_ranks` [Q] of the best document that answers the query, and whether the evidence is
+    `cut` [Q]: 1 if no chunk contains all of it as the model reads it, else 0; -1 if that is unknown
+    or there is no evidence. A rank is 0 if the model reads no token of the query."""
 
     document_id: str
     vectors: int
@@ -98,7 +98,7 @@ class DocumentChunks:
 
 @dataclass(frozen=True, slots=True)
 class EncodingTime:
-    """Seconds [n] that encoding each of some documents took."""
+    """Seconds [n] that it took to encode each of n documents."""
 
     seconds: tuple[float, ...]
 
@@ -137,9 +137,9 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class ChunkMeasure:
-    """A share over the sentences or queries of documents: `count(document, top)` is the sum and how
-    many it is over. `wanted` is the better direction, and up to `margin` two shares are
-    equivalent."""
+    """A mean over the sentences or queries of documents: `count(document, top)` returns a
+    document's sum and its number of sentences or queries. `wanted` is the better direction;
+    `margin` is the difference up to which two shares are equivalent."""
 
     title: str
     wanted: Wanted
@@ -152,7 +152,7 @@ class ChunkMeasure:
         return self.title.removeprefix("the ")
 
     def share(self, tried: Tried, documents: Sequence[str], top: int) -> Estimate | None:
-        """The share over these documents; None where they have nothing to count."""
+        """The share over these documents; None if there is nothing to count."""
         rows = np.array([self.count(tried.documents[key], top) for key in documents], np.float64)
         if not rows.size or not rows[:, 1].any():
             return None
@@ -204,15 +204,16 @@ MEASURES: Mapping[Name, ChunkMeasure] = {
 
 @dataclass(frozen=True)
 class SettingChoice:
-    """The setting `chosen` on half of the documents, and the one to compare it with on the other
-    half, `held_out`: whole documents, or the best other setting if whole documents were chosen."""
+    """The setting `chosen` on half of the documents, and the `reference` with which it is compared
+    on the other half, `held_out`: whole documents, or the best other setting if whole documents
+    were chosen."""
 
     chosen: Tried
     reference: Tried
     held_out: tuple[str, ...]
 
     def changes(self, top: int) -> dict[Name, Comparison | None]:
-        """Each measure of the chosen setting minus that of the other one."""
+        """Each measure of the chosen setting minus that of the reference."""
         return {
             name: measure.change(self.reference, self.chosen, self.held_out, top)
             for name, measure in MEASURES.items()
@@ -221,7 +222,7 @@ class SettingChoice:
 
 def loss(tried: Tried, documents: Sequence[str], top: int) -> float:
     """Mean of the share of unretrieved sentences, 1 minus the mean reciprocal rank, and the share
-    of cut evidence, of those that these documents have; 0 is best, 1 worst."""
+    of cut evidence, without those that are undefined for these documents; 0 is best, 1 worst."""
     losses = []
     for measure in MEASURES.values():
         if (share := measure.share(tried, documents, top)) is not None:

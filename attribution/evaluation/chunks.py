@@ -119,7 +119,7 @@ def no_late_chunks(name: str) -> UserError:
 
 def windows_of(retriever: Any, text: str, chunks: Chunks, title: str = "") -> list[str]:
     """The text's windows (`window_spans`), each after the first with the title and a space before
-    it. The title is left out where the model would then truncate windows of full size."""
+    it. The title is omitted if the model would then truncate windows of full size."""
     spans = window_spans(retriever, text, chunks)
     if title and isinstance(retriever, DenseRetriever):
         n_tokens = len(_token_spans(retriever, f"{title} "))
@@ -131,8 +131,8 @@ def windows_of(retriever: Any, text: str, chunks: Chunks, title: str = "") -> li
 
 def window_spans(retriever: Any, text: str, chunks: Chunks) -> list[tuple[int, int]]:
     """Characters [start, end) of the text's windows of at most `chunks.size` of the model's tokens,
-    counted as the model reads each window; of words where the model has no tokens. The whole text
-    where one window holds it.
+    counted as the model reads each window, or of words if the model has no tokens. The whole text
+    if it fits in one window.
 
     A window that begins or ends inside a word is tokenized differently, and often into more tokens,
     than the same characters in the text. Such a window gives up its last tokens, and the next one
@@ -166,8 +166,8 @@ def window_spans(retriever: Any, text: str, chunks: Chunks) -> list[tuple[int, i
 
 
 def read_spans(retriever: Any, text: str, chunks: Chunks) -> list[tuple[int, int]] | None:
-    """Characters [start, end) that each chunk of the text holds, as far as the model reads them;
-    None where that is not known (whole texts behind an endpoint).
+    """Characters [start, end) of each chunk of the text, as far as the model reads them; None if
+    that is unknown (whole texts that are sent to an endpoint).
 
     Raises:
         UserError: the model reads no token of the text.
@@ -189,7 +189,7 @@ def read_spans(retriever: Any, text: str, chunks: Chunks) -> list[tuple[int, int
 
 
 def _units(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int, int]]:
-    """Characters [start, end) that a text can be cut between, each with its number of tokens:
+    """Spans [start, end) between which a text can be cut, each with its number of tokens:
     byte-level tokenizers give a character several tokens, all with the span of that character."""
     units: list[tuple[int, int, int]] = []
     for start, end in spans:
@@ -218,8 +218,8 @@ def _token_spans(retriever: DenseRetriever, text: str) -> list[tuple[int, int]]:
 
 
 def late_vectors(retriever: DenseRetriever, texts: Sequence[str], size: int) -> list[Tensor]:
-    """Vectors [W, H] of each text's windows of `size` tokens, special ones included, of one pass
-    over the text. A text of one window has its own vector, as without chunks.
+    """Vectors [W, H] of each text's windows of `size` tokens, including special tokens, from one
+    pass over the text. A text of one window has the same vector as without chunks.
 
     Raises:
         UserError: a text has no token.

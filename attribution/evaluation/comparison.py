@@ -62,27 +62,28 @@ TEST = (
     'then "equivalent" or "too few documents"; equivalent: the 90% interval of the difference is '
     "within the measure's margin (two one-sided tests)"
 )
-"""What captions say of comparisons."""
+"""The description of comparisons in captions."""
 
 TEST_BY_ERROR = (
     "95% intervals and two-sided p: Student's t with the (jackknife) standard error over "
     "documents; p is Holm-adjusted over all comparisons shown; equivalent: the 90% interval is "
     "within the margin (two one-sided tests)"
 )
-"""The same of comparisons by a standard error (`by_standard_error`, `paired_by_document`)."""
+"""The same for comparisons by a standard error (`by_standard_error`, `paired_by_document`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A paired difference and what it allows to say.
+    """A paired difference and its verdict.
 
-    `margin` is in the difference's unit: up to there two values are equivalent. `narrow` is the 90%
-    interval, None where `difference` has none. `p` is two-sided, `p_holm` the same adjusted for all
-    comparisons that are shown together (`adjusted`); both None where `difference` has no interval.
-    `needed` is about how many documents would decide, with a probability of 80% or more, if the
-    difference and its spread stay what they are; None once it is decided, or where the spread is
-    unknown. `n_compared` is the number of comparisons that `p_holm` is adjusted for. `by_error`:
-    intervals and p are from a standard error (`by_standard_error`), not from a bootstrap.
+    `margin` is the difference, in the same unit, up to which two values are equivalent. `narrow` is
+    the 90% interval, None if `difference` has none. `p` is two-sided, and `p_holm` is p adjusted
+    for all comparisons that are shown together (`adjusted`); both are None if `difference` has no
+    interval. `needed` is about how many documents would decide, with a probability of 80% or more,
+    if the difference and its spread stay the same; None once it is decided, or if the spread is
+    unknown. `n_compared` is the number of comparisons that `p_holm` is adjusted for. `by_error`
+    states that intervals and p are from a standard error (`by_standard_error`), not from a
+    bootstrap.
     """
 
     difference: Estimate
@@ -96,7 +97,8 @@ class Comparison:
 
     @property
     def verdict(self) -> Verdict:
-        """Higher and lower go before equivalent: a difference can be small and certain."""
+        """Higher and lower take precedence over equivalent: a small difference can be
+        significant."""
         return _verdict(self.difference, self.margin, self.narrow, self.p_holm)
 
     def rules_out(self, side: Literal["higher", "lower"]) -> bool:
@@ -148,9 +150,9 @@ def compared(
     *,
     kind: Kind = "bca",
 ) -> Comparison | None:
-    """Compare by a statistic of the mean of rows [n, K] that is 0 where nothing differs, such as
-    the mean of paired differences [n, 1]. `groups` are the documents of the rows; `kind` is that of
-    the intervals. None where the statistic is not defined."""
+    """Compare by a statistic of the mean of rows [n, K] that is 0 if nothing differs, such as the
+    mean of paired differences [n, 1]. `groups` are the documents of the rows; `kind` is the kind of
+    the intervals. None if the statistic is undefined."""
     values = np.asarray(rows, dtype=np.float64)
     difference = estimate(values, groups, statistic, kind=kind)
     if difference is None:
@@ -250,8 +252,8 @@ def paired_statistics(
 
 
 def judged(difference: Estimate | None, margin: float) -> Verdict:
-    """The verdict of a difference of which only the 95% interval is known: equivalence then takes
-    that interval, which errs towards too few documents."""
+    """The verdict of a difference of which only the 95% interval is known. Equivalence then
+    requires that interval to be within the margin, which errs toward too few documents."""
     if difference is None or difference.interval is None:
         return "too few documents"
     low, high = difference.interval
@@ -335,7 +337,8 @@ def _needed(value: float, margin: float, error: float | None, n: int) -> int | N
 
 
 def _documents(p: float, p_holm: float, difference: Estimate) -> int:
-    """Documents with which p would be as far below the adjusted level as power asks for."""
+    """Number of documents with which p would be below the adjusted level with probability
+    POWER."""
     factor = max(p_holm / p, 1.0) if p else 1.0
     n = difference.n_resampled
     now = _z(max(p, 1e-300) / 2)

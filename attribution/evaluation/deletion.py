@@ -108,7 +108,7 @@ def _erase(
     random_orders: RandomOrders | None,
     should_stop: Callable[[], bool],
 ) -> Faithfulness:
-    """The test of one order of a pair's units, and of random ones if none are given."""
+    """The test of one order of a pair's units, and of random orders unless they are given."""
     started = time.perf_counter()
     with retriever.lock, torch.no_grad():
         document = _document(retriever, pair, parameters.unit)
@@ -123,9 +123,9 @@ def _erase(
             fronts += random
             backs += [order[::-1] for order in random]
         ranks = np.array([np.argsort(order) for order in (*fronts, *backs)])
-        behind = ranks[:, None, :] >= counts[:, None]  # [2K, F, U]
-        behind[len(fronts) :] ^= True  # inserted: those before
-        scores = document.scores(behind.reshape(-1, document.n_units), should_stop)
+        present = ranks[:, None, :] >= counts[:, None]  # [2K, F, U]
+        present[len(fronts) :] ^= True  # inserted: those before
+        scores = document.scores(present.reshape(-1, document.n_units), should_stop)
     deletion, insertion = scores.reshape(2, len(fronts), len(counts))
     return Faithfulness(
         model=retriever.name,
@@ -200,5 +200,5 @@ def _order(
         document.n_units,
         METHODS[attribution.method.name].aggregate,
     )
-    lot = generator_for(pair.document, parameters.seed, 1).random(document.n_units)
-    return np.lexsort((lot, -contributions))
+    tie_breakers = generator_for(pair.document, parameters.seed, 1).random(document.n_units)
+    return np.lexsort((tie_breakers, -contributions))

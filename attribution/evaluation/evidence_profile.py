@@ -134,9 +134,9 @@ def _permuted(scores: Values, member: Values, documents: Sequence[Hashable] | No
     A block is all queries of one document that count in the same bins. A permutation moves each
     block, with all its scores, to the bins of another.
     """
-    own = range(len(scores)) if documents is None else documents
+    document_of = range(len(scores)) if documents is None else documents
     inside = (tuple(np.flatnonzero(row).tolist()) for row in member)
-    block = numbered(list(zip(own, inside, strict=True)))
+    block = numbered(list(zip(document_of, inside, strict=True)))
     firsts = np.unique(block, return_index=True)[1]
     sizes = np.bincount(block).astype(np.float64)
     sums, bins = np.bincount(block, scores), member[firsts]

@@ -92,7 +92,7 @@ class ErasureParameters:
         """The parameters with this repr.
 
         Raises:
-            UserError: the text is no repr of parameters.
+            UserError: the text is not a repr of parameters.
         """
         match = _PARAMETERS.fullmatch(text)
         try:
@@ -242,14 +242,14 @@ class Faithfulness:
     @property
     def gain(self) -> Measures | None:
         """Difference from random orders, signed so that positive is better."""
-        own, random = self.measures, self.random
-        if own is None or random is None:
+        measured, random = self.measures, self.random
+        if measured is None or random is None:
             return None
         return Measures(
-            deletion_area=random.deletion_area - own.deletion_area,
-            insertion_area=own.insertion_area - random.insertion_area,
-            comprehensiveness=own.comprehensiveness - random.comprehensiveness,
-            sufficiency=random.sufficiency - own.sufficiency,
+            deletion_area=random.deletion_area - measured.deletion_area,
+            insertion_area=measured.insertion_area - random.insertion_area,
+            comprehensiveness=measured.comprehensiveness - random.comprehensiveness,
+            sufficiency=random.sufficiency - measured.sufficiency,
         )
 
     def _measures(self, deletion: Array, insertion: Array) -> Measures | None:
@@ -269,5 +269,5 @@ class Faithfulness:
 def position_order(start: str) -> Method:
     """The baseline that deletes and inserts a document's units in reading order from one end
     (`start`, one of `POSITION_ORDERS`): what an order by position alone achieves. A method that is
-    no better has not shown more than where units stand."""
+    no better shows nothing beyond the position of units."""
     return Method("position_order", {"order": start, "version": 1})

@@ -122,9 +122,9 @@ _NUMBERS = tuple(
 
 def _numbers(result: Faithfulness) -> list[float]:
     """A pair's `_NUMBERS`."""
-    own, gain = result.measures, result.gain
-    assert own is not None and gain is not None
-    return [*astuple(own), *astuple(gain), result.attribution_seconds]
+    measures, gain = result.measures, result.gain
+    assert measures is not None and gain is not None
+    return [*astuple(measures), *astuple(gain), result.attribution_seconds]
 
 
 def _mean(values: ArrayLike, groups: Sequence[Hashable]) -> Estimate:

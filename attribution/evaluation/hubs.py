@@ -1,10 +1,10 @@
 """Hubs: documents that are in the top k of many queries that they do not answer.
 
-N_k of a document is the number of queries that have it among their first k documents after those
-judged relevant to the query, and the document that a sentence comes from, are taken out. A skewed
+N_k of a document is the number of queries that have it among their first k documents, not counting
+documents judged relevant to the query or the document that a sentence comes from. A skewed
 distribution of N_k is hubness (Radovanović et al. 2010, "Hubs in space", JMLR 11). The control is
-the same index with the words of each document in random order: what a document is about and how
-long it is stay, the order of its content goes.
+the same index with the words of each document in random order: documents keep their topic and
+length, but not the order of their content.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SKEW_MARGIN = 0.5
 """Difference of two skewnesses up to which they are equivalent: a distribution within 0.5 of 0 is
 approximately symmetric (Bulmer 1979, "Principles of Statistics", chapter 4)."""
 MOST_TOP = DEPTH // 2
-"""Largest k: a ranking has DEPTH documents, and the relevant ones are taken out of it."""
+"""Largest k: a ranking has DEPTH documents, from which relevant ones are removed."""
 CONTROL = "words of each document in random order"
 
 
@@ -98,11 +98,11 @@ def sentence_queries(collection: Collection, n: int) -> Collection:
         UserError: the corpus cannot be read, or no document has a sentence.
     """
 
-    def lot(query: Query) -> bytes:
+    def random_key(query: Query) -> bytes:
         return hashlib.sha256(f"{SEED}\0{query.query_id}".encode("utf-8", "replace")).digest()
 
     every = (query for document in collection.documents() for query in _sentences(document))
-    drawn = heapq.nsmallest(n, every, key=lot)
+    drawn = heapq.nsmallest(n, every, key=random_key)
     if not drawn:
         raise UserError(
             f"{collection.title} has no sentences of {MIN_WORDS} words or more to use as queries: "
@@ -155,9 +155,9 @@ class InDegrees:
     """N_k of each document: `counts` [D], from the numbers of the documents that each query
     retrieves, `tops` [Q]. Queries of one document, `groups` [Q], are not independent.
 
-    Intervals are those of the jackknife over these documents (each leaves with all its queries),
-    with the index as it is: what other queries would give. Resampling with replacement would add
-    the noise of the counts a second time, and raise the skewness.
+    Intervals are from the jackknife over these documents, each left out with all its queries, while
+    the index stays the same: they show how much other queries would change the result. Resampling
+    with replacement would add the noise of the counts a second time and raise the skewness.
     """
 
     tops: tuple[Counts, ...]
@@ -181,8 +181,8 @@ class InDegrees:
 
     @cached_property
     def _sums(self) -> Values:
-        """Documents without a query and powers 1 to 3 of the counts, summed over documents, of all
-        queries and then without those of each group in turn [1 + G, 4]."""
+        """Sums over documents of `_powers` of their counts: for all queries, and then without the
+        queries of each group in turn [1 + G, 4]."""
         at = numbered(self.groups)
         order = np.argsort(at, kind="stable")
         parts = np.split(order, np.searchsorted(at[order], np.arange(1, self.n_groups)))
@@ -199,8 +199,7 @@ class InDegrees:
 
     @cached_property
     def _skewness(self) -> Values:
-        """Skewness of all queries, and without each group [1 + G]; NaN where all counts are
-        equal."""
+        """Skewness for all queries, and without each group [1 + G]; NaN if all counts are equal."""
         first, second, third = self._sums[:, 1:].T / self.n_documents
         variance = second - first**2
         moment = third - 3 * first * second + 2 * first**3
@@ -248,7 +247,8 @@ class InDegrees:
         return by_standard_error(difference, jackknife_error(values[1:]), SKEW_MARGIN)
 
     def _estimate(self, values: Values) -> Estimate | None:
-        """A value with the interval of its values without each group [1 + G]."""
+        """The first of `values` [1 + G] with its jackknife interval from the others, each of which
+        is without one group."""
         value, n = float(values[0]), self.n_groups
         if not np.isfinite(value):
             return None

@@ -1,9 +1,10 @@
 """Within-query position effect: does a document's rank depend on where its evidence is?
 
 Each query is its own control. Its document is ranked with the evidence at several positions of its
-own text (`interventions.relocation`), against the unchanged other documents of the corpus. What
-differs then between positions is caused by position: queries, documents and rivals are the same.
-PSI compares different queries instead, so a few hundred of them cannot tell a bias from chance.
+own text (`interventions.relocation`), against the unchanged other documents of the corpus.
+Differences between positions are caused by position, because queries, documents and competitors are
+the same. PSI compares different queries instead, so a few hundred of them cannot tell a bias from
+chance.
 
 nDCG@10 here has one relevant document: 1 / log2(1 + rank), 0 past rank 10.
 """
@@ -37,7 +38,7 @@ MARGIN = 0.02
 TOP = 10
 _NULL = "null"
 _SIMILAR = 1.5
-"""A control sentence is at most so many times longer or shorter than the evidence."""
+"""A control sentence is at most this many times longer or shorter than the evidence."""
 
 
 def position_ranks_method(positions: int) -> Method:
@@ -63,7 +64,7 @@ def null_pair(pair: TextPair) -> TextPair:
     similar length where there is one: moving that sentence should not change the rank.
 
     Raises:
-        UserError: no sentence is without evidence.
+        UserError: every sentence overlaps the evidence.
     """
     assert pair.evidence is not None
     spans, span = sentences(pair.document, pair.language), pair.evidence
@@ -74,8 +75,8 @@ def null_pair(pair: TextPair) -> TextPair:
     length = sum(spans[i][1] - spans[i][0] for i in touched)
 
     def ratio(other: tuple[int, int]) -> float:
-        own = other[1] - other[0]
-        return max(own / length, length / own)
+        size = other[1] - other[0]
+        return max(size / length, length / size)
 
     similar = [other for other in others if ratio(other) <= _SIMILAR] or [min(others, key=ratio)]
     generator = generator_for(pair.pair_id)
@@ -85,9 +86,9 @@ def null_pair(pair: TextPair) -> TextPair:
 
 @dataclass(frozen=True, slots=True)
 class QueryPositions:
-    """One query at K positions, from the first to the last at which the model reads the evidence
-    whole: ranks [K] of its document. A document of fewer sentences repeats positions. `whole` says
-    whether the model reads the whole document."""
+    """One query at K positions, from the first to the last at which the model reads all of the
+    evidence: ranks [K] of its document. A document of fewer sentences repeats positions. `whole`
+    states whether the model reads the whole document."""
 
     pair: TextPair
     ranks: NDArray[np.int64]
@@ -102,7 +103,7 @@ class QueryPositions:
 def query_positions(
     pair: TextPair, relocation: Relocation, ranks: PositionRanks, positions: int
 ) -> QueryPositions | None:
-    """A query at K positions; None where the evidence is read whole at fewer than two."""
+    """A query at K positions; None if the model reads all of the evidence at fewer than two."""
     read = np.flatnonzero(relocation.whole)
     if len(read) < 2 or len(ranks.ranks) != len(relocation.whole):
         return None
@@ -153,7 +154,7 @@ class PositionEffect:
 
 
 def position_effect(queries: Sequence[QueryPositions]) -> PositionEffect | None:
-    """How nDCG@10 depends on the position of the evidence; None of no query."""
+    """How nDCG@10 depends on the position of the evidence; None without queries."""
     if not queries:
         return None
     documents = [query.pair.document for query in queries]
@@ -162,7 +163,7 @@ def position_effect(queries: Sequence[QueryPositions]) -> PositionEffect | None:
     k = gains.shape[1]
     thirds = [gains[:, part].mean(1) for part in third_parts(k)]
     centred = gains - gains.mean(1, keepdims=True)
-    middles = gains[:, [(k - 1) // 2, k // 2]].mean(1)  # of the two in the middle, if there are two
+    middles = gains[:, [(k - 1) // 2, k // 2]].mean(1)  # the mean of two if K is even
     rest = np.stack([middles, *thirds], axis=1)
     columns = np.concatenate([gains, 1.0 / ranks, ranks, centred, rest], axis=1)
     means = estimates(columns, documents)
@@ -194,5 +195,5 @@ def third_parts(k: int) -> tuple[slice, slice, slice]:
     """Which of K positions are in the first, the middle and the last third."""
     at = np.arange(k) / (k - 1)
     start, stop = int((at < 1 / 3).sum()), int((at <= 2 / 3).sum())
-    # With two positions there is no middle: it takes both.
+    # With two positions, the middle third would be empty, so it has both.
     return slice(0, start), slice(start, stop) if stop > start else slice(0, k), slice(stop, k)

@@ -52,8 +52,8 @@ def grouped(
     groups: Groups,
     read: Mapping[str, float] | None = None,
 ) -> GroupedRanking | None:
-    """Measures [n] of `queries` by group; None where no query is in one. `read` is the share of the
-    evidence that the model read, by query id; it is unknown unless every query has one."""
+    """Measures [n] of `queries` by group; None if no query is in a group. `read` is the share of
+    the evidence that the model read, by query id; it is unknown unless every query has one."""
     at = [row for row, query in enumerate(queries) if set(query.groups) & set(groups.names)]
     if not at:
         return None
@@ -67,10 +67,12 @@ def grouped(
     every = np.stack([np.asarray(per_query[name], np.float64)[at] for name in CUTOFF_MEASURES], 1)
     measures = []
     for name, inside in zip(groups.names, member.T > 0, strict=True):
-        own = documents[inside].tolist()
-        means = estimates(every[inside], own)
+        group_documents = documents[inside].tolist()
+        means = estimates(every[inside], group_documents)
         of_group = dict(zip(CUTOFF_MEASURES, means, strict=False))
-        measures.append(GroupMeasures(name, len(own), len(set(own)), of_group))
+        measures.append(
+            GroupMeasures(name, len(group_documents), len(set(group_documents)), of_group)
+        )
     return GroupedRanking(
         groups,
         tuple(measures),
@@ -83,10 +85,11 @@ def grouped(
 
 
 def group_rows(scores: NDArray[np.floating], member: NDArray[np.float64]) -> Values:
-    """For each query its score in each of its groups, then a 1 there [n, 2 x groups]: groups'
-    means are `ratios` of the means, in any resample. `member` [n, groups] is 1 where it counts."""
-    own = np.asarray(scores, dtype=np.float64)[:, None]
-    return np.concatenate([member * own, member], axis=1)
+    """Each query's score in the columns of its groups, and 1 in the same columns of the second
+    half [n, 2 x groups]: `ratios` of the mean rows are the groups' means, in any resample. `member`
+    [n, groups] is 1 if a query is in a group."""
+    column = np.asarray(scores, dtype=np.float64)[:, None]
+    return np.concatenate([member * column, member], axis=1)
 
 
 def harmonic_of_groups(drawn: Values) -> Values:

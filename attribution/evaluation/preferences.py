@@ -59,7 +59,7 @@ METHOD = Method("preferences", {"version": 1})
 
 _THIRD = N_BINS // 3
 _GOLDEN = 0.618034
-"""Its multiples modulo 1 are spread evenly, however many there are."""
+"""The golden ratio minus 1; any number of its multiples modulo 1 are spread evenly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,8 +228,8 @@ class PlantedResponse:
     `indices` are those at `STRENGTHS`, `slope` is the change in the index per unit of strength, and
     `rank_correlation` Spearman's; None if all indices are equal. `primacy` and `recency` are
     detection limits: the smallest strength from which the difference of the index from the
-    order-blind one, paired by document, excludes 0 on the planted side; None if not even the whole
-    adapter is detected. `query_free` is the difference between the two adapters' indices under an
+    order-blind one, paired by document, excludes 0 on the planted side; None if not even full
+    strength is detected. `query_free` is the difference between the two adapters' indices under an
     unrelated query, divided by that under the pair's own; None if the method does not tell the
     adapters apart.
     """
@@ -302,10 +302,10 @@ class _Indices:
         return estimate(self._rows, self._documents, of_means, kind=kind)
 
     def required(self, statistic: Callable[[Values], Values]) -> Estimate:
-        """The same of a statistic that is defined if the method has scores.
+        """`estimate` of a statistic that is defined unless the method's scores are 0.
 
         Raises:
-            UserError: it has none.
+            UserError: the method's scores are 0.
         """
         if (number := self.estimate(statistic)) is None:
             raise UserError(f"{self._method.name} has no index on these models: its scores are 0.")

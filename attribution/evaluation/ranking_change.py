@@ -2,8 +2,8 @@
 
 All numbers are of nDCG@10 over the queries whose evidence position is known. Intervals resample
 documents, each with all its queries (curves/bootstrap.py); those of a change resample the same
-queries before and after. Harmonic mean over position groups: Michail et al. 2026, arXiv 2606.02737;
-PSI: PosIR; their groups are the same 20 bins here.
+queries before and after. The harmonic mean over position groups is by Michail et al. 2026 (arXiv
+2606.02737), PSI by PosIR; here both use the same 20 bins.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Quality:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """After less before, over the same queries. `psi` is None where one of them has none."""
+    """After minus before, over the same queries. `psi` is None if it is undefined for one."""
 
     mean: Comparison
     harmonic: Comparison
@@ -67,8 +67,8 @@ class Change:
 def quality(
     scores: Scores, positions: Sequence[float], documents: Sequence[Hashable]
 ) -> Quality | None:
-    """How good and how even scores [n] are over the evidence's positions [n], each in [0, 1];
-    None of no query. `documents` [n] are what intervals resample."""
+    """How high scores [n] are and how even over the evidence's positions [n], each in [0, 1]; None
+    without queries. Intervals resample `documents` [n]."""
     profile = evidence_profile(scores, positions, documents)
     if profile is None:
         return None
@@ -86,7 +86,7 @@ def quality(
 def change(
     before: Scores, after: Scores, positions: Sequence[float], documents: Sequence[Hashable]
 ) -> Change | None:
-    """What changed between two scores [n] of the same queries; None of no query."""
+    """What changed between two scores [n] of the same queries; None without queries."""
     if not len(before):
         return None
     rows = _rows(before, positions), _rows(after, positions)
@@ -100,7 +100,7 @@ def change(
 
 def halves(documents: Sequence[Hashable]) -> NDArray[np.bool_]:
     """Which queries [n] belong to the half that a point is chosen on; drawn at random, seeded. All
-    queries of a document are on one side, or the other half would know it already."""
+    queries of a document are in one half, because otherwise the other half is not independent."""
     index = numbered(documents)
     n = int(index.max()) + 1 if len(index) else 0
     chosen = np.zeros(n, dtype=np.bool_)
@@ -120,7 +120,7 @@ def candidate(scores: Sequence[Scores], positions: Sequence[float]) -> int:
 
 
 def harmonic_mean(scores: Scores, positions: Sequence[float]) -> float:
-    """Harmonic mean over the filled bins of the bins' mean scores; 0 where one of them is 0."""
+    """Harmonic mean over the nonempty bins of the bins' mean scores; 0 if one of them is 0."""
     return float(harmonic_of_groups(_rows(scores, positions).mean(0)[None])[0])
 
 

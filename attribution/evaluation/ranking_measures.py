@@ -29,18 +29,18 @@ MEASURES: Mapping[str, str] = {
     RECALL: "R@100",
     SUCCESS: "Success@10",
 }
-"""Names as tables show them, and ir_measures'."""
+"""The names of measures in tables, and their names in ir_measures."""
 
 CUTOFFS = (5, 10, 20, 30, 50, 100)
 CUTOFF_MEASURES: Mapping[str, str] = {
     **{f"Recall@{k}": f"R@{k}" for k in CUTOFFS},
     **{f"nDCG@{k}": f"nDCG@{k}" for k in CUTOFFS},
 }
-"""What position-aware benchmarks report of each group of queries (arXiv 2505.13950)."""
+"""What position-aware benchmarks report for each group of queries (arXiv 2505.13950)."""
 
 SUCCESS_OF_PAIRS = "S@10 per pair"
-"""Of pairs of a query and a document that answers it, as MultiClaim counts; a query with several
-answers counts as often."""
+"""Success over pairs of a query and a document that answers it, as in MultiClaim: a query with
+several answers counts once for each."""
 
 TOP = 10
 _Z = 1.959963984540054
@@ -49,7 +49,7 @@ _Z = 1.959963984540054
 def measure(
     rankings: Sequence[Ranking], queries: Sequence[Query], measures: Mapping[str, str] = MEASURES
 ) -> dict[str, Array]:
-    """Each of `measures` of each query, [n] in the order of `queries`.
+    """Each of `measures` for each query, [n] in the order of `queries`.
 
     A query without a ranking has 0 in all of them. Documents count in the given order, whatever
     their scores: trec_eval would order ties differently.
@@ -134,17 +134,17 @@ def same_language(
     own_corpus: bool,
     queries: Sequence[Query] | None = None,
 ) -> SameLanguage | None:
-    """The same-language bias of rankings of `queries`, else of all the collection's; None where no
-    query or no document tells its language."""
+    """The same-language bias of rankings of `queries`, by default all queries of the collection;
+    None if the language of no query or of no document is known."""
     by_query = {ranking.query_id: ranking for ranking in rankings}
     counts = collection.survey.languages
     totals: dict[str, int] = {}
-    own: dict[tuple[str, str], int] = {}
+    by_language: dict[tuple[str, str], int] = {}
     for (part, language), n in counts.items():
         where = part if own_corpus else ""
         if language is not None:
             totals[where] = totals.get(where, 0) + n
-            own[where, language] = own.get((where, language), 0) + n
+            by_language[where, language] = by_language.get((where, language), 0) + n
     shares, expected, documents = [], [], []
     for query in collection.queries if queries is None else queries:
         ranking, where = by_query.get(query.query_id), query.part if own_corpus else ""
@@ -158,7 +158,7 @@ def same_language(
         shares.append(
             sum(document_language == query.language for document_language in top) / len(top)
         )
-        expected.append(own.get((where, query.language), 0) / totals[where])
+        expected.append(by_language.get((where, query.language), 0) / totals[where])
         documents.append(query.document)
     if not shares:
         return None
@@ -170,12 +170,12 @@ def same_language(
 class Evaluation:
     """Rankings of a collection's queries, measured.
 
-    `per_query` holds each measure [n] in the order of the queries measured, and of a collection
-    with groups those of CUTOFF_MEASURES; `estimates` the former's means with intervals, and S@10
-    of pairs. `n_missing` queries found nothing and count as 0. `profile` is None without evidence,
-    `buckets` holds only length buckets that have queries. `read_whole` is the profile of the
-    queries whose evidence the model reads whole: an effect of position there is not due
-    to the context limit. None if it is unknown what the model reads, or if there are none.
+    `per_query` contains each of MEASURES [n] in the order of the queries and, for a collection with
+    groups, each of CUTOFF_MEASURES. `estimates` contains the means of MEASURES with intervals, and
+    S@10 per pair. `n_missing` queries retrieved nothing and count as 0. `profile` is None without
+    evidence; `buckets` contains only length buckets with queries. `read_whole` is the profile of
+    the queries whose evidence the model reads whole: an effect of position there is not due to the
+    context limit. It is None without such queries, or if it is unknown what the model reads.
     """
 
     model: str
@@ -198,12 +198,12 @@ def evaluate(
     read: Mapping[str, float] | None = None,
     queries: Sequence[Query] | None = None,
 ) -> Evaluation:
-    """Measure rankings of `queries`, else of all the collection's. `read` is the share of the
-    evidence that the model read, by query id; it is taken to be unknown unless every query with
+    """Measure rankings of `queries`, by default all queries of the collection. `read` is the share
+    of the evidence that the model read, by query id; it counts as unknown unless every query with
     evidence has one.
 
     Raises:
-        UserError: a document's file cannot be read.
+        UserError: a file of the corpus cannot be read.
     """
     queries = collection.queries if queries is None else queries
     more = CUTOFF_MEASURES if collection.groups else {}

@@ -1,5 +1,5 @@
-"""Whether a change is worth it: a model's (less position bias and no loss of quality), or that of a
-setting of an index."""
+"""Whether a change is recommended: of a model (less position bias and no loss of quality), or of
+the setting of an index."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def recommendation(
     neither made nor chosen on: measures of `bias` by name, of which lower is better, of `evenness`,
     of which higher is better, and `quality` of nDCG@10.
 
-    It is where one of these measures is better, none is worse, nDCG@10 is not lower, and a loss of
-    it beyond the margin is ruled out.
+    It is recommended if one of these measures is better, none is worse, nDCG@10 is not lower, and a
+    loss of nDCG@10 beyond the margin is ruled out.
     """
     measured: list[Measured] = [
         (name, "lower", each) for name, each in bias.items() if each is not None
@@ -133,8 +133,8 @@ def _needed(undecided: Sequence[tuple[str, Comparison]]) -> str:
 
 
 def on_quality_front(points: Sequence[tuple[float | None, float | None]]) -> list[bool]:
-    """Which of the points (size of the position effect, nDCG@10) no other one beats in both; a
-    point that lacks one of the two is on no front."""
+    """Which of the points (size of the position effect, nDCG@10) are on the Pareto front: no other
+    point is at least as good in both and better in one. A point without one of the two is not."""
 
     def beats(first: tuple[float | None, float | None], two: tuple[float, float]) -> bool:
         if first[0] is None or first[1] is None:

@@ -38,12 +38,12 @@ def scorer(
 ) -> Scorer:
     """The scorer of a retriever that reads documents one by one.
 
-    `vectorise` gives a dense model's vectors [n, H], from a store perhaps, and may raise Stopped;
-    without it each batch that the model reads enters `device_slot`, and `on_batch` receives its
-    number of texts.
+    `vectorise` returns a dense model's vectors [n, H], for example from a store, and can raise
+    Stopped. Without it, the model encodes each batch within `device_slot`, and `on_batch` receives
+    the number of its texts.
 
     Raises:
-        UserError: the family is scored otherwise (BM25, cross-encoders).
+        UserError: the family is scored in another way (BM25, cross-encoders).
     """
     read = partial(_read, retriever, device_slot=device_slot, on_batch=on_batch)
     way = family_of(retriever.spec).search
@@ -57,7 +57,7 @@ def scorer(
 
 
 def readable(retriever: Separate, texts: Sequence[str], side: Side) -> list[bool]:
-    """Of which texts the retriever reads at least one token."""
+    """For each text, whether the retriever reads at least one token of it."""
     try:
         retriever.encode_plain(texts, side)
     except UserError:
@@ -75,8 +75,8 @@ def _read(
     device_slot: DeviceSlot,
     on_batch: Callable[[int], None],
 ) -> Iterator[tuple[list[int], Representation]]:
-    """What the retriever makes of texts, batch by batch of like length, with their numbers; texts
-    without a token are left out."""
+    """Representations of texts in batches of similar length, with the texts' numbers; texts without
+    a token are skipped."""
 
     def embed(numbers: list[int]) -> Representation:
         encoded = retriever.encode_plain([texts[number] for number in numbers], side)

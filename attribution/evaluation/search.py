@@ -26,8 +26,8 @@ from poslens.attribution.types import Array, TextPair, set_arrays
 DEPTH = 100
 """Number of documents ranked for each query, as Recall@100 needs."""
 BLOCK, GPU_BLOCK = 32, 2048
-"""Documents scored between two looks at whether to stop. No batch is larger than a block, and a
-graphics card takes thousands of short documents at once."""
+"""Number of documents scored between two calls of `should_stop`. No batch is larger than a block,
+and a GPU scores thousands of short documents at once."""
 
 _NOT_FOUND = -(2**63)
 _LOW = 2**32 - 1
@@ -57,8 +57,8 @@ class TopK:
         self.seen = 0
 
     def add(self, rows: Sequence[int], scores: Tensor, first: int) -> None:
-        """Take in scores [len(rows), m] of the documents `first`, `first` + 1, ... of the corpus;
-        minus infinity is a document not found.
+        """Add scores [len(rows), m] of the documents `first`, `first` + 1, ... of the corpus; minus
+        infinity for a document that is not found.
 
         Raises:
             UserError: a score is not a number.
@@ -97,14 +97,14 @@ def search(
     should_stop: Callable[[], bool] = lambda: False,
     on_block: Callable[[TopK], None] = lambda best: None,
 ) -> TopK:
-    """Search the corpus for every query; with `own_corpus` each only in its own part.
+    """Search the corpus for every query; with `own_corpus`, each query only in its own part.
 
-    `best` is an earlier search that was stopped: the documents that it saw are passed over.
-    `seen` tells whether this one came to the end.
+    `best` is the result of an earlier search that was stopped: documents that it has seen are
+    skipped. `seen` of the returned result states how many documents were searched.
     """
     best = TopK(len(collection.queries)) if best is None else best
     rows = _rows(collection, own_corpus)
-    # By documents and not by blocks: those of the earlier search may have been of another size.
+    # Counted in documents, because the earlier search can have had blocks of another size.
     place = best.seen
     for part, documents in _blocks(collection, block, own_corpus, place):
         if should_stop():
@@ -129,7 +129,7 @@ def search(
 
 
 def _rows(collection: Collection, own_corpus: bool) -> dict[str, list[int]]:
-    """Which queries are put to each part; all to the one part `` unless `own_corpus`."""
+    """Indices of the queries that search each part; without `own_corpus`, the only part is ""."""
     rows: dict[str, list[int]] = {}
     for row, query in enumerate(collection.queries):
         rows.setdefault(query.part if own_corpus else "", []).append(row)
@@ -139,8 +139,8 @@ def _rows(collection: Collection, own_corpus: bool) -> dict[str, list[int]]:
 def _blocks(
     collection: Collection, size: int, own_corpus: bool, seen: int = 0
 ) -> Iterator[tuple[str, tuple[Document, ...]]]:
-    """The corpus without its first `seen` documents in blocks, none across two parts where each
-    query has its own."""
+    """The corpus after its first `seen` documents, in blocks; with `own_corpus`, no block contains
+    documents of two parts."""
     left = islice(collection.documents(), seen, None)
     for part, documents in groupby(left, key=lambda document: document.part if own_corpus else ""):
         while block := tuple(islice(documents, size)):
@@ -148,7 +148,7 @@ def _blocks(
 
 
 def rankings(collection: Collection, best: TopK) -> list[Ranking]:
-    """What a search found, by ids; one ranking a query, in the collection's order."""
+    """The result of a search as one ranking for each query, in the collection's order."""
     documents = [(document.key, document.language) for document in collection.documents()]
     rankings = []
     for row, query in enumerate(collection.queries):
@@ -175,8 +175,8 @@ def search_lexical(
     on_text: Callable[[], None] = lambda: None,
 ) -> TopK | None:
     """BM25 with the corpus's own statistics; a document without a word of the query is not found.
-    `words_of` returns a text's words as BM25 compares them. `on_text` is told of each document and
-    query that was read. None where it was stopped."""
+    `words_of` returns a text's words as BM25 compares them. `on_text` is called for each document
+    and query that was read. None if the search was stopped."""
     best = TopK(len(collection.queries))
     rows = _rows(collection, own_corpus)
     parts = groupby(
@@ -184,14 +184,14 @@ def search_lexical(
     )
     for part, documents in parts:
         words = []
-        own: dict[int, int] = {}
-        for number, text_document in enumerate(documents):
+        excluded: dict[int, int] = {}
+        for number, document in enumerate(documents):
             if should_stop():
                 return None
-            words.append(list(words_of(text_document.text)))
+            words.append(list(words_of(document.text)))
             on_text()
-            if (row := collection.own_query(text_document)) is not None:
-                own[row] = number
+            if (row := collection.own_query(document)) is not None:
+                excluded[row] = number
         first, best.seen = best.seen, best.seen + len(words)
         if part not in rows or not any(words):
             continue
@@ -201,17 +201,17 @@ def search_lexical(
                 return None
             on_text()
             asked = words_of(collection.queries[row].text)
-            if not asked:  # signs alone: such a query finds nothing
+            if not asked:  # a query of punctuation alone retrieves nothing
                 continue
             scores = torch.from_numpy(score(asked))[None]
-            if row in own:
-                scores[0, own[row]] = float("-inf")
+            if row in excluded:
+                scores[0, excluded[row]] = float("-inf")
             best.add([row], scores, first)
     return best
 
 
 def rerank(retriever: Joint, query: str, candidates: Ranking, texts: Sequence[str]) -> Ranking:
-    """A first stage's ranking in the order of a cross-encoder; `texts` are the candidates'."""
+    """A first stage's ranking, reordered by a cross-encoder; `texts` are the candidates' texts."""
     pairs = [
         TextPair(key, query, text) for key, text in zip(candidates.document_ids, texts, strict=True)
     ]

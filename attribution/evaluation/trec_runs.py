@@ -1,4 +1,4 @@
-"""Runs in TREC's format: rankings that another program made, one line a result, with query, `Q0`,
+"""Runs in TREC's format: rankings by another program, one result on each line, with query, `Q0`,
 document, rank, score and the run's tag (https://trec.nist.gov/data/trec8_ranking.html).
 
 Results are ordered as trec_eval does: by score, then by descending document id; the rank in
@@ -28,16 +28,16 @@ from poslens.attribution.nouns import counted
 _FIELDS = 6
 _PORTION = 4 * DEPTH
 _MAX_REJECTED = 1000
-_LARGEST = 1e38  # of what single precision holds
+_LARGEST = 1e38  # about the largest number in single precision
 Results = tuple[tuple[float, str], ...]
 
 
 @dataclass(frozen=True)
 class TrecRun:
-    """A run: of each query the best results (score, document id), best first: 100, and one more
-    since a query may not find the document of its own id. `digest` tells it
-    from a run of the same name, `rejected` are the first lines that are no results, of
-    `n_rejected`."""
+    """A run. `results` are the best 101 (score, document id) of each query, best first: one more
+    than DEPTH, because the document with the query's own id can be excluded. `digest` distinguishes
+    it from another run of the same name. `rejected` are the first of the `n_rejected` lines that
+    are not results."""
 
     name: str
     file: str
@@ -47,15 +47,15 @@ class TrecRun:
     n_rejected: int
 
     def fits(self, collection: Collection) -> bool:
-        """Whether it has a query of the collection's."""
+        """Whether it has a query of the collection."""
         return any(query in collection.row_of for query in self.results)
 
 
 @dataclass(frozen=True)
 class PlacedRun:
-    """A run put to a collection: a ranking of each of its queries, empty of those that the run does
-    not have. `n_strange` queries are not the collection's, `n_lost` results are of documents that
-    its corpus lacks."""
+    """A run matched to a collection: a ranking for each of the collection's queries, empty if the
+    run does not have the query. `n_strange` queries of the run are not in the collection, and
+    `n_lost` results name documents that the corpus lacks."""
 
     rankings: tuple[Ranking, ...]
     n_strange: int
@@ -110,7 +110,7 @@ def _result(line: str) -> tuple[str, str, float]:
         score = float(fields[4])
     except ValueError:
         score = math.nan
-    if not abs(score) < _LARGEST:  # nor is NaN
+    if not abs(score) < _LARGEST:  # rejects NaN too
         raise UserError(f"the score {fields[4][:40]!a} is not a number below {_LARGEST:g}")
     return as_id(fields[0], "query"), as_id(fields[2], "document"), score
 
@@ -126,18 +126,19 @@ def _best(results: list[tuple[float, str]]) -> Results:
 
 
 def placed(run: TrecRun, collection: Collection) -> PlacedRun:
-    """The run as rankings of a collection's queries; what its corpus lacks is left out, and where a
-    query does not find the document of its own id that one too. One pass over the corpus.
+    """The run as rankings of a collection's queries, without documents that the corpus lacks and,
+    if the collection excludes it (`skips_own_id`), without the document that has the query's own
+    id. Reads the corpus once.
 
     Raises:
         UserError: the run has none of the queries, or the corpus cannot be read.
     """
     asked = {query: results for query, results in run.results.items() if query in collection.row_of}
     if not asked:
-        theirs, ours = next(iter(run.results)), next(iter(collection.row_of))
+        in_run, in_collection = next(iter(run.results)), next(iter(collection.row_of))
         raise UserError(
             f"{run.name} has no query of {collection.title}: its first query id is "
-            f"{theirs[:80]!r}, that of the data set {ours[:80]!r}."
+            f"{in_run[:80]!r}, that of the data set {in_collection[:80]!r}."
         )
     listed = {document for results in asked.values() for _, document in results}
     languages = {
@@ -151,10 +152,10 @@ def placed(run: TrecRun, collection: Collection) -> PlacedRun:
         if collection.skips_own_id:
             results = tuple((score, document) for score, document in results if document != query)
         results = results[:DEPTH]
-        here = [(score, document) for score, document in results if document in languages]
-        n_lost += len(results) - len(here)
-        keys = tuple(document for _, document in here)
-        scores = np.array([score for score, _ in here], np.float32)
+        present = [(score, document) for score, document in results if document in languages]
+        n_lost += len(results) - len(present)
+        keys = tuple(document for _, document in present)
+        scores = np.array([score for score, _ in present], np.float32)
         rankings.append(Ranking(query, keys, scores, tuple(languages[key] for key in keys)))
     return PlacedRun(tuple(rankings), len(run.results) - len(asked), n_lost)
 
@@ -163,7 +164,7 @@ _registered: Names[TrecRun] = Names()
 
 
 def register(name: str, path: Path) -> TrecRun:
-    """Read a run and offer it by its name; a browser chooses among names.
+    """Read a run and register it by name; a browser selects names, never paths.
 
     Raises:
         UserError: as `read_run`.

@@ -1,6 +1,6 @@
-"""Where a model really stops reading: the last word of a text that still changes its vector, found
-by bisection on the text (docs/methods.md, section 14). It asks for vectors of texts and for nothing
-else, so it holds for models of which only vectors come back, too.
+"""Where a model actually truncates: the last word of a text that changes its vector, found by
+bisection on the text (docs/methods.md, section 14). It needs only vectors of texts, so it also
+works for endpoints that return nothing else.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Embed = Callable[[str], NDArray[np.floating]]
 """The vector [H] of a text."""
 
 NOISE = 1e-5
-"""Vectors nearer than this, in parts of their length, are the same; a model that answers the same
-text less steadily is given ten times its own distance."""
+"""Vectors count as equal up to this distance, relative to their length, or up to ten times the
+distance between two vectors of the same text, if the model is less deterministic."""
 
 TRUNCATION = Method("truncation", {"version": 1})
 
@@ -39,8 +39,8 @@ class LastWord:
 
 def last_word(embed: Embed, text: str, expected_end: int | None = None) -> LastWord:
     """Bisect on beginnings of the text: the shortest one that has the whole text's vector ends with
-    the last word that is read. About log2(words) vectors; four if it is the word that contains
-    character `expected_end`, or ends there.
+    the last word that is read. Computes about log2(words) vectors, but only four if the last word
+    contains character `expected_end` or ends there.
 
     Raises:
         UserError: the text has no word, or a vector is not finite.
@@ -78,9 +78,9 @@ def _vector(embed: Embed, text: str) -> NDArray[np.float64]:
 class Truncation:
     """What a model read of one text, and its stated context limit.
 
-    Token numbers count from 1, all special tokens before them: the last word that changes the
-    vector has the tokens `first` to `last` of the text's `n_tokens`; `claimed` is the limit that
-    the model says it has. `documents` were joined to the text.
+    Tokens are numbered from 1, after all special tokens: the last word that changes the vector has
+    the tokens `first` to `last` of the text's `n_tokens`; `claimed` is the limit that the model
+    states. The text consists of `documents` documents.
     """
 
     documents: int
@@ -135,14 +135,14 @@ def truncation(retriever: Separate, embed: Embed, text: str, documents: int = 1)
 
 
 def long_texts(documents: Sequence[str], enough: int) -> list[tuple[str, int]]:
-    """Texts to try, with how many documents were joined to each: the longest documents as they are
-    where they have `enough` characters, or all of them joined until they do."""
+    """Texts to try, each with its number of documents: every document of at least `enough`
+    characters, or else the documents joined until they have that many."""
     long = [(document, 1) for document in documents if len(document) >= enough]
     if long:
         return long
     joined, n = "", 0
-    for text_document in documents:
-        joined, n = f"{joined} {text_document}".strip(), n + 1
+    for document in documents:
+        joined, n = f"{joined} {document}".strip(), n + 1
         if len(joined) >= enough:
             break
     return [(joined, n)] if joined else []

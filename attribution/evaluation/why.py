@@ -4,7 +4,7 @@ section 16).
 
 The target document is changed in three ways: all of it is read, its evidence moves to the position
 that scores highest, and its evidence stands alone. The index is changed in one: near-duplicates of
-the document and other relevant documents are taken out. Each change has a null, which does the same
+the document and other relevant documents are removed. Each change has a null, which does the same
 to something that should not matter.
 """
 
@@ -26,14 +26,15 @@ from poslens.attribution.text import overlapping, sentences
 from poslens.attribution.types import Array, EvidenceSpan, TextPair, TokenizedText
 
 N_NULLS = 3
-"""Other sentences that stand alone instead of the evidence; the null is their median rank."""
+"""Number of other sentences that are scored alone instead of the evidence; the null is their median
+score."""
 N_POSITIONS = 6
-"""Positions that the evidence moves to, from first to last. Another sentence moves to the same
-positions; the null is its best score."""
+"""Number of positions to which the evidence moves, from first to last. Another sentence moves to
+the same positions; the null is its best score."""
 LISTED = 10
-"""Documents above the target document that a result names."""
+"""Number of documents above the target document that a result lists."""
 MOST_SENTENCES = 400
-"""Sentences that are tried as evidence."""
+"""Maximum number of sentences that are tried as evidence."""
 _SHINGLE = 4
 _DUPLICATE = 0.5
 _MIN_EVIDENCE = 6
@@ -42,7 +43,7 @@ _MIN_EVIDENCE = 6
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """A query and the document that it should retrieve: document number `number` of the corpus.
-    Without `evidence` the sentence that scores highest alone is taken for it."""
+    Without `evidence`, the sentence that scores highest alone is used as evidence."""
 
     query: str
     document_id: str
@@ -55,9 +56,9 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Searched:
-    """What a search gives for one query: `scores` [n] of every document, minus infinity where it is
-    not found; `score` those of texts that the corpus lacks; `tokens` what the model reads of a
-    text; `ids` and `texts` name documents by number and read them."""
+    """An index searched for one query: `scores` [n] of every document, minus infinity if it is not
+    found. `score` returns the scores of other texts, `tokens` what the model reads of a text;
+    `ids` are the documents' ids by number, and `texts` returns their texts."""
 
     scores: Array
     score: Callable[[Sequence[str]], Array]
@@ -181,8 +182,8 @@ class _Ladder:
         return sorted(others, key=lambda span: abs(span[1] - span[0] - length))[:N_NULLS]
 
     def read(self) -> Step | None:
-        """The best window of the document. Null: the best of those that lack the evidence. None
-        where the evidence is read anyway."""
+        """The best window of the document. Null: the best of those that lack the evidence. None if
+        the model reads all of the evidence anyway."""
         if self.read_share >= 1:
             return None
         text, span = self._target.text, self.evidence
@@ -198,8 +199,8 @@ class _Ladder:
     def moved(self) -> tuple[Step | None, float | None]:
         """The evidence at the position that scores highest among those where the model reads it,
         and that position. Null: the sentence nearest in length, moved to where the document scores
-        highest. It is the best of as many tries: some order of the sentences scores higher by
-        chance."""
+        highest. Both are the best of several positions, because some order of the sentences scores
+        higher by chance."""
         try:
             variants = self._variants(self.evidence)
         except UserError:  # a single sentence, or a script without sentence marks
@@ -208,9 +209,9 @@ class _Ladder:
             return None, None
         others = self._variants(EvidenceSpan(*self._others()[0]))
         scores = self._scores([variant.text for variant in (*variants, *others)])
-        own, null = scores[: len(variants)], scores[len(variants) :]
-        best = variants[int(np.argmax(own))].position
-        return self._step(max(own), max(null, default=None)), best
+        moved, null = scores[: len(variants)], scores[len(variants) :]
+        best = variants[int(np.argmax(moved))].position
+        return self._step(max(moved), max(null, default=None)), best
 
     def _variants(self, span: EvidenceSpan) -> list[Variant]:
         """The document with this passage at each position where the model reads it whole."""
@@ -221,7 +222,7 @@ class _Ladder:
         return [variant for variant, share in zip(variants, read, strict=True) if share >= 1]
 
     def alone(self) -> Step | None:
-        """The evidence as a document of its own. Null: other sentences."""
+        """The evidence alone as a document. Null: other sentences."""
         if len(self._touched) == len(self._spans):
             return None
         text = self._target.text
@@ -234,8 +235,8 @@ def _finite(score: float | None) -> float | None:
 
 
 def _windows(text: str, tokens: Callable[[str], TokenizedText]) -> Iterator[tuple[int, int]]:
-    """Characters [start, end) of windows as long as the model reads; each overlaps the
-    previous one by a quarter, and the last begins early enough to be as long as the others."""
+    """Characters [start, end) of windows as long as the context limit; each overlaps the previous
+    one by a quarter, and the last begins early enough to be as long as the others."""
     starts = [match.start() for match in re.finditer(r"\S+", text)]
     size, start = 0, 0
     while True:
@@ -255,27 +256,28 @@ def _above(
     target: Wanted, searched: Searched, passage: str, relevant: frozenset[str]
 ) -> Iterator[Above]:
     numbers = searched.above(target.number, MOST_ABOVE)
-    mine, evidence = _shingles(target.text), _shingles(passage)
+    of_target, evidence = _shingles(target.text), _shingles(passage)
     for rank, (number, text) in enumerate(
         zip(numbers, searched.texts(numbers), strict=True), start=1
     ):
-        theirs = _shingles(text)
-        alike = len(mine & theirs) >= _DUPLICATE * max(1, min(len(mine), len(theirs)))
-        holds = len(evidence) > _MIN_EVIDENCE - _SHINGLE and evidence <= theirs
+        shingles = _shingles(text)
+        shorter = max(1, min(len(of_target), len(shingles)))
+        alike = len(of_target & shingles) >= _DUPLICATE * shorter
+        holds = len(evidence) > _MIN_EVIDENCE - _SHINGLE and evidence <= shingles
         identity = searched.ids[number]
         yield Above(identity, rank, identity in relevant, alike or holds, len(text.split()))
 
 
 def _shingles(text: str) -> frozenset[tuple[str, ...]]:
-    """The word 4-grams of a text; its words where there are fewer than four."""
+    """The word 4-grams of a text; a single n-gram if it has fewer than four words."""
     words = terms_of(text)
     n = min(_SHINGLE, len(words)) or 1
     return frozenset(words[i : i + n] for i in range(len(words) - n + 1))
 
 
 def _without(rank: int, n_documents: int, above: Sequence[Above]) -> Step | None:
-    """The rank without competitors. Null: as many other documents taken out at random, the expected
-    rank."""
+    """The rank without competitors. Null: the expected rank if as many other documents were removed
+    at random."""
     n = sum(document.relevant or document.duplicate for document in above)
     if not n or rank == NOT_FOUND:
         return None

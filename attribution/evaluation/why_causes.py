@@ -10,19 +10,21 @@ from poslens.attribution.types import Method
 
 Cause = Literal["found", "competitor", "not read", "position", "dilution", "no match"]
 CAUSES: tuple[Cause, ...] = ("not read", "position", "dilution", "no match", "competitor")
-"""What a miss can come from, in the order of tables and charts."""
+"""Causes of a miss, in the order of tables and charts."""
 Source = Literal["marked", "data set", "proposed"]
-"""Who says where the evidence is: the user, the data set, or the model by the sentence that scores
-highest alone."""
+"""Who marked the evidence: the user, the data set, or the model, whose evidence is the sentence
+that scores highest alone."""
 
 MOST_ABOVE = 200
-"""Documents above the target document that are compared with it. A larger rank would need more
-near-duplicates than that to be explained by them."""
+"""Maximum number of documents above the target document that are compared with it. A larger rank
+would need more near-duplicates than that to be explained by them."""
 LEAST_OF_ALONE = 0.3
-"""Share of the evidence's gain alone that moving it has to reach to be the cause. Chosen on half of
-the documents of `bench/why.py` and judged on the other half (docs/why.md)."""
+"""Position is the cause only if moving the evidence gains at least this share of what the evidence
+alone gains. Chosen on half of the documents of `bench/why.py` and evaluated on the other half
+(docs/why.md)."""
 MOST_BY_CHANCE = 0.5
-"""Share of the gain of moving the evidence from which on its null, in the top k, rules it out."""
+"""Position is not the cause if the null of moving the evidence reaches the top k with at least this
+share of the gain."""
 
 
 def why_method(top: int) -> Method:
@@ -32,8 +34,8 @@ def why_method(top: int) -> Method:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A change: the document's rank and score after it, and those after its null. None without a
-    null, and scores None of a document that is not found or where only the index changes."""
+    """A change: the document's rank and score after it, and those after its null, None without a
+    null. Scores are None if the document is not found, or if only the index changes."""
 
     rank: int
     null: int | None = None
@@ -47,7 +49,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Above:
-    """A document that ranks above the wanted one. `relevant`: it is judged relevant too.
+    """A document that ranks above the target document. `relevant`: it is judged relevant too.
     `duplicate`: it shares half of the shorter one's word 4-grams with the target document, or
     contains the evidence."""
 
@@ -112,17 +114,18 @@ class Why:
 
     @property
     def cause(self) -> Cause:
-        """The first change that brings the document into the top k. A position is none if moving
-        other sentences suffices too and gains half as much: then any new order does. It is none
-        either if the evidence alone suffices and gains far more: then the rest of the document is
-        what keeps it down. The other nulls are no objection. A document on one topic may match with
-        another window or sentence, which is not read or diluted as the evidence is."""
+        """The cause tested by the first change that brings the document into the top k. Position is
+        ruled out if moving another sentence also does so and gains at least half as much, because
+        then any new order does; or if the evidence alone also does so and gains far more, because
+        then the rest of the document keeps it down. Other causes are not ruled out by their nulls:
+        in a document on one topic, another window or sentence can match too, but it is unread or
+        diluted just like the evidence."""
         return self.named()
 
     def named(
         self, least_of_alone: float = LEAST_OF_ALONE, most_by_chance: float = MOST_BY_CHANCE
     ) -> Cause:
-        """The cause with other thresholds for the two objections to a position."""
+        """The cause with other thresholds for ruling out position."""
         if self.rank <= self.top:
             return "found"
         for cause, step in self.steps.items():

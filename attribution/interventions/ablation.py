@@ -196,7 +196,7 @@ def _masked(
             return document.embed(torch.where(stays, document.inputs, document.baseline))
 
         key = ("masked", pair.document, spans)
-        # Read together with the query, the document is encoded anew for each query.
+        # A model that reads both texts together encodes the document anew for each query.
         shared = None if reads_jointly(retriever) else cached
         representations: list[Representation] = [] if shared is None else shared.find(key) or []
         if not representations:
@@ -218,8 +218,8 @@ def _masked(
 def _filled(
     retriever: Retriever, pair: TextPair, tokens: TokenizedText, spans: tuple[Span, ...]
 ) -> list[str]:
-    """What was read, with each part replaced with filler of as many tokens as whole words allow
-    (never more close to the context limit) and the part's own white space at its ends."""
+    """What was read, with each part replaced with filler of about as many tokens in whole words
+    (never more if the document is truncated) and the part's own white space at its ends."""
     texts = []
     read = pair.document[: spans[-1][1]]
     for b, (start, end) in enumerate(spans):
@@ -246,8 +246,8 @@ def of_tokens(
 ) -> str:
     """Filler of about `n` tokens of the model, in whole words; never empty.
 
-    `n_characters` is the estimated length of so many tokens; more is used if it is too short. With
-    `at_most`, it has no more than `n` tokens, unless its first word has.
+    `n_characters` is the estimated length of `n` tokens; more is used if that is too short. With
+    `at_most`, the filler has no more than `n` tokens, unless its first word alone has more.
     """
     length = 2 * n_characters + 40
     while True:

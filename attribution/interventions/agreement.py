@@ -99,13 +99,13 @@ def agreement(
     pairs' documents."""
     rows: list[tuple[Hashable, float | None, Values]] = []
     for curve, effect, group in zip(curves, causal, groups, strict=True):
-        own: Array | None
+        causal_curve: Array | None
         if isinstance(effect, Relocation):
-            value, own = with_relocation(curve, effect), relocation_curve(effect, N_GRID)
+            value, causal_curve = with_relocation(curve, effect), relocation_curve(effect, N_GRID)
         else:
-            value, own = with_ablation(curve, effect), effect.curve(N_GRID)
-        if own is not None:
-            both = np.concatenate([resample(np.asarray(curve), "bin_mean", N_GRID), own])
+            value, causal_curve = with_ablation(curve, effect), effect.curve(N_GRID)
+        if causal_curve is not None:
+            both = np.concatenate([resample(np.asarray(curve), "bin_mean", N_GRID), causal_curve])
             rows.append((group, value, both))
 
     def correlate(means: Values) -> Values:

@@ -1,4 +1,4 @@
-"""Neutral sentences that replace or extend text and are about no query's subject."""
+"""Neutral sentences that replace or extend text and are not about the subject of any query."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ FILLERS: Mapping[str, tuple[str, ...]] = {
 def filler(language: str | None, n_characters: int, first: int = 0) -> str:
     """Neutral text of at least `n_characters`, starting with sentence `first`; in English if there
     is none in the language."""
-    own = FILLERS.get(language or "eng", FILLERS["eng"])
+    sentences = FILLERS.get(language or "eng", FILLERS["eng"])
     space = "" if language == "cmn" else " "
     parts: list[str] = []
     length = -len(space)
     while length < n_characters or not parts:
-        parts.append(own[(first + len(parts)) % len(own)])
+        parts.append(sentences[(first + len(parts)) % len(sentences)])
         length += len(space) + len(parts[-1])
     return space.join(parts)
 

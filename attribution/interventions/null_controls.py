@@ -1,8 +1,8 @@
 """Null controls: texts under which a curve about relevance should change, with a verdict
 (docs/methods.md, section 8).
 
-Controls are pairs like any others, so every method works on them and their attributions are stored
-like any others.
+Controls are pairs like any others, so every method works on them, and their attributions are stored
+in the same way.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def control(kind: Control, pair: TextPair, pairs: Sequence[TextPair], seed: int 
     if kind == "profile":
         return pair
     changed = replace(pair, pair_id=f"{pair.pair_id}#{kind}-{seed}")
-    lot = generator_for(pair.pair_id, seed)
+    generator = generator_for(pair.pair_id, seed)
     if kind == "unrelated":
 
         def fits(other: TextPair) -> bool:
@@ -77,7 +77,7 @@ def control(kind: Control, pair: TextPair, pairs: Sequence[TextPair], seed: int 
             )
 
         # Random draws succeed quickly in most data sets; a list of all would be slow per pair.
-        for index in lot.integers(len(pairs), size=32) if pairs else ():
+        for index in generator.integers(len(pairs), size=32) if pairs else ():
             if fits(other := pairs[index]):
                 return replace(changed, query=other.query)
         fitting = [other.query for other in pairs if fits(other)]
@@ -86,9 +86,11 @@ def control(kind: Control, pair: TextPair, pairs: Sequence[TextPair], seed: int 
                 f"No other document of the data set has a query in the language of pair "
                 f"{pair.pair_id}: choose a data set with several documents in each language."
             )
-        return replace(changed, query=fitting[int(lot.integers(len(fitting)))])
+        return replace(changed, query=fitting[int(generator.integers(len(fitting)))])
     if kind == "filler":
-        text = filler(pair.language, len(pair.document), int(lot.integers(5)))[: len(pair.document)]
+        text = filler(pair.language, len(pair.document), int(generator.integers(5)))[
+            : len(pair.document)
+        ]
         return replace(changed, document=text, evidence=None)
     require_sentences(pair.document)
     spans = sentences(pair.document, pair.language)
@@ -98,7 +100,7 @@ def control(kind: Control, pair: TextPair, pairs: Sequence[TextPair], seed: int 
             "The document is one sentence, so there is nothing to shuffle: choose a document of at "
             "least two sentences."
         )
-    order = lot.permutation(n).tolist()
+    order = generator.permutation(n).tolist()
     if order == sorted(order):
         order = order[1:] + order[:1]
     span = pair.evidence
@@ -198,8 +200,8 @@ def curves_agree(first: NDArray[np.floating], second: NDArray[np.floating]) -> E
 def shape_distance(means: Values) -> Values:
     """Mean |curve - control| relative to the mean |curve| [R], for mean curves joined with mean
     controls [R, 2 x 100]; 0 if the curve is 0."""
-    own, null = np.split(means, 2, axis=1)
-    level, apart = np.abs(own).mean(1), np.abs(own - null).mean(1)
+    curve, null = np.split(means, 2, axis=1)
+    level, apart = np.abs(curve).mean(1), np.abs(curve - null).mean(1)
     relative: NDArray[np.float64] = np.divide(
         apart, level, out=np.zeros_like(apart), where=level > 0
     )
@@ -220,23 +222,23 @@ def minus_null(
     Raises:
         UserError: there are no curves.
     """
-    own, null = np.asarray(curves, np.float64), np.asarray(nulls, np.float64)
-    if own.shape != null.shape or own.ndim != 2:
-        raise ValueError(f"{own.shape} curves and {null.shape} of controls")
-    n = len(own)
+    observed, null = np.asarray(curves, np.float64), np.asarray(nulls, np.float64)
+    if observed.shape != null.shape or observed.ndim != 2:
+        raise ValueError(f"{observed.shape} curves and {null.shape} of controls")
+    n = len(observed)
     if n == 0:
         raise UserError("No pair has both a curve and a control curve yet: compute both first.")
-    own_sizes, null_sizes = magnitudes or (np.abs(own), np.abs(null))
-    ends = intervals(own - null, groups)
+    observed_sizes, null_sizes = magnitudes or (np.abs(observed), np.abs(null))
+    ends = intervals(observed - null, groups)
     shape = (len(POSITIONS),)
     return ControlledCurve(
         kind,
         n,
         len(set(groups)),
-        as_array((own - null).mean(0), shape, "a curve"),
+        as_array((observed - null).mean(0), shape, "a curve"),
         None if ends is None else as_array(ends[0], shape, "a curve"),
         None if ends is None else as_array(ends[1], shape, "a curve"),
-        paired_statistics(null_sizes, own_sizes, groups, INDEX_MARGIN, primacy_recency_index),
+        paired_statistics(null_sizes, observed_sizes, groups, INDEX_MARGIN, primacy_recency_index),
         # Resampled together: a pair is drawn with its control.
-        estimate(np.concatenate([own, null], axis=1), groups, shape_distance, kind="upper"),
+        estimate(np.concatenate([observed, null], axis=1), groups, shape_distance, kind="upper"),
     )

@@ -105,14 +105,14 @@ def require_movable(pairs: Sequence[TextPair], dataset: str) -> tuple[list[TextP
     Raises:
         UserError: no pair has evidence that can be moved.
     """
-    usable, left_out = movable(pairs)
+    usable, remark = movable(pairs)
     if not usable:
         raise UserError(
-            left_out
+            remark
             or f"No pair of {dataset} has evidence that can be moved: choose a data set with "
             "evidence spans."
         )
-    return usable, left_out
+    return usable, remark
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +198,8 @@ class Relocation:
     past the context limit. `read_share` is the share of the unchanged document's characters that
     was read, `original` its score, and `evidence` its evidence's position.
 
-    A score falls where the evidence is not read, which is no position bias. Only positions where
-    it is read whole count as effects of position; the others are summarized by `lost`.
+    A score falls where the evidence is not read, which is not a position bias. Only positions where
+    the evidence is read whole count as effects of position; the others are summarized by `lost`.
     """
 
     model: str
@@ -227,13 +227,15 @@ class Relocation:
 
     @property
     def within(self) -> NDArray[np.float64]:
-        """These positions relative to what the model read, the axis of every curve, in [0, 1]."""
+        """The positions where the evidence was read whole, relative to what the model read (the
+        axis of every curve), in [0, 1]."""
         at = self.positions[self.whole].astype(np.float64)
         return np.minimum(at / self.read_share, 1.0)
 
     @property
     def changes(self) -> NDArray[np.float64]:
-        """Scores at these positions minus their mean; zeros if they differ only by rounding."""
+        """Scores at the positions `within`, minus their mean; zeros if they differ only by
+        rounding."""
         scores = self.scores[self.whole].astype(np.float64)
         if not len(scores) or np.ptp(scores) <= ROUNDING * np.abs(scores).max():
             return np.zeros_like(scores)
@@ -244,7 +246,7 @@ class Relocation:
     def last_minus_first(self) -> float | None:
         """Mean score with the evidence in the last third of what the model reads minus that in the
         first, over positions where it is read whole, in the score's units: negative is primacy,
-        positive recency. None where one of the thirds has no such position."""
+        positive recency. None if one of the thirds has no such position."""
         at, changes = self.within, self.changes
         first, last = changes[at < 1 / 3], changes[at > 2 / 3]
         return float(last.mean() - first.mean()) if len(first) and len(last) else None
@@ -252,7 +254,7 @@ class Relocation:
     @property
     def lost(self) -> float | None:
         """What the score loses past the context limit: its mean over the positions where the
-        evidence is read whole minus that over the others. None where there are none of either."""
+        evidence is read whole minus that over the others. None without positions of both kinds."""
         if self.whole.all() or not self.whole.any():
             return None
         scores = self.scores.astype(np.float64)
@@ -263,7 +265,7 @@ def relocation_difference(
     relocations: Sequence[Relocation], documents: Sequence[Hashable]
 ) -> Estimate | None:
     """The mean last-minus-first difference of pairs, in the score's units; its interval resamples
-    their `documents`. None where no pair has one."""
+    their `documents`. None if no pair has one."""
     differences = [
         (difference, document)
         for each, document in zip(relocations, documents, strict=True)
@@ -342,7 +344,7 @@ def evidence_shares(
     variants: Sequence[Variant], whole: TokenizedText, tokens: Callable[[str], TokenizedText]
 ) -> list[float]:
     """The share of the evidence that is read in each variant of a text; `whole` are the tokens of
-    the text itself, and `tokens` returns those of others."""
+    the unchanged text, and `tokens` returns those of other texts."""
     # Reordered sentences of a text that fits also fit, up to a token or two at the seams.
     if not whole.truncated and len(whole) <= 0.75 * whole.max_length:
         return [1.0] * len(variants)
@@ -350,5 +352,5 @@ def evidence_shares(
 
 
 def rank_among(score: float, others: Sequence[float] | Array) -> int:
-    """Rank from 1 of a document with `score` among `others`; equal scores share the better one."""
+    """Rank from 1 of a document with `score` among `others`; equal scores share the best rank."""
     return 1 + int(np.count_nonzero(np.asarray(others) > score))

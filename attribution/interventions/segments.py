@@ -138,8 +138,8 @@ def segment_curve(
 ) -> SegmentCurve:
     """The segment curve of the pair's document; the query is not used.
 
-    `segments`: of about equal length in characters, cut at sentence boundaries. `shuffled`: the
-    same segments in random order (seeded by the text), compared with the text in that order.
+    `segments`: parts of about equal length in characters, cut at sentence boundaries. `shuffled`:
+    the same parts in random order (seeded by the text), compared with the text in that order.
     `thirds`: three parts of equal length in characters, cut anywhere. Vectors in `cached` are not
     computed again.
 
@@ -298,11 +298,11 @@ def shortened(model: Pooled, text: str, language: str | None) -> str:
 
 
 def _word_border(text: str, at: int) -> int:
-    """The edge of white space nearest to `at`, looking for its start from `at` on and for its end
-    before; `at` itself in text without white space."""
-    behind = next((i for i in range(at, len(text)) if text[i].isspace()), None)
+    """The nearest edge of white space: the start of the next one from `at` on, or the end of the
+    previous one; `at` itself in text without white space."""
+    after = next((i for i in range(at, len(text)) if text[i].isspace()), None)
     before = next((i for i in range(at, 0, -1) if text[i - 1].isspace()), None)
-    near = [i for i in (behind, before) if i is not None]
+    near = [i for i in (after, before) if i is not None]
     return min(near, key=lambda i: abs(i - at)) if near else at
 
 

@@ -43,8 +43,8 @@ def attribute(
     whole; neither alone sums to the score. Shares of texts that are read together include the head.
 
     Raises:
-        UserError: the model cannot be linearised, or its score is no inner product; or
-            `biases=decompx` with a model not built like BERT, or a part with a model that adds no
+        UserError: the model cannot be linearised, or its score is not an inner product;
+            `biases=decompx` for a model not built like BERT; or a part for a model that adds no
             position embeddings.
         torch.OutOfMemoryError: the batch does not fit.
     """

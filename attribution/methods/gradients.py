@@ -13,10 +13,11 @@ from poslens.attribution.retrievers.base import Embedded, Encoded, compare, read
 from poslens.attribution.types import Attribution, Method, TextPair
 
 Score = Callable[..., Tensor]
-"""Leaves, word embeddings [R, T, H] first, to scores; rows are independent."""
+"""Maps leaves, of which the first are word embeddings [R, T, H], to scores [R]; rows are
+independent."""
 
 Explain = Callable[[Score, Tensor], Tensor]
-"""A score and the embeddings [R, T, H] to explain it by, to one value per token [R, T]."""
+"""Maps a score and the embeddings [R, T, H] that explain it to one value per token [R, T]."""
 
 
 def attribute_both_sides(

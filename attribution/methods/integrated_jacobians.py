@@ -55,13 +55,13 @@ def attribute(retriever: Pooled, method: Method, pairs: Sequence[TextPair]) -> l
     """Each token's sum of M_ij over the other text and, with `matrix=yes`, the matrix. The sums
     alone need no matrix: all J_i (q_i - r_q,i) together are the difference of two vectors.
 
-    The bias share is the three scores with a text of padding: values of either side plus the bias
-    share are the score, up to the completeness error (of the matrix if there is one, otherwise of
-    the document's values). `steps=auto` doubles the steps, up to 256, until it is small. Pairs that
-    share a document share the passes along its path.
+    The bias share consists of the three scores with a text of padding: values of either side plus
+    the bias share are the score, up to the completeness error (of the matrix if there is one,
+    otherwise of the document's values). `steps=auto` doubles the steps, up to 256, until the error
+    is small. Pairs that share a document share the passes along its path.
 
     Raises:
-        UserError: the model's similarity is no inner product, or a text has no tokens.
+        UserError: the model's similarity is not an inner product, or a text has no tokens.
     """
     steps = str(method.params["steps"])
     numbers = STEPS if steps == "auto" else (int(steps),)
@@ -119,9 +119,11 @@ def _shared(
     """For each pair, the products of its `vectors` [K, H] with each token's vector of the text at
     its place [K, T]; pairs with the same text share its passes."""
     for at, path in enumerate(paths):
-        own = [number for number, place in enumerate(places) if place == at]
-        rows = _rows(retriever, path, torch.cat([vectors[number] for number in own]), numbers)
-        yield from zip(own, rows.split([len(vectors[number]) for number in own]), strict=True)
+        sharing = [number for number, place in enumerate(places) if place == at]
+        rows = _rows(retriever, path, torch.cat([vectors[number] for number in sharing]), numbers)
+        yield from zip(
+            sharing, rows.split([len(vectors[number]) for number in sharing]), strict=True
+        )
 
 
 def _dot(a: Tensor, b: Tensor) -> float:

@@ -81,12 +81,12 @@ def share_matrices(
     for place, text in enumerate(unique):
         document = read(text, "document")
         advance(1)
-        mine = [pair for pair, at in enumerate(known_at) if at == place]
-        each = [vectors[asked_at[pair]] for pair in mine]
+        sharing = [pair for pair, at in enumerate(known_at) if at == place]
+        each = [vectors[asked_at[pair]] for pair in sharing]
         for arrays, parts in zip(
             (rows, columns), _rows(document, torch.cat(each), advance), strict=True
         ):
-            arrays.update(zip(mine, parts.split([len(values) for values in each]), strict=True))
+            arrays.update(zip(sharing, parts.split([len(values) for values in each]), strict=True))
         documents.append(document.detached())
     n = range(len(pairs))
     query_vectors = torch.cat([queries[at].vectors for at in asked_at])

@@ -101,7 +101,8 @@ def encode_once(retriever: Separate, texts: Sequence[str], side: Side) -> tuple[
 
 
 SHORTEST = 32
-"""A pass over a smaller part of a batch than this takes no less time: kernels must start."""
+"""A pass over less than one in this many of a batch's tokens takes no less time, because starting
+the kernels dominates."""
 
 
 def planned(

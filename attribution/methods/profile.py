@@ -79,11 +79,11 @@ def _queries(
         )
     texts, places = distinct([pairs[b].query for b in rows])
     encoded = retriever.encode_texts(texts, "query")
-    array, _, own = profile(retriever, encoded)
+    array, _, distinct_vectors = profile(retriever, encoded)
     values = torch.zeros(len(pairs), array.shape[1])
     values[rows] = array[places]
     query_vectors = vectors.clone()
-    query_vectors[rows] = own[places]
+    query_vectors[rows] = distinct_vectors[places]
     for b, place in zip(rows, places, strict=True):
         read[b], offsets[b] = encoded.texts[place], encoded.offsets[place]
     return Encoded({}, tuple(read), tuple(offsets), "query"), values, query_vectors
@@ -104,7 +104,7 @@ def profile(
         except the vectors, which are detached and on the model's device.
 
     Raises:
-        UserError: the model's similarity is no inner product.
+        UserError: the model's similarity is not an inner product.
     """
     inputs = retriever.input_embeddings(encoded).requires_grad_()
     with torch.enable_grad(), retriever.override_embeddings(inputs):
@@ -117,11 +117,15 @@ def profile(
     total = torch.zeros(inputs.shape[:2], dtype=torch.float64)
     squared = torch.zeros_like(total)
     drawn = torch.zeros(size, dtype=torch.float64)
-    at_work = torch.ones(size, dtype=torch.bool)
-    lot = torch.Generator().manual_seed(SEED)
+    active = torch.ones(size, dtype=torch.bool)
+    generator = torch.Generator().manual_seed(SEED)
     limit = MOST if cotangents is None else len(cotangents)
     for number in range(1, limit + 1):
-        u = torch.randn(width, generator=lot) if cotangents is None else cotangents[number - 1]
+        u = (
+            torch.randn(width, generator=generator)
+            if cotangents is None
+            else cotangents[number - 1]
+        )
         (gradient,) = torch.autograd.grad(
             vectors,
             inputs,
@@ -130,12 +134,12 @@ def profile(
         )
         squares = gradient.float().pow(2).sum(-1).cpu().double()
         # A text that meets the tolerance keeps its numbers, whatever the rest of the batch needs.
-        total += squares * at_work[:, None]
-        squared += squares.pow(2) * at_work[:, None]
-        drawn += at_work
+        total += squares * active[:, None]
+        squared += squares.pow(2) * active[:, None]
+        drawn += active
         if cotangents is None and number >= FIRST and number & (number - 1) == 0:
-            at_work &= _error(total, squared, drawn, real) > TOLERANCE
-            if not at_work.any():
+            active &= _error(total, squared, drawn, real) > TOLERANCE
+            if not active.any():
                 break
     norms = (total / drawn[:, None]).sqrt().float()
     return norms, _error(total, squared, drawn, real).float(), embedded.detach()

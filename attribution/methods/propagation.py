@@ -3,8 +3,9 @@ position has one vector per input token, and all of them go through every layer 
 attention weights, norms and activations.
 
 Only needed if biases are distributed over tokens by |<bias, vector>| (`absdot`): the distribution
-depends on intermediate vectors, which no backward pass has. Takes T x T x H numbers, hence the
-limit `MAX_TOKENS`; for all other settings `decomposition` gives the same numbers at a lower cost.
+depends on intermediate vectors, which a backward pass does not have. Takes T x T x H numbers, hence
+the limit `MAX_TOKENS`; for all other settings `decomposition` gives the same numbers at a lower
+cost.
 """
 
 from __future__ import annotations

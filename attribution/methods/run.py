@@ -25,8 +25,8 @@ class Outcome:
 
 
 SHARING = 8
-"""Number of pairs of one document that always stay together, however long it is: its forward pass
-is then an eighth of one per pair, in addition to a backward pass each."""
+"""Number of pairs of one document that always stay together, however long it is: each pair then
+costs a backward pass and an eighth of the document's forward pass."""
 
 
 def pair_batches(

@@ -52,10 +52,10 @@ def read_linear(
     gamma: float = 0.0,
     module: nn.Module | None = None,
 ) -> Read:
-    """The linearised forward pass of one side's texts from the output of `module`, by default that
-    in which the encoder begins. Its leaves are this output [R, T, H], ones [R] for the constants
-    and, with `biases=decompx`, ones [R, T] for the first layer's value bias at each token. Its
-    vectors are scaled so that the score is an inner product."""
+    """The linearised forward pass of one side's texts from the output of `module`, by default the
+    module in which the encoder begins. Its leaves are this output [R, T, H], ones [R] for the
+    constants and, with `biases=decompx`, ones [R, T] for the first layer's value bias at each
+    token. Its vectors are scaled so that the score is an inner product."""
     side, batch = encoded.side, len(encoded.texts)
     module = retriever.entry_of(side) if module is None else module
     inputs = retriever.entering(encoded, module)

@@ -1,5 +1,5 @@
-"""Classes, functions and settings that the configuration of a model may name: all that the
-libraries would import or pass on, and PosLens reads."""
+"""Classes, functions and settings that the configuration of a model may name: the libraries import
+them or pass them on, and PosLens supports them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MODULES = frozenset(
 CALIBRATED_TRANSFORMER = (
     "poslens.attribution.retrievers.calibrated_transformer.CalibratedTransformer"
 )
-"""The one class of ours that a `modules.json` may name: of a calibrated model that was exported."""
+"""The only class of PosLens that a `modules.json` may name: that of exported calibrated models."""
 
 TRANSFORMERS = frozenset({"Transformer", "MLMTransformer", "CalibratedTransformer"})
 
@@ -42,7 +42,7 @@ _ACTIVATION = re.compile(
 )
 DTYPE = re.compile(r"torch\.(?:b?float\d*|half|double|u?int\d*|bool)", re.ASCII)
 IMPORTABLE = re.compile(r"(?:torch|sentence_transformers|pylate)\.[\w.]+", re.ASCII)
-"""What the libraries import from a configuration without being told to trust it."""
+"""Names in a configuration that the libraries import even without `trust_remote_code`."""
 
 ATTENTION = frozenset({"eager", "sdpa", "flex_attention", "flash_attention_2"})
 
@@ -51,20 +51,21 @@ LOADING = frozenset(
     "truncation_side model_max_length add_pooling_layer num_labels use_fast "
     "do_lower_case low_cpu_mem_usage".split()
 )
-"""What a `sentence_bert_config.json` may pass on to transformers; other names choose other files,
-formats or repositories."""
+"""Arguments that a `sentence_bert_config.json` may pass on to transformers; others could select
+other files, formats or repositories."""
 
 
 def is_activation(name: str) -> bool:
-    """Whether `name` is the full name of an activation that may be imported, or one that
-    transformers has in a table (`gelu`)."""
+    """Whether `name` is the full name of an activation that may be imported, or a plain name, which
+    transformers looks up in a table (`gelu`)."""
     if match := _ACTIVATION.fullmatch(name):
         return (match[1] or match[2]) in ACTIVATIONS | {"Identity"}
     return re.fullmatch(r"\w*", name, re.ASCII) is not None
 
 
 def is_module(name: str) -> bool:
-    """Whether `name` is a module of sentence-transformers that PosLens reads, or our one."""
+    """Whether `name` is a module of sentence-transformers that PosLens supports, or
+    `CALIBRATED_TRANSFORMER`."""
     if name == CALIBRATED_TRANSFORMER:
         return True
     match = _MODULE.fullmatch(name)

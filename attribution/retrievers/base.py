@@ -23,12 +23,11 @@ from poslens.attribution.types import Array, Side, TextPair, TokenizedText
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A batch of B texts as the model takes them, and as people read them.
+    """A batch of B tokenized texts.
 
-    `features` hold tensors [B, T] on the model's device; `texts[b]` are the first
-    `len(texts[b])` of row b's T positions where padding is on the right, the last where
-    it is on the left (`offsets[b]` is where they begin). `side` says which encoder reads them,
-    where queries and documents have one each.
+    `features` are the model's inputs, tensors [B, T] on its device. `texts[b]` are the tokens of
+    row b without padding, which begin at position `offsets[b]`: 0 if padding is on the right.
+    `side` selects the encoder, if queries and documents have separate ones.
     """
 
     features: dict[str, Any]
@@ -37,12 +36,13 @@ class Encoded:
     side: Side = "document"
 
     def repeated(self, n: int) -> Encoded:
-        """A batch of one text, n times over: for inputs that vary while the text does not."""
+        """This batch of one text, repeated n times, for inputs that vary while the text does
+        not."""
         features = each_tensor(self.features, lambda values: values.expand(n, *values.shape[1:]))
         return Encoded(features, self.texts * n, self.offsets * n, self.side)
 
     def picked(self, rows: Sequence[int]) -> Encoded:
-        """A batch of these rows, some perhaps several times."""
+        """A batch of these rows, which can repeat."""
         features = each_tensor(self.features, lambda values: values[list(rows)])
         texts = tuple(self.texts[b] for b in rows)
         return Encoded(features, texts, tuple(self.offsets[b] for b in rows), self.side)
@@ -151,7 +151,7 @@ class Pooled(Separate, Protocol):
         """Vectors [B, H] scaled so that the score is the inner product of two rows.
 
         Raises:
-            UserError: the model's similarity is no inner product.
+            UserError: the model's similarity is not an inner product.
         """
 
 
@@ -241,9 +241,9 @@ def embedded(retriever: Retriever) -> Embedded:
 
 
 def tokenizer_lock(lock: threading.RLock, device: torch.device) -> threading.RLock:
-    """The lock for tokenizing and for moving tokens to the device: a lock of its own, because pages
-    that only tokenize would wait for the batch of a run, or the model's `lock` on Apple GPUs, which
-    PyTorch may use from one thread at a time only."""
+    """The lock for tokenizing and for moving tokens to the device. It is separate from the model's
+    `lock`, so that pages that only tokenize do not wait for a batch; except on Apple GPUs, which
+    PyTorch can use from only one thread at a time."""
     return lock if device.type == "mps" else threading.RLock()
 
 

@@ -44,7 +44,7 @@ ROWS: dict[str, Rows] = {
     "mean_sqrt_len_tokens": "mean",
     "max": "mean",
 }
-"""Which rows a pooling of sentence-transformers reads the text through; `mean` stands for all."""
+"""The rows through which a pooling of sentence-transformers reads the text; `mean` for all rows."""
 
 NAME = "poslens_calibrated"
 """The name of this attention in transformers' interface."""
@@ -115,10 +115,10 @@ def _left(weights: Tensor, real: Tensor, rows: Rows, blocks: Tensor) -> tuple[Te
     target = 1 - values.sum(-1, keepdim=True)
     if rows == "last":
         last = _is_token(real, "last")[:, None, None]
-        own = (1 / (blocks + 2)).to(weights.dtype)[:, None, None, None]
-        values = values + torch.where(last, own, nothing)
+        last_share = (1 / (blocks + 2)).to(weights.dtype)[:, None, None, None]
+        values = values + torch.where(last, last_share, nothing)
         # A first token with nearly all weight may leave less than the last token's share.
-        target = (target - own).clamp_min(0)
+        target = (target - last_share).clamp_min(0)
     return target, values
 
 
@@ -255,7 +255,7 @@ def _attention(
     **rest: Any,
 ) -> tuple[Tensor, None]:
     """Attention as transformers calls it: queries [B, A, T, E], keys and values [B, G, S, E], a
-    mask that broadcasts to [B, A, T, S]; gives [B, T, A, E]."""
+    mask that broadcasts to [B, A, T, S]; returns [B, T, A, E]."""
     output = _plain_attention(module, query, key, value, attention_mask, **rest)
     run = _at_work.get()
     if run is None:
@@ -332,13 +332,13 @@ def _by_block(
     length = int(real.sum(-1).max())
     for begin in range(0, length, calibrator.calibration.block):
         part = slice(begin, min(begin + calibrator.calibration.block, length))
-        own, seen = _part_of_mask(mask, part)
+        block_mask, seen = _part_of_mask(mask, part)
         values = _plain_attention(
             module,
             query,
             key[:, :, part],
             value[:, :, part],
-            own,
+            block_mask,
             is_causal=False,
             **rest,
             **({} if bias is None else {"position_bias": bias[..., part]}),
@@ -360,12 +360,12 @@ def _part_of_mask(mask: Tensor | None, part: slice) -> tuple[Tensor | None, Tens
     over nothing is NaN; its weight of 0 cancels the result."""
     if mask is None:
         return None, None
-    own = mask[..., part]
-    if own.dtype == torch.bool:
-        seen = own.any(-1, keepdim=True)
-        return own | ~seen, seen
-    seen = (own > torch.finfo(own.dtype).min / 2).any(-1, keepdim=True)
-    return torch.where(seen, own, 0.0), seen
+    block_mask = mask[..., part]
+    if block_mask.dtype == torch.bool:
+        seen = block_mask.any(-1, keepdim=True)
+        return block_mask | ~seen, seen
+    seen = (block_mask > torch.finfo(block_mask.dtype).min / 2).any(-1, keepdim=True)
+    return torch.where(seen, block_mask, 0.0), seen
 
 
 def _turned(values: Tensor, places: Tensor, dim: int) -> Tensor:

@@ -1,10 +1,10 @@
-"""A calibrated model as a sentence-transformers folder: written here, and loaded by the class that
-its modules.json names. It needs no package but this one.
+"""A calibrated model as a sentence-transformers folder: `export` writes it, and the class that its
+modules.json names loads it. Besides sentence-transformers, loading needs only PosLens.
 
     SentenceTransformer(folder, trust_remote_code=True)
 
-sentence-transformers imports no class of another package without `trust_remote_code`; PosLens'
-own loader accepts only this class, by name.
+sentence-transformers imports no class of another package without `trust_remote_code`; PosLens's
+loader accepts only this class, by name.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SETTINGS = "calibration.json"
 
 class CalibratedTransformer(Transformer):
     """sentence-transformers' Transformer with its attention calibrated as `calibration.json` in its
-    folder says."""
+    folder states."""
 
     @classmethod
     def load(  # type: ignore[override]
@@ -44,7 +44,7 @@ class CalibratedTransformer(Transformer):
         return module
 
     def save(self, output_path: str, *args: Any, **settings: Any) -> None:
-        """Write it so that `load` finds the same calibration."""
+        """Save the module together with its calibration."""
         super().save(output_path, *args, **settings)
         calibrator = calibrator_of(self.model)
         if calibrator is not None:
@@ -55,7 +55,7 @@ def export(retriever: Any, folder: Path) -> None:
     """Write a loaded, calibrated dense retriever to a new folder.
 
     Raises:
-        UserError: it is not calibrated, has two encoders, or the folder is there already.
+        UserError: it is not calibrated or has two encoders, or the folder already exists.
     """
     model: SentenceTransformer = retriever.model
     calibrator = calibrator_of(model.transformers_model)

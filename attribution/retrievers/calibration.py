@@ -1,5 +1,5 @@
-"""How a model's attention is calibrated, in numbers and as words behind its name. No torch here;
-`calibrated_attention` computes with it."""
+"""The settings of attention calibration, and the suffix that states them in a model's name. Does
+not import torch; `calibrated_attention` applies the settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FORM = re.compile(rf"(.+)@{WORD}(?:\((.*)\))?", re.DOTALL)
 STRENGTH, BLOCK = 0.5, 128
 
 EARLIER_NAMES = {"basket": "block"}
-"""Parameters that PosLens 0.1 names otherwise, in names of models and in exported folders."""
+"""Names of parameters in model names and exported folders of PosLens 0.1, and their names now."""
 
 MAX_BLOCK = 1_000_000
 """Longer than any text, so that names stay short."""
@@ -26,21 +26,21 @@ _DECIMALS = 6
 
 
 def rounded(strength: float) -> float:
-    """A strength to as many decimals as names and keys write: six."""
-    return round(strength, _DECIMALS) + 0.0  # zero has one sign
+    """A strength rounded to the six decimals of names and keys."""
+    return round(strength, _DECIMALS) + 0.0  # no negative zero
 
 
 def decimals(strength: float) -> str:
-    """A rounded strength as a name writes it, such as `0.5`: never with an exponent, which no name
-    takes."""
+    """A rounded strength as text for names, such as `0.5`: never with an exponent, which names do
+    not allow."""
     return f"{strength:.{_DECIMALS}f}".rstrip("0").rstrip(".")
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
     """Attention in the last `layers` layers (None: half of them, rounded down, at least one) is
-    drawn towards giving every block of `block` tokens the same share. `strength` is how far:
-    0 is the plain model, 1 the same share for each; it is rounded to six decimals.
+    moved toward the same share for every block of `block` tokens. `strength` states how far: 0 is
+    the plain model, 1 the same share for each block; it is rounded to six decimals.
 
     Source: Schuhmacher et al. 2026, arXiv 2601.16934; Michail et al. 2026, arXiv 2606.02737.
 
@@ -64,24 +64,24 @@ class Calibration:
     @property
     def suffix(self) -> str:
         """The suffix of a model's name: `@calibrated` with its non-default parameters."""
-        sentences = []
+        settings = []
         if self.strength != STRENGTH:
-            sentences.append(f"strength={decimals(self.strength)}")
+            settings.append(f"strength={decimals(self.strength)}")
         if self.block != BLOCK:
-            sentences.append(f"block={self.block}")
+            settings.append(f"block={self.block}")
         if self.layers is not None:
-            sentences.append(f"layers={self.layers}")
-        return f"@{WORD}" + (f"({', '.join(sentences)})" if sentences else "")
+            settings.append(f"layers={self.layers}")
+        return f"@{WORD}" + (f"({', '.join(settings)})" if settings else "")
 
     @property
     def words(self) -> str:
-        """Every number of it, for captions."""
+        """All settings, for captions."""
         return self._described("token blocks", "the last half of the layers")
 
     @property
     def key(self) -> str:
-        """Every number of it, as it is part of the fingerprints that results are stored under."""
-        # As PosLens 0.1 wrote it, so that its results are valid.
+        """All settings, as part of the fingerprints under which results are stored."""
+        # In the words of PosLens 0.1, so that its results stay valid.
         return self._described("baskets", "half of the layers")
 
     def _described(self, blocks: str, half: str) -> str:
@@ -92,7 +92,7 @@ class Calibration:
         """The first calibrated layer of `n`, from 0.
 
         Raises:
-            UserError: the model `name` has not so many layers.
+            UserError: the model `name` has fewer layers.
         """
         layers = max(1, n // 2) if self.layers is None else self.layers
         if layers > n:
@@ -105,10 +105,10 @@ class Calibration:
 
 def split(name: str) -> tuple[str, Calibration] | None:
     """The model's own name and the calibration of `MiniLM@calibrated(strength=0.5, block=128,
-    layers=3)`; None of a name without one.
+    layers=3)`; None for a name without one.
 
     Raises:
-        UserError: the text in the parentheses is no calibration.
+        UserError: the text in the parentheses is not a calibration.
     """
     match = _FORM.fullmatch(name)
     if match is None:

@@ -1,4 +1,4 @@
-"""A map from characters to texts, as a normalizer that a `tokenizer.json` can hold.
+"""A map from characters to texts, as a normalizer that a `tokenizer.json` can contain.
 
 The only table that the tokenizers library can save is SentencePiece's: a double-array trie over
 UTF-8 bytes (the layout of Darts-clone) whose leaves point into NUL-terminated texts.
@@ -24,7 +24,7 @@ _LEAF = 1 << 31
 
 
 def character_normalizer(table: Mapping[str, str]) -> normalizers.Normalizer:
-    """Replaces each character of a text by what `table` has for it, looking at no other character.
+    """Replaces each character of a text with its text in `table`, regardless of other characters.
 
     tokenizers looks up a whole grapheme of up to five bytes by the first character in it that the
     table has, and drops the rest: a Hebrew presentation form would lose its vowel. So a separator
@@ -67,11 +67,11 @@ def _double_array(values: Mapping[bytes, int]) -> list[int]:
     taken, bases, first_free = {0}, {0}, 1
 
     def place(labels: Sequence[int]) -> int:
-        """A base of its own at which the children of these bytes are free."""
+        """An unused base at which the places for the children of these bytes are free."""
         nonlocal first_free
         while first_free in taken:
             first_free += 1
-        at = max(first_free, len(units) - _NEAR)  # what is free further back rarely fits
+        at = max(first_free, len(units) - _NEAR)  # earlier free places rarely fit
         while True:
             base = at ^ labels[0]
             if base not in bases and not any(base ^ label in taken for label in labels):
@@ -79,12 +79,12 @@ def _double_array(values: Mapping[bytes, int]) -> list[int]:
             at += 1
         bases.add(base)
         taken.update(base ^ label for label in labels)
-        # A reader looks at any byte's child, so whole blocks have to be there.
+        # Readers look up the child of any byte, so there must be whole blocks.
         while base >= len(units):
             units.extend([0] * _BLOCK)
         return base
 
-    waiting = [(0, sorted(values))]  # of a node, its index and the keys below it
+    waiting = [(0, sorted(values))]  # each node's index, and the keys below it
     depth_of = {0: 0}
     while waiting:
         index, keys = waiting.pop()

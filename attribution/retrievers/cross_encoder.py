@@ -168,7 +168,7 @@ class CrossEncoderRetriever(EmbeddingHooks):
         probe, rendered = self._rendered(_QUERY, _DOCUMENT), self._rendered(*_texts(pair))
         query, document = probe.find(_QUERY), probe.find(_DOCUMENT)
         query_end = query + len(pair.query)
-        start = document - 1 + len(pair.query)  # the mark in the probe's query takes one
+        start = document - 1 + len(pair.query)  # the mark in place of the query has one character
         document_end = start + len(pair.document)
         if (
             query < 0
@@ -191,17 +191,17 @@ class CrossEncoderRetriever(EmbeddingHooks):
         """Number of tokens at the end of `ids` that belong to the template after character
         `start`."""
         whole = self._placed_tokens(rendered)
-        behind = [
+        after = [
             token
             for token, (a, _) in zip(whole["input_ids"], whole["offset_mapping"], strict=True)
             if a >= start
         ]
-        if not behind or ids[-len(behind) :] != behind:
+        if not after or ids[-len(after) :] != after:
             raise UserError(
                 f"The pair is longer than the context limit of {self.name}, {self.max_length} "
                 "tokens, and its template adds text at the end: shorten the document."
             )
-        return len(behind)
+        return len(after)
 
     def _rendered(self, query: str, document: str) -> str:
         """The tokenizer's input for a pair."""
@@ -236,10 +236,11 @@ class CrossEncoderRetriever(EmbeddingHooks):
         return scores[:, None]
 
     def check(self, pair: TextPair) -> LibraryCheck:
-        """Distance from sentence-transformers' logit, relative to it if it is above 1."""
+        """Distance from sentence-transformers' logit, relative to it if its magnitude is above
+        1."""
         with torch.no_grad():
-            ours = float(self.embed(self.encode_pairs([pair])[0]))
-        theirs = float(
+            score = float(self.embed(self.encode_pairs([pair])[0]))
+        expected = float(
             _relevance(
                 self.model.predict(
                     [_texts(pair)],
@@ -250,7 +251,7 @@ class CrossEncoderRetriever(EmbeddingHooks):
                 )
             )
         )
-        distance = abs(ours - theirs) / max(abs(theirs), 1.0)
+        distance = abs(score - expected) / max(abs(expected), 1.0)
         return LibraryCheck(distance, "score")
 
 

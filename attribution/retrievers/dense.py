@@ -124,8 +124,8 @@ class DenseRetriever(EmbeddingHooks):
         return self._query if self._query is not None and side == "query" else self
 
     def _prompt(self, side: Side, override: str | None) -> str:
-        own = self.encoder(side).prompts
-        return override if override is not None else own.get(side) or ""
+        prompts = self.encoder(side).prompts
+        return override if override is not None else prompts.get(side) or ""
 
     def embeddings_of(self, side: Side) -> nn.Module:
         """The word embeddings of one side."""
@@ -147,9 +147,9 @@ class DenseRetriever(EmbeddingHooks):
 
     def max_length_of(self, side: Side) -> int:
         """Context limit of one side; queries can have their own."""
-        own = self.spec.query_max_length if side == "query" else None
+        query_limit = self.spec.query_max_length if side == "query" else None
         limit = self._limit(side)
-        return min(own, limit) if own else limit
+        return min(query_limit, limit) if query_limit else limit
 
     def encode_texts(self, texts: Sequence[str], side: Side) -> Encoded:
         """Tokenize exactly as sentence-transformers does, with offsets into each text.
@@ -233,8 +233,8 @@ class DenseRetriever(EmbeddingHooks):
         return vectors
 
     def check(self, pair: TextPair) -> LibraryCheck:
-        """Distance from sentence-transformers' own embedding relative to its length: of the
-        document or of the query, if that has a separate encoder, whichever is larger."""
+        """Distance from sentence-transformers' own embedding of the document, relative to its
+        length; with a separate query encoder, the larger one of document and query."""
         sides: dict[Side, str] = {"document": pair.document}
         if self.asymmetric:
             sides["query"] = pair.query
@@ -243,12 +243,12 @@ class DenseRetriever(EmbeddingHooks):
 
     def _distance(self, side: Side, text: str) -> float:
         with torch.no_grad():
-            ours = self.embed(self.encode_texts([text], side)).float()
-        theirs = self._library(text, side, convert_to_tensor=True).float()
-        return float((ours - theirs).norm() / theirs.norm())
+            vector = self.embed(self.encode_texts([text], side)).float()
+        expected = self._library(text, side, convert_to_tensor=True).float()
+        return float((vector - expected).norm() / expected.norm())
 
     def _library(self, text: str, side: Side, **settings: Any) -> Any:
-        """What the library's own `encode` gives for a list of one text."""
+        """What the library's own `encode` returns for a list of one text."""
         return self.encoder(side).encode(
             [text],
             prompt=self.prompts[side] or None,
@@ -270,7 +270,7 @@ class DenseRetriever(EmbeddingHooks):
         """`vectors` [B, H] scaled so that the score is their inner product.
 
         Raises:
-            UserError: the model's similarity is no inner product (a distance).
+            UserError: the model's similarity is not an inner product but a distance.
         """
         name = self.model.similarity_fn_name
         if name == "cosine":

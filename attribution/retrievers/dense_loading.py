@@ -33,7 +33,8 @@ def load_encoders(
     """The document encoder, and the query encoder if there is a separate one.
 
     Raises:
-        UserError: the model needs more memory than there is, or has no such pooling or attention.
+        UserError: the model needs more memory than there is, or its pooling or attention cannot be
+            changed as requested.
         torch.OutOfMemoryError: the model needs more memory than is free.
     """
     spread = must_spread(spec, files, place)
@@ -81,7 +82,7 @@ def _load_model(
 def encoders_by_side(
     model: SentenceTransformer,
 ) -> tuple[SentenceTransformer, SentenceTransformer] | None:
-    """The query and the document encoder of a model with a Router."""
+    """The query and the document encoder of a model with a Router; None without one."""
     router, *rest = model.children()
     if not isinstance(router, Router) or not {"query", "document"} <= set(router.sub_modules):
         return None

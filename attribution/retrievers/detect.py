@@ -60,7 +60,7 @@ def with_detected_family(spec: RetrieverSpec, folder: Path) -> RetrieverSpec:
 
 
 def family_of_folder(folder: Path) -> Family:
-    """The family according to the files of a folder; dense if they do not tell."""
+    """The family according to the files of a folder; dense if they do not determine it."""
     try:
         files = contents(folder)
     except DamagedFolder:  # reported when it is loaded

@@ -57,12 +57,12 @@ _SIZES = (
 
 
 class E5File:
-    """The contents of such a file, trusted because its SHA-256 was checked.
+    """The contents of the file, trusted because its SHA-256 was checked.
 
-    `sizes` are the encoder's by transformers' names. `pieces` of the tokenizer are in the order of
-    their ids, each with its log probability; `bos`, `eos`, `pad` and `unk` are the ids of special
-    ones; `characters` are what replaces a character before a text is split. Tensors are dequantized
-    when they are asked for.
+    `sizes` are the encoder's sizes by transformers' names. `pieces` are the tokenizer's pieces in
+    the order of their ids, each with its log probability; `bos`, `eos`, `pad` and `unk` are the ids
+    of special ones. `characters` maps characters to the texts that replace them before a text is
+    split. Tensors are dequantized on demand.
     """
 
     def __init__(self, path: Path) -> None:
@@ -124,7 +124,7 @@ class E5File:
 
 
 def dequantize(payload: Path, folder: Path, on_progress: OnProgress) -> None:
-    """Make a sentence-transformers folder of the file `payload`, whose SHA-256 was checked:
+    """Make a sentence-transformers folder from the file `payload`, whose SHA-256 was checked:
     float32, the mean of the tokens, normalized.
 
     Raises:
@@ -185,22 +185,23 @@ def _weights(source: E5File, on_progress: OnProgress) -> dict[str, Tensor]:
         "output.LayerNorm": ("oln", (width,)),
     }
     for i in range(layers):
-        for name, (theirs, shape) in of_layer.items():
-            shapes[f"encoder.layer.{i}.{name}.weight"] = (f"l{i}.{theirs}.w", shape)
-            shapes[f"encoder.layer.{i}.{name}.bias"] = (f"l{i}.{theirs}.b", shape[:1])
+        for name, (in_file, shape) in of_layer.items():
+            shapes[f"encoder.layer.{i}.{name}.weight"] = (f"l{i}.{in_file}.w", shape)
+            shapes[f"encoder.layer.{i}.{name}.bias"] = (f"l{i}.{in_file}.b", shape[:1])
     weights, done = {}, 0
     n_bytes = sum(4 * math.prod(shape) for _, shape in shapes.values())
-    for name, (theirs, shape) in shapes.items():
-        weights[name] = torch.from_numpy(source.tensor(theirs, *shape))
+    for name, (in_file, shape) in shapes.items():
+        weights[name] = torch.from_numpy(source.tensor(in_file, *shape))
         done += weights[name].nbytes
         on_progress("Converting", done, n_bytes)
     return weights
 
 
 def tokenizer_of(source: E5File) -> Tokenizer:
-    """The tokenizer of the file: its map of characters, no runs of spaces, words marked at their
-    beginning, the pieces of the highest total score, a begin and an end token. Neighboring
-    characters that no piece has are one unknown token, as in the published tokenizer."""
+    """The tokenizer of the file. It maps characters, merges runs of spaces, marks the beginnings of
+    words, chooses the pieces with the highest total score, and adds a begin and an end token.
+    Adjacent characters that are in no piece become one unknown token, as in the published
+    tokenizer."""
     from tokenizers import (
         AddedToken,
         Regex,

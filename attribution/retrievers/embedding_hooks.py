@@ -43,7 +43,7 @@ class EmbeddingHooks(ABC):
 
     @property
     def backbone(self) -> Any:
-        """The transformer; of two, that of documents."""
+        """The transformer; if there are two, that of documents."""
         return self.backbone_of("document")
 
     def backbone_of(self, side: Side) -> Any:
@@ -113,9 +113,9 @@ class EmbeddingHooks(ABC):
 
         If `module` is None and there are two encoders, both are hooked: embed only texts of one
         side meanwhile, whose encoder then reads `inputs`."""
-        own = {self.embeddings_of("document"), self.embeddings_of("query")}
+        tables = {self.embeddings_of("document"), self.embeddings_of("query")}
         with ExitStack() as hooks:
-            for each in own if module is None else {module}:
+            for each in tables if module is None else {module}:
                 hooks.enter_context(
                     each.register_forward_hook(lambda _module, _args, _output: inputs)
                 )
@@ -131,10 +131,10 @@ class _Reached(Exception):
 
 
 def require_offsets(name: str, tokenizer: Any) -> None:
-    """Refuse tokenizers that don't report which characters a token is.
+    """Check that a tokenizer reports the characters of each token.
 
     Raises:
-        UserError: it doesn't.
+        UserError: it does not.
     """
     if not getattr(tokenizer, "is_fast", False):
         raise UserError(

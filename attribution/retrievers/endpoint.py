@@ -106,11 +106,11 @@ class EmbeddingEndpoint(_Endpoint):
         texts: tuple[str, ...] = encoded.features["texts"]
         if len(texts) < len(encoded.texts):  # one text, repeated
             texts = texts * len(encoded.texts)
-        asked = [prompt + text for text in self._sent(texts, encoded)]
-        each = list(dict.fromkeys(asked))
+        prompted = [prompt + text for text in self._sent(texts, encoded)]
+        each = list(dict.fromkeys(prompted))
         values = torch.from_numpy(self._vectors(each).copy())
         place = {text: row for row, text in enumerate(each)}
-        return values[[place[text] for text in asked]]
+        return values[[place[text] for text in prompted]]
 
     def similarity(self, queries: Tensor, documents: Tensor) -> Tensor:
         """Scores [B] of queries [B, H] with documents [B, H]."""

@@ -1,12 +1,12 @@
-"""What an endpoint is by name: its address, how it is asked, and where its key is.
+"""Endpoints by name: their addresses, settings and keys.
 
-`NAME=URL`, behind which settings may stand as a fragment, which no server is ever sent:
-`E5=http://127.0.0.1:8080/v1#model=e5-small&query_prompt=query: `. An address that ends in `/rerank`
-is asked for scores of documents, any other for vectors of texts (`/embeddings` is put behind it
-where it is missing).
+An endpoint is written as `NAME=URL`. Settings can follow as a fragment, which is not sent to the
+server: `E5=http://127.0.0.1:8080/v1#model=e5-small&query_prompt=query: `. An address that ends in
+`/rerank` returns scores of documents, any other vectors of texts (`/embeddings` is appended if it
+is missing).
 
-The key is read from the environment or from a file that it names, when a request is made. It
-is in no spec, and therefore in no address, caption, result or log.
+The key is read from the environment, or from a file named there, when a client is created. It is
+not part of a spec, and therefore not of an address, caption, result or log.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _MAX_KEY = 4096
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where an endpoint is and how it is asked.
+    """The address of an endpoint, and its settings.
 
-    `batch` texts at most go into a request, `rate` requests at most are made in a minute (0 is as
-    many as may be), and an answer may take `timeout` seconds. `price` is what a million tokens
-    cost, in the reader's money; None where nobody said. `query_prompt` and `document_prompt` are
-    put in front of texts.
+    `batch` is the maximum number of texts in a request, `rate` the maximum number of requests per
+    minute (0 for no limit), and `timeout` the maximum time of a response in seconds. `price` is the
+    price of a million tokens in any currency; None if unknown. `query_prompt` and `document_prompt`
+    are prepended to texts.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Address:
 
     @property
     def reranks(self) -> bool:
-        """Whether it gives scores of documents rather than vectors of texts."""
+        """Whether it returns scores of documents rather than vectors of texts."""
         return urlsplit(self.url).path.endswith("/rerank")
 
     @property
@@ -70,7 +70,7 @@ class Address:
 
     @property
     def spec(self) -> RetrieverSpec:
-        """The retriever that it is."""
+        """The specification of the endpoint as a retriever."""
         return RetrieverSpec(
             name=self.name,
             title=self.name,
@@ -96,7 +96,7 @@ def parse(value: str) -> Address:
     """The endpoint that `NAME=URL#SETTINGS` describes.
 
     Raises:
-        UserError: it has no name or address, or a setting that there is not.
+        UserError: it has no valid name or address, or an unknown setting.
     """
     name, separator, rest = value.partition("=")
     if not separator or not rest:
@@ -111,7 +111,8 @@ def parse(value: str) -> Address:
 
 
 def _shown(value: str) -> str:
-    """What may be repeated of an address: nothing in front of an @, which could be a password."""
+    """The part of an address that messages may quote: without what precedes an @, which could be a
+    password."""
     return value.rpartition("@")[2][:80]
 
 
@@ -170,16 +171,16 @@ def _number(name: str, key: str, value: str) -> float:
 
 
 def key_name(name: str) -> str:
-    """The environment variable that holds an endpoint's key; with the suffix `_FILE`, the path
-    of a file that does."""
+    """The environment variable with an endpoint's key; with the suffix `_FILE`, the variable with
+    the path of a file that contains it."""
     return "POSLENS_KEY_" + re.sub(r"[^A-Z0-9]", "_", name.upper())
 
 
 def key_of(address: Address) -> str:
-    """The endpoint's key; empty where there is none.
+    """The endpoint's key; empty if there is none.
 
     Raises:
-        UserError: its file cannot be read, it is no key, or it would be sent readable for all.
+        UserError: its file cannot be read, it is not a valid key, or it would be sent unencrypted.
     """
     variable = key_name(address.name)
     key = os.environ.get(variable, "")
@@ -205,24 +206,24 @@ def key_of(address: Address) -> str:
     return key
 
 
-# -- those that were named -------------------------------------------------------------------------
+# -- registered endpoints --------------------------------------------------------------------------
 
-_named: dict[str, Address] = {}
+_registered: dict[str, Address] = {}
 
 
 def remember(address: Address) -> None:
-    """Let the endpoint be asked. Only the person who starts the program can do this: a browser
-    chooses among names."""
-    _named[address.name] = address
+    """Register an endpoint. Only the person who starts the program can do this; browsers select
+    names."""
+    _registered[address.name] = address
 
 
 def address_of(spec: RetrieverSpec) -> Address:
-    """How the endpoint of `spec` is asked.
+    """The address of the endpoint of `spec`.
 
     Raises:
-        UserError: it was not named at the start.
+        UserError: it was not registered at startup.
     """
-    address = _named.get(spec.name)
+    address = _registered.get(spec.name)
     if address is None or address.spec.source != spec.source:
         raise UserError(
             f"{spec.name} is an endpoint that this program was not started with: add --endpoint "

@@ -1,7 +1,7 @@
-"""How large an endpoint's answer may be, bounded by what was asked, and its JSON within that.
+"""Limits on an endpoint's response, which follow from the request, and parsing its JSON.
 
-json.loads holds the interpreter until it is done, and a list takes no more than three bytes: 64 MiB
-of them stopped every other thread for 28 s and took 1.9 GB. So bytes, values and lists are counted
+json.loads blocks the interpreter until it is done, and a list takes only three bytes: 64 MiB of
+lists blocked every other thread for 28 s and took 1.9 GB. So bytes, values and lists are counted
 before anything is parsed, and vectors are parsed one by one.
 """
 
@@ -13,23 +13,23 @@ from dataclasses import dataclass
 from typing import Any
 
 MAX_BYTES = 64 << 20
-"""Longest answer that is read: 2,048 vectors of 1,536 numbers."""
+"""Maximum size of a response: 2,048 vectors of 1,536 numbers."""
 MAX_WIDTH = 16_384
-"""Longest vector that is taken."""
+"""Maximum length of a vector."""
 _NUMBER = 48
-"""Bytes of a number: 17 digits, sign, exponent, comma and the white space of an indented answer."""
+"""Maximum bytes of a number: 17 digits, sign, exponent, comma and indentation."""
 _AROUND, _A_ROW = 64 << 10, 4096
-"""Bytes that an answer may have besides its vectors or documents: once, and for each of them."""
+"""Maximum bytes besides the vectors or documents: in total, and for each vector or document."""
 _VALUES, _LISTS = 64, 8
-"""Values, and lists or objects, that each of them may come with."""
+"""Maximum number of values, and of lists or objects, for each vector or document."""
 
 _NUMBERS = re.compile(rb"\[[-+.,\s0-9eENaInfity]*\]")
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What an answer may have: `size` bytes, `lists` opening brackets of lists and objects and,
-    besides its vectors of up to `width` numbers, `rest` bytes, commas and quotes."""
+    """Limits of a response: `size` bytes, `lists` opening brackets of lists and objects and,
+    besides its vectors of up to `width` numbers, `rest` bytes, `commas` and `quotes`."""
 
     size: int
     lists: int
@@ -39,10 +39,10 @@ class Bound:
     width: int = 0
 
     def parse(self, body: bytes | bytearray) -> object:
-        """The answer's JSON.
+        """The value of a response's JSON.
 
         Raises:
-            ValueError: it is none, or it has more of something than this.
+            ValueError: it is not JSON, or exceeds a limit.
         """
         if len(body) > self.size or body.count(b"[") + body.count(b"{") > self.lists:
             raise ValueError("more than was asked for")
@@ -58,8 +58,8 @@ class Bound:
             raise ValueError("too many lists within lists") from error
 
     def _without_vectors(self, body: bytes, vectors: list[Any]) -> bytes:
-        """The answer with the number of each list of numbers in the list's place; `vectors` gets
-        the lists. Other threads run between two of them."""
+        """The response with the index of each list of numbers in the list's place; the lists are
+        appended to `vectors`. They are parsed one by one, so that other threads run in between."""
         parts, end = [], 0
         for match in _NUMBERS.finditer(body):
             numbers = match[0]
@@ -79,15 +79,15 @@ def _with_vector(row: dict[str, Any], vectors: list[Any]) -> dict[str, Any]:
 
 
 def of_vectors(n: int) -> Bound:
-    """What the vectors of `n` texts take."""
+    """The limits of a response with the vectors of `n` texts."""
     rest, values = _AROUND + n * _A_ROW, (n + 4) * _VALUES
     size = min(rest + n * MAX_WIDTH * _NUMBER, MAX_BYTES)
     return Bound(size, (n + 4) * _LISTS, rest, values, values, MAX_WIDTH)
 
 
 def of_scores(n: int, asked: bytes) -> Bound:
-    """What the scores of `n` documents take. Servers may repeat the documents, which have no more
-    of anything than the request, `asked`; an escape takes six bytes."""
+    """The limits of a response with the scores of `n` documents. Servers may repeat the documents,
+    which have no more of anything than the request, `asked`; an escape takes six bytes."""
     size = min(_AROUND + n * _A_ROW + 6 * len(asked), MAX_BYTES)
     values = (n + 4) * _VALUES
     return Bound(

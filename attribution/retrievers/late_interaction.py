@@ -86,7 +86,7 @@ class LateInteractionRetriever(DenseRetriever):
         if expansion is None:
             return encoded
         name_of = self.model.tokenizer.convert_ids_to_tokens
-        # Copied from the device at once: single numbers would each wait for it.
+        # Copied from the device at once, because each copied number would wait for the device.
         ids, added = encoded.features["input_ids"].tolist(), expansion.tolist()
         token_lists = []
         for b, text in enumerate(encoded.texts):
@@ -155,9 +155,9 @@ class LateInteractionRetriever(DenseRetriever):
         """Distance from sentence-transformers' own score, relative to it."""
         query = self._library(pair.query, "query")
         document = self._library(pair.document, "document")
-        theirs = float(self.model.similarity_pairwise(query, document))
-        (ours,) = self.exact([pair.query], [pair.document], [(0, 0)])
-        distance = abs(ours.score - theirs) / max(abs(theirs), 1e-6)
+        expected = float(self.model.similarity_pairwise(query, document))
+        (exact,) = self.exact([pair.query], [pair.document], [(0, 0)])
+        distance = abs(exact.score - expected) / max(abs(expected), 1e-6)
         return LibraryCheck(distance, "score")
 
 

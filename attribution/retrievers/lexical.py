@@ -228,7 +228,7 @@ class LexicalRetriever(WordInputs):
         return 100 * len(self.statistics.frequencies) if self.statistics else 0
 
     def encode_texts(self, texts: Sequence[str], side: Side) -> Encoded:
-        """Split texts into words with their characters; punctuation marks are no tokens.
+        """Split texts into words with their characters; punctuation marks are not tokens.
 
         Raises:
             UserError: a text has no word.
@@ -295,7 +295,7 @@ class LexicalRetriever(WordInputs):
     def _exact(self, queries: Encoded, documents: Encoded) -> ExactScore:
         query, document = self.embed(queries), self.embed(documents)
         shared, parts = self._parts(query, document)
-        # Of one occurrence in the query with one in the document.
+        # The part of one occurrence in the query with one in the document.
         asked, counts = Counter(query.whole), Counter(document.whole)
         each = {
             term: float(part) / (asked[term] * counts[term])
@@ -325,12 +325,13 @@ class LexicalRetriever(WordInputs):
         # bm25s can't index documents without words, which a data set can have.
         corpus = [list(terms) for terms in islice(filter(None, map(self.terms_of, texts)), CHECKED)]
         query = [*self.terms_of(pair.query), *corpus[-1][:8]]
-        theirs = library_index(corpus, self.k1, self.b).get_scores(query)
+        expected = library_index(corpus, self.k1, self.b).get_scores(query)
         asked = self._bag(query)
         statistics = statistics_of(corpus)
         bags = [self._bag(terms) for terms in corpus]
-        ours = [float(self._parts(asked, bag, statistics)[1].sum()) for bag in bags]
-        distance = float(np.abs(np.array(ours) - theirs).max() / max(np.abs(theirs).max(), 1e-9))
+        scores = [float(self._parts(asked, bag, statistics)[1].sum()) for bag in bags]
+        largest = max(np.abs(expected).max(), 1e-9)
+        distance = float(np.abs(np.array(scores) - expected).max() / largest)
         return LibraryCheck(distance, "score", "bm25s")
 
     def _parts(
@@ -340,14 +341,14 @@ class LexicalRetriever(WordInputs):
         statistics = (
             statistics or self.statistics or statistics_of([queries.whole, documents.whole])
         )
-        there = {term: n for n, term in enumerate(documents.terms)}
-        shared = tuple(term for term in queries.terms if term in there)
+        column_of = {term: n for n, term in enumerate(documents.terms)}
+        shared = tuple(term for term in queries.terms if term in column_of)
         numbers = torch.tensor(
             [statistics.frequencies.get(term, 0) for term in shared], dtype=torch.float64
         )
         idf = torch.log1p((statistics.n - numbers + 0.5) / (numbers + 0.5))
         asked = queries.counts[:, [queries.terms.index(t) for t in shared]]
-        values = documents.counts[:, [there[t] for t in shared]]
+        values = documents.counts[:, [column_of[t] for t in shared]]
         relative = len(documents.whole) / statistics.average_length
         return shared, asked * idf * values / (values + self.k1 * (1 - self.b + self.b * relative))
 

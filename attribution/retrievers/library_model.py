@@ -1,4 +1,4 @@
-"""Loading what sentence-transformers reads by one of its classes besides SentenceTransformer."""
+"""Loads models of sentence-transformers' classes other than SentenceTransformer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def load_model(
     *,
     uses_pooler: bool = False,
 ) -> Any:
-    """A model of that class, untyped as the library's are, at the length that `spec` says.
+    """A model of the class `library_class`, which truncates as `spec` states. Untyped, because the
+    library is.
 
     Raises:
         ValueError: as `require_complete`.
@@ -42,8 +43,8 @@ def load_model(
 
 
 def require_complete(backbones: Iterable[nn.Module], *, uses_pooler: bool = False) -> None:
-    """Refuse transformers models that lack weights: what their files lack, transformers fills in
-    with random numbers and a warning. Only a pooler may be missing, unless the model `uses_pooler`.
+    """Refuse transformers models that lack weights, which transformers would replace with random
+    numbers and a warning. Only a pooler may be missing, unless the model `uses_pooler`.
 
     Raises:
         ValueError: weights are missing.

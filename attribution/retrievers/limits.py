@@ -1,4 +1,4 @@
-"""Sentences about a model's context limit and about the length its configuration truncates at."""
+"""Sentences about a model's context limit, and the length at which its configuration truncates."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from poslens.attribution.retrievers.specs import RetrieverSpec
 
 
 def configured_apart(spec: RetrieverSpec) -> int | None:
-    """Where the model's own configuration truncates, if PosLens lets it read another number of
-    tokens; else None."""
+    """The number of tokens at which the model's own configuration truncates, if PosLens truncates
+    at another number; else None."""
     configured = resolve.configured_limit(spec)
     return configured if spec.max_length not in (None, configured) else None
 
 
 def unknown(spec: RetrieverSpec) -> bool:
-    """Whether nobody here knows how much of a text the model reads: an endpoint truncates where it
-    likes and says nothing of it. So it is with an object of a program."""
+    """Whether it is unknown how much of a text the model reads: endpoints and Python objects do not
+    state where they truncate."""
     return spec.family in ("endpoint", "rerank_endpoint", "object")
 
 

@@ -1,5 +1,5 @@
-"""A SentenceTransformer of the running program, in the middle of its training perhaps, as a
-retriever: no copy, no files, and afterwards the model is as it was."""
+"""A SentenceTransformer of the running program, even during its training, as a retriever: without a
+copy or files, and with the model restored afterwards."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def live_retriever(
     model and the settings of the tokenizer are restored. Nothing else may use the model meanwhile.
 
     Raises:
-        UserError: it is no SentenceTransformer that PosLens can read, or embeds a text differently
-            than `encode` does.
+        UserError: it is not a SentenceTransformer that PosLens supports, or PosLens embeds a text
+            differently than its `encode`.
     """
     if not isinstance(model, SentenceTransformer):
         raise UserError(
@@ -60,8 +60,8 @@ def live_retriever(
 def _unchanged(model: SentenceTransformer) -> Iterator[None]:
     modes = [(module, module.training) for module in model.modules()]
     gradients = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
-    # Reading a text leaves its limits in the Rust tokenizers of all encoders. One that several
-    # modules share is listed for each, which restores it more than once.
+    # Reading a text changes truncation and padding of all encoders' Rust tokenizers. A tokenizer
+    # that several modules share is restored more than once.
     owners = (getattr(module, "tokenizer", None) for module in model.modules())
     fast: list[Any] = [getattr(tokenizer, "backend_tokenizer", None) for tokenizer in owners]
     settings = [(t, t.truncation, t.padding) for t in fast if t is not None]

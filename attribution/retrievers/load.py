@@ -121,7 +121,7 @@ def load(spec: RetrieverSpec, device: str = "auto", precision: str = "auto") -> 
     """Load `spec` with frozen weights, as a retriever of its family.
 
     Raises:
-        UserError: files are missing or pickled, or no model that PosLens supports; or the model
+        UserError: files are missing, pickled or not a model that PosLens supports; or the model
             needs code that is not allowed, or more memory than there is.
     """
     if spec.without_files:

@@ -34,7 +34,7 @@ from poslens.attribution.retrievers.safe_files import (
 )
 
 MAX_ENTRIES = 10_000
-"""Files and folders of one folder."""
+"""Maximum number of files and folders in one folder."""
 MAX_MODULES = 64
 
 _CONFIGS = tuple(
@@ -53,7 +53,7 @@ _VOCABULARIES = tuple(
 """Names under which transformers' tokenizers look for a vocabulary, and sentence-transformers for
 settings; a test compares them with the libraries' own."""
 _CARD = "README.md"
-"""Read by sentence-transformers for its text alone: checked, and no part of the fingerprint."""
+"""Read by sentence-transformers only as text, so it is checked but not part of the fingerprint."""
 _TEMPLATES = "additional_chat_templates"
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
@@ -79,7 +79,7 @@ class Contents:
 
     def config(self, *path: str) -> dict[str, Any]:
         """The settings in the configuration file at this path (values of any type); empty if it is
-        missing or holds none."""
+        missing or has no settings."""
         config = self.configs.get(str(PurePosixPath(*path)))
         return config if isinstance(config, dict) else {}
 
@@ -115,21 +115,21 @@ def entries(folder: Path) -> list[os.DirEntry[str]]:
     Raises:
         DamagedFolder: it cannot be listed, or has too many entries.
     """
-    dir_entrys: list[os.DirEntry[str]] = []
+    listed: list[os.DirEntry[str]] = []
     try:
         with os.scandir(folder) as listing:
             for entry in listing:
-                if len(dir_entrys) >= MAX_ENTRIES:
+                if len(listed) >= MAX_ENTRIES:
                     raise DamagedFolder(
                         f"has more than {MAX_ENTRIES} files in its folder: use a folder with one "
                         "model only."
                     )
-                dir_entrys.append(entry)
+                listed.append(entry)
     except OSError as error:
         raise DamagedFolder(
             f"has a folder that can't be read ({type(error).__name__}): restore it."
         ) from error
-    return sorted(dir_entrys, key=lambda entry: entry.name)
+    return sorted(listed, key=lambda entry: entry.name)
 
 
 def _regular(entry: os.DirEntry[str]) -> os.stat_result:
@@ -161,8 +161,8 @@ class _Reader:
             return
         self.seen.add(place)
         folder = self.root / place
-        here = {entry.name: entry for entry in entries(folder)}
-        for name, entry in here.items():
+        entry_of = {entry.name: entry for entry in entries(folder)}
+        for name, entry in entry_of.items():
             limit = limit_of(name)
             if limit is None:
                 continue
@@ -176,32 +176,32 @@ class _Reader:
                 self.configs[str(PurePosixPath(place, name))] = read_json(folder / name)
             elif name.endswith(".json"):
                 require_shallow(read_bytes(folder / name, limit), name)
-        self._weights(place, here)
-        if _TEMPLATES in here and here[_TEMPLATES].is_dir():
+        self._weights(place, entry_of)
+        if _TEMPLATES in entry_of and entry_of[_TEMPLATES].is_dir():
             for entry in entries(folder / _TEMPLATES):
                 if entry.name.endswith(".jinja"):
                     if _regular(entry).st_size > CONFIG_BYTES:
                         raise DamagedFolder(too_large(entry.name, CONFIG_BYTES))
                     self.files.append(folder / _TEMPLATES / entry.name)
 
-    def _weights(self, place: str, here: Mapping[str, os.DirEntry[str]]) -> None:
+    def _weights(self, place: str, entry_of: Mapping[str, os.DirEntry[str]]) -> None:
         index = self.configs.get(str(PurePosixPath(place, "model.safetensors.index.json")))
         names: list[str] = []
-        if "model.safetensors" in here:
+        if "model.safetensors" in entry_of:
             names = ["model.safetensors"]
         elif index is not None:
             names = _shards(index)
-        elif "adapter_model.safetensors" in here:
+        elif "adapter_model.safetensors" in entry_of:
             names = ["adapter_model.safetensors"]
         for name in names:
-            if name not in here:
+            if name not in entry_of:
                 raise DamagedFolder(
                     f"lacks {shown(name)}, which its index of weights names: restore the file."
                 )
-            _regular(here[name])
+            _regular(entry_of[name])
             self.weights.append(self.root / place / name)
         if not names:
-            parts = (name for name in here if name.lower().endswith(PICKLES))
+            parts = (name for name in entry_of if name.lower().endswith(PICKLES))
             self.pickles += [str(PurePosixPath(place, name)) for name in parts]
 
     def named(self, listed: Any, name: str) -> Iterator[tuple[str, str]]:

@@ -1,8 +1,8 @@
-"""What the configuration in a model's folder may say.
+"""What the configuration in a model's folder may contain.
 
 sentence-transformers, transformers and peft import classes and functions that configuration files
-name, follow names of other folders and repositories, and build what sizes they are told to. So
-every file is compared with what PosLens reads before one of them sees it.
+name, follow names of other folders and repositories, and build models of any stated size. So every
+file is compared with what PosLens supports before one of these libraries reads it.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ MOST_FEATURES = 1 << 20
 
 
 def require_known(contents: Contents, *, code: bool = False) -> None:
-    """Refuse a folder whose configuration names anything that PosLens does not read.
+    """Refuse a folder whose configuration names anything that PosLens does not support.
 
-    With `code` the model's own code was allowed by name, which may name and do anything: sizes and
-    types alone count then. Whether there is such code is asked with `has_code`.
+    With `code`, the model's own code was allowed by name and may name and do anything, so only
+    sizes and types are checked. `has_code` tells whether there is such code.
 
     Raises:
-        DamagedFolder: what it names, and where.
+        DamagedFolder: states what the configuration names, and where.
     """
     for place, config in contents.configs.items():
         name = PurePosixPath(place).name
@@ -68,14 +68,14 @@ def require_known(contents: Contents, *, code: bool = False) -> None:
 def has_code(contents: Contents) -> bool:
     """Whether any configuration of the folder refers to code in the folder that defines a class.
 
-    transformers passes such a hint over in silence where it knows the model's type itself, and
-    then computes something else, as a bidirectional model with a causal mask.
+    transformers silently ignores such a reference if it knows the model's type itself, and then
+    computes something else, such as a bidirectional model with a causal mask.
     """
     return any(_auto_maps(contents))
 
 
 def code_references(contents: Contents) -> list[str]:
-    """What the folder says about classes defined by code, as `file.Class` or
+    """The folder's references to classes defined by code, as `file.Class` or
     `repository--file.Class`."""
     items = (item for value in _auto_maps(contents) for _, item in _items(value))
     return [item for item in items if isinstance(item, str)]
@@ -87,7 +87,7 @@ def _auto_maps(contents: Contents) -> Iterator[Any]:
 
 
 def _items(value: Any) -> Iterator[tuple[str, Any]]:
-    """Every (name, value) in what a JSON file holds, at any depth; items of a list go by the name
+    """Every (name, value) in the value of a JSON file, at any depth; items of a list have the name
     of the list."""
     waiting = [("", value)]
     while waiting:
@@ -134,7 +134,7 @@ def _require_names(place: str, config: dict[str, Any]) -> None:
 
 
 def _require_text(place: str, key: str, value: str) -> None:
-    """An activation is known, and nothing else is written like something to import."""
+    """Refuse an unknown activation, and any other text that has the form of a name to import."""
     if "activation_f" in key or key == "sbert_ce_default_activation_function":
         if not is_activation(value):
             raise DamagedFolder(_unknown(place, value))
@@ -176,7 +176,7 @@ def _require_module(kind: str, place: str, contents: Contents) -> None:
 
 
 def _require_safetensors(contents: Contents) -> None:
-    """No pickle may be what a module finds in place of its weights."""
+    """Refuse a folder in which a module would find a pickle instead of its weights."""
     for place in contents.pickles:
         if "/" in place or not contents.weights:
             raise DamagedFolder(
@@ -229,11 +229,11 @@ def _require_settings(contents: Contents, code: bool) -> None:
         kinds = config.get("architectures")
         if kinds is not None and not (isinstance(kinds, list) and all_texts(kinds)):
             raise DamagedFolder(
-                f"has architectures in {place} that are not a list of names: {_MEND}"
+                f"has architectures in {place} that are not a list of names: {_CORRECT}"
             )
         kind = config.get("model_type")
         if kind is not None and not isinstance(kind, str):
-            raise DamagedFolder(f"has a model_type in {place} that is not a name: {_MEND}")
+            raise DamagedFolder(f"has a model_type in {place} that is not a name: {_CORRECT}")
         if kind is not None and not code and kind not in COMMON and kind not in text_models():
             raise DamagedFolder(
                 f"is of type {kind[:40]!a} according to its {place}, which is not a text model of "
@@ -241,7 +241,7 @@ def _require_settings(contents: Contents, code: bool) -> None:
             )
 
 
-_MEND = "correct it."
+_CORRECT = "correct it."
 
 
 def _require_type(
@@ -249,7 +249,7 @@ def _require_type(
 ) -> None:
     value = config.get(key)
     if value is not None and (isinstance(value, bool) or not isinstance(value, kinds)):
-        raise DamagedFolder(f"has {key} in {place} that is not {words}: {_MEND}")
+        raise DamagedFolder(f"has {key} in {place} that is not {words}: {_CORRECT}")
 
 
 def _require_prompts(place: str, config: dict[str, Any]) -> None:
@@ -258,13 +258,14 @@ def _require_prompts(place: str, config: dict[str, Any]) -> None:
         isinstance(prompts, dict)
         and all(text is None or isinstance(text, str) for text in prompts.values())
     ):
-        raise DamagedFolder(f"has prompts in {place} that are not strings: {_MEND}")
+        raise DamagedFolder(f"has prompts in {place} that are not strings: {_CORRECT}")
     for key in ("default_prompt_name", "similarity_fn_name", "model_type"):
         _require_type(place, config, key, (str,), "a name")
 
 
 def _require_reading(place: str, config: dict[str, Any], code: bool) -> None:
-    """What a module of sentence-transformers says of how its transformer is read."""
+    """Check the settings by which a module of sentence-transformers loads its transformer and reads
+    texts."""
     for key in ("max_seq_length", "query_length", "document_length"):
         if config.get(key) is not None:
             _require_whole(place, key, config[key], 1 << 26)
@@ -272,13 +273,13 @@ def _require_reading(place: str, config: dict[str, Any], code: bool) -> None:
     for key in arguments.split():
         given = config.get(key, {})
         if not isinstance(given, dict):
-            raise DamagedFolder(f"has {key} in {place} that are not settings: {_MEND}")
+            raise DamagedFolder(f"has {key} in {place} that are not settings: {_CORRECT}")
         if not code and (others := sorted(set(given) - LOADING)):
             raise DamagedFolder(_unknown(place, others[0]))
     modalities = config.get("modality_config", {})
     tables: list[Any] = list(modalities.values()) if isinstance(modalities, dict) else [None]
     if not all(isinstance(table, dict) for table in tables):
-        raise DamagedFolder(f"has a modality_config in {place} that is not a table: {_MEND}")
+        raise DamagedFolder(f"has a modality_config in {place} that is not a table: {_CORRECT}")
     for each in tables:
         if not code and each.get("method") not in ("forward", "get_text_features"):
             raise DamagedFolder(_unknown(place, each.get("method")))
@@ -292,7 +293,7 @@ COMMON = frozenset(
 
 @cache
 def text_models() -> frozenset[str]:
-    """Types of models that transformers reads text alone with."""
+    """The model types of transformers that read only text."""
     from transformers.models.auto import modeling_auto as auto
 
     tables = (
@@ -302,5 +303,5 @@ def text_models() -> frozenset[str]:
         auto.MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES,
         auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
     )
-    # Made of two models that its configuration names.
+    # That type consists of two models that its configuration names.
     return frozenset().union(*tables) - {"encoder-decoder"}

@@ -96,9 +96,9 @@ def remember(model: Any) -> RetrieverSpec:
 
 
 def _keep(name: str, model: Any, probe: Array) -> None:
-    """Drop freed objects first, then those registered longest ago."""
-    gone = [key for key, (there, _) in list(_known.items()) if there() is None]
-    for other in (name, *gone):
+    """Register an object; drops freed objects, and the oldest of more than `KEPT`."""
+    freed = [key for key, (reference, _) in list(_known.items()) if reference() is None]
+    for other in (name, *freed):
         _known.pop(other, None)
     _known[name] = _reference(model), probe
     for other in list(_known)[:-KEPT]:

@@ -1,4 +1,4 @@
-"""Weights that ordinary Python packages carry, found without importing the packages."""
+"""Weights in ordinary Python packages, found without importing the packages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from poslens.attribution.errors import UserError
 
 MINILM_SHA256 = "c006c9485a9bef2b32fa4211f98d5bc526db0fde6c16cd541e38233f4eced8ea"
-"""Over places and contents of the files that are read."""
+"""Digest of the paths and contents of the files that are read."""
 
 
 @cache
@@ -32,7 +32,7 @@ def require_minilm(files: Iterable[tuple[str, Path]]) -> None:
     """Refuse files of all-MiniLM-L6-v2 other than those PosLens was tested with.
 
     Args:
-        files: place in the model's folder, and path, of each that is read.
+        files: path within the model's folder, and path on disk, of each file that is read.
 
     Raises:
         UserError: any of them differs.

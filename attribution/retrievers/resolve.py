@@ -173,16 +173,16 @@ def resolve(name: str) -> RetrieverSpec:
             hub_id=name,
             note="From the Hugging Face hub.",
         )
-        # Models that are not here count as dense until their files are. The hub is not asked, so
-        # that typed names do not leave this machine.
+        # Models that are not on this machine count as dense until they are. The hub is not asked,
+        # so that typed names do not leave this machine.
         if installed(spec):
             return replace(spec, family=_family_of(locate(spec).folder))
         return preset or _remembered.get(name, spec)
     if registered := _remembered.get(name):
         return registered
-    here = [known_name for known_name, spec in known().items() if spec.source[:4] != "hub:"]
+    local = [known_name for known_name, spec in known().items() if spec.source[:4] != "hub:"]
     raise UserError(
-        f"There is no retriever {name[:80]!r}: choose from {', '.join(here)} or the other presets "
+        f"There is no retriever {name[:80]!r}: choose from {', '.join(local)} or the other presets "
         "(`python -m poslens models`), or use a Hugging Face id such as organization/model."
     )
 
@@ -193,7 +193,7 @@ def _as_configured(name: str) -> RetrieverSpec:
     spec = resolve(name)
     if installed(spec):
         return with_configured_limit(spec, configured_limit(spec))
-    # Its own files will show where, once they are on this machine.
+    # Its files state the limit once they are on this machine.
     return replace(spec, name=f"{name}@{CONFIGURED}", max_length=None)
 
 
@@ -216,8 +216,8 @@ def configured_limit(spec: RetrieverSpec) -> int | None:
 def _without_hub(hub_id: str) -> RetrieverSpec | None:
     """The preset of this hub id with weights from a package or a conversion; hub ids are not
     case-sensitive."""
-    own = (spec for spec in presets().values() if not spec.source.startswith("hub:"))
-    return next((s for s in own if s.hub_id and s.hub_id.lower() == hub_id.lower()), None)
+    others = (spec for spec in presets().values() if not spec.source.startswith("hub:"))
+    return next((s for s in others if s.hub_id and s.hub_id.lower() == hub_id.lower()), None)
 
 
 def allow_code(names: Iterable[str]) -> None:
@@ -345,7 +345,7 @@ def _from_hub(name: str, hub_id: str, code: bool) -> Path:
 
 
 def code_repositories(folder: Path) -> list[str]:
-    """Hub ids of other repositories that hold the code of the model in `folder`, sorted."""
+    """Hub ids of other repositories with the code of the model in `folder`, sorted."""
     try:
         references = model_rules.code_references(contents(folder))
     except DamagedFolder:  # reported when it is loaded

@@ -1,5 +1,5 @@
-"""Files of strangers, read within bounds: regular files alone, of a size, a depth and a number of
-values that are known before anything is parsed.
+"""Reads untrusted files within limits: only regular files, whose size, depth and number of values
+are checked before anything is parsed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ have some 5 MB."""
 VOCABULARY_BYTES = 192 * MIB
 """Largest vocabulary; that of a million words has some 60 MB."""
 HEADER_BYTES = 100_000_000
-"""Largest header of a safetensors file, as the format says."""
+"""Largest header of a safetensors file according to the format."""
 MAX_DEPTH = 64
 MAX_VALUES = 12_000_000
 """Values of a JSON file: two million words with three values each would be the largest known
@@ -58,16 +58,16 @@ def read_json(path: Path) -> Any:
     """The value in a JSON file.
 
     Raises:
-        DamagedFolder: it is no JSON, too deep, or too large.
+        DamagedFolder: it is not JSON, too deep, or too large.
     """
     return parse_json(read_bytes(path, CONFIG_BYTES), path.name)
 
 
 def parse_json(content: bytes, name: str) -> Any:
-    """The value in `content`, which is bounded before it is parsed.
+    """The value in `content`, which is checked by `require_shallow` before it is parsed.
 
     Raises:
-        DamagedFolder: it is no JSON, too deep, or holds too many values.
+        DamagedFolder: it is not JSON, too deep, or has too many values.
     """
     require_shallow(content, name)
     try:
@@ -96,13 +96,13 @@ def require_shallow(content: bytes, name: str) -> None:
     brackets = bare.translate(None, _NO_BRACKET)
     if bare.count(b",") + len(brackets) > MAX_VALUES:
         raise DamagedFolder(f"has more values in {shown(name)} than any model: restore the file.")
-    # Pairs that close at once go, level by level: what is left after MAX_DEPTH rounds is deeper.
+    # Each round removes the innermost pairs of brackets: what is left after MAX_DEPTH is deeper.
     for _ in range(MAX_DEPTH):
         if not brackets:
             return
         shorter = brackets.replace(b"[]", b"").replace(b"{}", b"")
         if len(shorter) == len(brackets):
-            return  # does not close: no JSON, which the parser says
+            return  # not balanced, so not JSON, which the parser reports
         brackets = shorter
     if brackets:
         raise DamagedFolder(f"has {shown(name)} with too deep nesting: restore the file.")
@@ -112,7 +112,7 @@ def header(path: Path) -> dict[str, Any]:
     """The header of a safetensors file: name -> {dtype, shape, data_offsets}.
 
     Raises:
-        DamagedFolder: the file is cut off, or no safetensors file.
+        DamagedFolder: the file is truncated or not a safetensors file.
     """
     damaged = DamagedFolder(
         f"could not be loaded: {shown(path.name)} is truncated or not a safetensors file. Restore "
@@ -139,7 +139,7 @@ def header(path: Path) -> dict[str, Any]:
 
 
 def shown(name: str) -> str:
-    """A file's name for a sentence: names are anybody's words."""
+    """A file's name for messages, escaped if it is unusual, because names are untrusted."""
     return name if re.fullmatch(r"[\w.-]{1,80}", name) else ascii(name[:80])
 
 

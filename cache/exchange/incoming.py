@@ -1,9 +1,8 @@
 """Validation of result files from third parties before any of their rows are stored.
 
 A child process (attribution/isolated.py) first reads each file to its end and decodes every result
-in it. A file with a damaged row is rejected as a whole. Other rows than attributions that are
-intact but not valid results of their kind are skipped and counted, so that no page reads them
-later.
+in it. A file with a damaged row is rejected as a whole. Intact rows that are neither attributions
+nor valid results of another kind are skipped and counted, so that no page reads them later.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ def checked(data: bytes, name: str, path: str) -> Iterator[bytes]:
     Raises:
         UserError: as `require_readable`.
     """
-    n, beside = 0, False
+    n, has_others = 0, False
     try:
         with (
             open_regular(path) if path else io.BytesIO(data) as stream,
@@ -80,10 +79,10 @@ def checked(data: bytes, name: str, path: str) -> Iterator[bytes]:
             for _, rows in sealed.batches():
                 require_whole(rows, name, decoded=True)
                 n += rows.num_rows
-                beside = beside or set(rows.column("kind").to_pylist()) != {ATTRIBUTION}
+                has_others = has_others or set(rows.column("kind").to_pylist()) != {ATTRIBUTION}
     except OSError as error:
         raise UserError(f"{name} cannot be read ({error.strerror}).") from error
-    yield n.to_bytes(8, "big") if beside else b""
+    yield n.to_bytes(8, "big") if has_others else b""
 
 
 def require_whole(rows: pa.RecordBatch, name: str, *, decoded: bool = False) -> None:

@@ -260,20 +260,20 @@ def _digest(stream: BinaryIO, n: int) -> str:
     return digest.hexdigest()
 
 
-def _source(answer: dict[str, Any]) -> RowSource:
-    name, params = answer["method"]
+def _source(entry: dict[str, Any]) -> RowSource:
+    name, params = entry["method"]
     method = Method(name, params)
-    model, fingerprint = answer["model"], answer["fingerprint"]
+    model, fingerprint = entry["model"], entry["fingerprint"]
     # Both are used as file names.
     if not _METHOD.fullmatch(name) or not _FINGERPRINT.fullmatch(fingerprint):
         raise ValueError("not a name that PosLens gives")
     if not isinstance(model, str) or not 0 < len(model) <= _MAX_NAME or not model.isprintable():
         raise ValueError("not a model's name")
-    if method.core != answer["core"] or not are_plain(params):
+    if method.core != entry["core"] or not are_plain(params):
         raise ValueError("not a method's parameters")
-    if not are_plain(answer["about"], nested=True):
+    if not are_plain(entry["about"], nested=True):
         raise ValueError("not a description of a model")
-    about = json.dumps(answer["about"], ensure_ascii=False) if answer["about"] else ""
+    about = json.dumps(entry["about"], ensure_ascii=False) if entry["about"] else ""
     return RowSource(ModelKey(model, fingerprint, about), method)
 
 

@@ -164,14 +164,14 @@ class PartWriter(Destination):
         source = RowSource(model, Method(method.name, method.params))
         name = f"{folder_of(model, method)}/{part_name(rows)}{_SUFFIX}"
         # A part is replaced by another of the same pairs only if it is damaged.
-        there = self.place.read(name) is not None
+        exists = self.place.read(name) is not None
         with Reader(LIMITS) as reader:
-            if there and self._keys(name, reader):
+            if exists and self._keys(name, reader):
                 return
         stream = io.BytesIO()
         with SealedWriter(stream, [source], self._poslens) as writer:
             writer.write(source, rows)
-        self.place.write(name, stream.getvalue(), replace=there)
+        self.place.write(name, stream.getvalue(), replace=exists)
         self._seen[name] = _keys_of(rows)
 
     def missing(
@@ -297,11 +297,11 @@ def ingest(
             new += 1
     report(len(names), len(names))
     if names:
-        answer = {
+        content = {
             "format": 1,
             "parts": {name: manifest[name] for name in names if name in manifest},
         }
-        place.write(MANIFEST, json.dumps(answer, indent=1, sort_keys=True).encode())
+        place.write(MANIFEST, json.dumps(content, indent=1, sort_keys=True).encode())
     return Ingested(len(names), new, taken, tuple(problems))
 
 
@@ -325,8 +325,8 @@ def verify(place: PartFolder, report: Report = lambda done, total: None) -> tupl
         for done, name in enumerate(names):
             report(done, len(names))
             data = place.read(name) or b""
-            answer = manifest.get(name)
-            if answer is not None and answer.get("sha256") != hashlib.sha256(data).hexdigest():
+            entry = manifest.get(name)
+            if entry is not None and entry.get("sha256") != hashlib.sha256(data).hexdigest():
                 problems.append(f"{name} differs from its entry in the manifest: publish it again.")
                 continue
             try:

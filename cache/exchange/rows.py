@@ -58,8 +58,8 @@ def _batch(
 ) -> pa.RecordBatch:
     numbers, *values = zip(*listed, strict=True)
     columns: dict[str, Any] = dict(zip(_STORED, values, strict=True))
-    own = np.array([kind == ATTRIBUTION for kind in columns["kind"]], np.bool_)
-    ids = np.where(own, np.array(numbers, np.int64), 0)
+    is_attribution = np.array([kind == ATTRIBUTION for kind in columns["kind"]], np.bool_)
+    ids = np.where(is_attribution, np.array(numbers, np.int64), 0)
     state = index.state[ids]
     done = np.flatnonzero(state == RESULT)
     there, values_there, magnitudes_there = index.curves(db, curve_name(method), ids[done])
@@ -91,7 +91,7 @@ def _batch(
     ]
     batch = pa.RecordBatch.from_arrays(arrays, schema=ROW)
     # Attributions whose summary is damaged are left out until it is restored.
-    return batch.filter(pa.array(~own | (state != ABSENT)))
+    return batch.filter(pa.array(~is_attribution | (state != ABSENT)))
 
 
 def add(
@@ -125,7 +125,7 @@ def add(
 
 
 def _fresh(db: sqlite3.Connection, batch: pa.RecordBatch) -> tuple[list[int], int]:
-    """The places of the rows to add, and the number of conflicting ones."""
+    """The indices of the rows to add, and the number of conflicting rows."""
     fresh, conflicts = [], 0
     there: dict[tuple[str, str, str], tuple[str, bool] | None] = {}
     width = db.execute(

@@ -212,8 +212,8 @@ def merge(
         if file.problem:
             continue
         for source, rows in rows_of(other, file):
-            own = pc.equal(rows.column("kind"), ATTRIBUTION)
-            require_whole(rows.filter(own), file.path.name)
+            attributions = pc.equal(rows.column("kind"), ATTRIBUTION)
+            require_whole(rows.filter(attributions), file.path.name)
             taken += take(store, source, rows, fits=_fitting(source, rows))
             report(min(taken.rows, total), total)
     return taken, [file.problem for file in files if file.problem]

@@ -98,7 +98,8 @@ def run(
     loop.count_stored(len(items) - len(todo))
     if todo:
         with Claims(work.claims) as claims:
-            # Listed again: from here on, jobs that finish in the meantime are detected.
+            # Listed again, because another run may have stored items before `claims` was opened;
+            # from here on, `claims` detects other runs.
             listed = loop.missing(todo)
             if len(listed) < len(todo):
                 loop.count_stored(len(todo) - len(listed))
@@ -178,14 +179,14 @@ class _Loop(Generic[Item, Computed]):
             if stored:
                 claims.release(stored)
                 stored.clear()
-            mine = claims.take([key(item) for item in batch])
-            left += [item for item in batch if key(item) not in mine]
-            batch = [item for item in batch if key(item) in mine]
+            taken = claims.take([key(item) for item in batch])
+            left += [item for item in batch if key(item) not in taken]
+            batch = [item for item in batch if key(item) in taken]
             if batch and claims.contended:
                 claimed = batch
                 batch = self.missing(claimed)
                 if len(batch) < len(claimed):
-                    claims.release(mine - {key(item) for item in batch})
+                    claims.release(taken - {key(item) for item in batch})
                     self.count_stored(len(claimed) - len(batch))
             if batch:
                 yield batch

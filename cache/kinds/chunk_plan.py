@@ -82,15 +82,15 @@ class ChunkPlanStore:
         self, model: ModelKey, settings: Sequence[IndexSetting], device: str
     ) -> tuple[list[Tried], dict[str, str]]:
         """The result of each setting that has one, and the reasons why others failed."""
-        results, left_out = [], {}
+        results, reasons = [], {}
         for setting in settings:
             stored = self.documents.select(model, setting.method, self.items)
             if stored.results:
                 time = self.times.get(model, setting.method, self.timed_item(device))
                 results.append(Tried(setting, stored.results, time))
             elif stored.failed:
-                left_out[str(setting)] = next(iter(stored.failed.values()))
-        return results, left_out
+                reasons[str(setting)] = next(iter(stored.failed.values()))
+        return results, reasons
 
 
 @dataclass(frozen=True, slots=True)

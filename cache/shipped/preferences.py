@@ -1,5 +1,5 @@
-"""The shipped table of what each attribution method prefers, and the words that every curve of that
-method carries."""
+"""The shipped table of what each attribution method prefers, and the sentence about it that every
+curve of the method is shown with."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ORDER_BLIND = "on a model without position embeddings"
 
 
 def words(order_blind: Estimate, form: str = "+.2f") -> str:
-    """What a method shows where no position is preferred, in a clause."""
+    """A clause that states the index that a method shows on the order-blind encoder."""
     return f"{ORDER_BLIND}, {INDEX} is {order_blind.text(form)}"
 
 
@@ -58,7 +58,7 @@ def short_verdict(method: Method) -> str:
 
 
 def verdict(method: Method) -> str:
-    """The same in a sentence, to be shown with every curve of the method."""
+    """`short_verdict` as a sentence, to be shown with every curve of the method."""
     if (entry := certified().get(repr(method))) is not None:
         measured = f"{words(entry.order_blind)} ({entry.n_documents} documents of the sample)"
         return f"Check of the method itself: {measured}."

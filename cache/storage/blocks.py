@@ -75,7 +75,7 @@ _MEAN = pa.schema(
 ends of the interval of each number; null where there is none."""
 
 CONTROLLED = f"{MEAN}minus control "
-"""Prefix of the names of blocks with one mean curve minus that of its null controls each."""
+"""Prefix of the names of blocks that each contain a mean curve minus that of its null controls."""
 
 _CONTROLLED = pa.schema(
     [
@@ -89,10 +89,10 @@ _CONTROLLED = pa.schema(
         ("distance", pa.string()),
     ]
 )
-"""The same of such a curve; `comparison` and `distance` are JSON."""
+"""As `_MEAN`, for a mean curve minus its controls; `comparison` and `distance` are JSON."""
 
 SMALL = 1024
-"""Blocks with fewer rows than this are merged with their neighbors from time to time."""
+"""Blocks with fewer rows than this are merged with their neighbors every `MERGE_EVERY` blocks."""
 
 LARGE = 1 << 16
 """Maximum number of rows of a merged block."""
@@ -200,8 +200,9 @@ def _merge(db: sqlite3.Connection) -> None:
 
 
 def rewrite(db: sqlite3.Connection, live: Ids, restored: list[pa.RecordBatch]) -> None:
-    """Write all intact blocks anew, with the summaries in `restored`, and with rows of `live` ids
-    and curves of this version alone. The file gets a new epoch, so that readers start again."""
+    """Rewrite all intact blocks, adding the summaries in `restored` and dropping rows without a
+    `live` id and curves of other versions. The file gets a new epoch, so that readers start
+    again."""
     current = current_names() | {SUMMARY}
     for name in {SUMMARY, *names(db)}:
         parts = [rows for _, rows in read(db, name) if rows is not None]

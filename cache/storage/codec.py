@@ -40,9 +40,9 @@ class DamagedPayload(Exception):
 
 class PackedText(NamedTuple):
     """A serialized tokenized text of T tokens: T, the number of bytes of its strings,
-    `n_tokens_full` and `max_length`; of each token the distance of its start from the one before,
-    the length of its span and is_special as int32 [3, T], which compress better than offsets; and
-    the strings, each preceded by a separator that occurs in none of them."""
+    `n_tokens_full` and `max_length`; for each token the distance of its start from that of the
+    token before, the length of its span and is_special as int32 [3, T], which compress better than
+    offsets; and the strings, each preceded by a separator that occurs in none of them."""
 
     sizes: tuple[int, int, int, int]
     spans: bytes
@@ -184,7 +184,7 @@ def _raw(data: bytes, identity: bytes) -> bytes:
 
 
 def _converted(raw: bytes) -> bytes:
-    """A result of format 2, which were safetensors, in the current format."""
+    """A result of format 2 (safetensors), converted to the current format."""
     arrays = load(raw)
     header = json.loads(arrays["header"].tobytes())
     texts = []

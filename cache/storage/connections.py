@@ -60,9 +60,10 @@ class Foreign(sqlite3.DatabaseError):
 @contextmanager
 def locked(path: Path, timeout: float | None = None) -> Iterator[None]:
     """Hold the lock of the database at `path`: one thread of one process at a time; reentrant.
+    `timeout` is in seconds, by default a minute.
 
     Raises:
-        UserError: another process holds it for longer than a minute.
+        sqlite3.OperationalError: another process or thread holds it for longer than that.
     """
     # Outside the model's folder, which can be removed while its locks are held.
     place = path.parents[1] / LOCKS / path.parent.name / f"{path.stem}.lock"
@@ -84,8 +85,8 @@ def locked(path: Path, timeout: float | None = None) -> Iterator[None]:
 
 @dataclass(slots=True, eq=False)
 class _File:
-    """A database that this process has open. SQLite detects that the file was unlinked: closing the
-    last connection to it then leaves the log at its path alone, which belongs to another database
+    """A database that this process has open. If the file was unlinked, SQLite detects it: closing
+    the last connection then does not touch the log at its path, which belongs to another database
     by now."""
 
     path: Path
@@ -132,7 +133,7 @@ def _borrow(path: Path, create: bool) -> tuple[_File, sqlite3.Connection] | None
         if file is not None and file.inode == inode and file.idle:
             file.taken += 1
             _files.move_to_end(path)
-            _mend_index(file)
+            _restore_index(file)
             return file, file.idle.pop()
     with locked(path):
         if _inode(path) is None and not create:
@@ -160,7 +161,7 @@ def _give_back(file: _File, db: sqlite3.Connection, usable: bool) -> None:
     unwanted: sqlite3.Connection | None = None
     with _guard:
         file.taken -= 1
-        _mend_index(file)
+        _restore_index(file)
         file.shared = max(file.shared, _index_bytes(file))
         if usable and not file.stale and len(file.idle) < _IDLE_PER_FILE:
             file.idle.append(db)
@@ -190,10 +191,10 @@ def retire(path: Path) -> None:
 def release(folder: Path | None = None) -> None:
     """Close this process's idle connections to files below `folder`, or to all files."""
     with _guard:
-        own = [
+        files = [
             file for path, file in _files.items() if folder is None or path.is_relative_to(folder)
         ]
-    for file in own:
+    for file in files:
         _shut(file)
 
 
@@ -202,7 +203,7 @@ def _retire(file: _File) -> None:
     must be held."""
     file.stale = True
     _files.pop(file.path, None)
-    _mend_index(file)
+    _restore_index(file)
     while file.idle:
         file.idle.pop().close()
 
@@ -226,7 +227,7 @@ def _index_bytes(file: _File) -> int:
         return 0
 
 
-def _mend_index(file: _File) -> None:
+def _restore_index(file: _File) -> None:
     """Restore the length of a truncated -shm file.
 
     SQLite has mapped it into memory, and reading beyond its end would kill the process with SIGBUS.

@@ -197,7 +197,7 @@ def open_for_reading(path: Path) -> Iterator[sqlite3.Connection | None]:
 @contextmanager
 def open_for_writing(path: Path, create: bool = True) -> Iterator[sqlite3.Connection | None]:
     """A write transaction on the database at `path`. With `create`, a missing database is created
-    atomically; otherwise None is given."""
+    atomically; without it, the result is None if there is no database."""
     with explained(path):
         if not create and not path.is_file():
             yield None

@@ -66,7 +66,7 @@ class BlockIndex:
     _asked: WeakKeyDictionary[Pairs, tuple[int, Ids]] = field(default_factory=WeakKeyDictionary)
     _values: dict[str, _Values] = field(default_factory=dict)
 
-    # -- keeping up ----------------------------------------------------------------------------
+    # -- refreshing ----------------------------------------------------------------------------
 
     def refresh(self, db: sqlite3.Connection) -> None:
         """Read the blocks that were added since the last refresh."""
@@ -128,7 +128,7 @@ class BlockIndex:
             stored.there[places] = True
         return stored
 
-    # -- asking --------------------------------------------------------------------------------
+    # -- lookups -------------------------------------------------------------------------------
 
     def curves(
         self, db: sqlite3.Connection, curve: str, ids: Ids
@@ -167,13 +167,13 @@ class BlockIndex:
         for rows in self._rows[self._joined :]:
             datasets = rows.column("dataset")
             for dataset in (distinct := datasets.unique().to_pylist()):
-                own = rows if len(distinct) == 1 else rows.filter(pc.equal(datasets, dataset))
-                pairs, ids = own.column("pair_id").to_pylist(), own.column("id").to_pylist()
+                some = rows if len(distinct) == 1 else rows.filter(pc.equal(datasets, dataset))
+                pairs, ids = some.column("pair_id").to_pylist(), some.column("id").to_pylist()
                 self._ids.setdefault(dataset, {}).update(zip(pairs, ids, strict=True))
         self._joined = len(self._rows)
 
     def summaries(self, ids: Ids) -> pa.Table:
-        """The summary of each id [n], of nulls where there is none."""
+        """The summary of each id [n]; nulls where there is none."""
         table = pa.Table.from_batches(self._rows, blocks.schema_of(SUMMARY)).combine_chunks()
         if self._joined == len(self._rows):
             self._rows = table.to_batches()

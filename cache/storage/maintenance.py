@@ -71,8 +71,8 @@ def listing(store: Files) -> list[StoredFile]:
 
 
 def _stored_file(path: Path) -> StoredFile | None:
-    """None if the file is empty, as it is while the first write is running or after it was
-    killed."""
+    """The description of a file; None if the file is empty, as it is during the first write or if
+    that was killed."""
     stats = []
     for part in (path, path.with_name(path.name + "-wal")):
         with suppress(OSError):  # missing, or just removed by another process
@@ -83,12 +83,12 @@ def _stored_file(path: Path) -> StoredFile | None:
     method = Method(path.stem.rpartition("-")[0])
     try:
         with open_for_reading(path) as db:
-            answer = dict(db.execute("SELECT key, value FROM meta")) if db is not None else {}
-            if db is None or "core" not in answer:
+            meta = dict(db.execute("SELECT key, value FROM meta")) if db is not None else {}
+            if db is None or "core" not in meta:
                 return None
-            name, params = json.loads(answer["method"])
+            name, params = json.loads(meta["method"])
             method = Method(name, params)
-            model = ModelKey(answer["model"], answer["fingerprint"], answer.get("about", ""))
+            model = ModelKey(meta["model"], meta["fingerprint"], meta.get("about", ""))
             current = blocks.current_names()
             curves = tuple(
                 json.loads(name)
@@ -130,11 +130,11 @@ def models(store: Files) -> list[ModelKey]:
     model_keys = []
     for folder in sorted(store.folder.iterdir()) if store.folder.is_dir() else ():
         for path in sorted(folder.glob("*.db")) if folder.name != LOCKS else ():
-            answer: dict[str, str] = {}
+            meta: dict[str, str] = {}
             with suppress(UserError, *_NONSENSE), open_for_reading(path) as db:
-                answer = dict(db.execute("SELECT key, value FROM meta")) if db is not None else {}
-            if all(isinstance(answer.get(key), str) for key in ("model", "fingerprint", "about")):
-                model_keys.append(ModelKey(answer["model"], answer["fingerprint"], answer["about"]))
+                meta = dict(db.execute("SELECT key, value FROM meta")) if db is not None else {}
+            if all(isinstance(meta.get(key), str) for key in ("model", "fingerprint", "about")):
+                model_keys.append(ModelKey(meta["model"], meta["fingerprint"], meta["about"]))
                 break
     return model_keys
 
@@ -219,9 +219,10 @@ def verify(
 
 
 def repair(store: Files, model: ModelKey, method: Method, damaged: Sequence[int] = ()) -> list[int]:
-    """Remove the results with the ids `damaged` and write all blocks anew, without rows of replaced
+    """Remove the results with the ids `damaged` and rewrite all blocks, without rows of replaced
     results. The summaries of damaged blocks are restored from the results, and results that can't
-    be decoded are removed; curves are derived on demand. Returns the ids of removed results.
+    be decoded are removed; curves are derived on demand. Returns the ids in `damaged` that were
+    removed.
 
     Raises:
         UserError: the file can't be written.

@@ -48,7 +48,7 @@ def state_of(store: Files, model: ModelKey, method: Method) -> str:
     an earlier value: ids of blocks grow within an epoch."""
     curve = curve_name(method)
 
-    def own(files: Files) -> str:
+    def state_in(files: Files) -> str:
         with files.reading(model, method) as db:
             if db is None:
                 return ""
@@ -58,7 +58,7 @@ def state_of(store: Files, model: ModelKey, method: Method) -> str:
             ]
             return f"{blocks.epoch(db)}.{'.'.join(map(str, last))}"
 
-    return f"{own(store)}/{store.read_fallback(model, method, own) or ''}"
+    return f"{state_in(store)}/{store.read_fallback(model, method, state_in) or ''}"
 
 
 def find(

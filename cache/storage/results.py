@@ -42,7 +42,7 @@ _KEY_BYTES = 200
 @dataclass(frozen=True, slots=True)
 class _Rows:
     """Decoded rows by key, in the order of the keys, and the reasons of stored failures. `stamp` is
-    that of the files, `digest` covers all rows, and `size` is theirs in bytes."""
+    the files' stamp, `digest` covers all rows, and `size` is the size of the rows in bytes."""
 
     stamp: object
     results: dict[Key, Any]
@@ -168,7 +168,7 @@ class Results(Generic[Item, T]):
         place = str(self._files.root), self.kind, model, repr(method), key
         decoded = _DECODED.find(place)
         if decoded is not None and decoded[0] == payload:
-            return decoded[1]  # type: ignore[no-any-return]  # each kind has a type of its own
+            return decoded[1]  # type: ignore[no-any-return]  # each kind has its own type
         result = self._read(payload, Owner(model, method, key.item))
         if result is not None:
             _DECODED.keep(place, (payload, result))
@@ -199,11 +199,11 @@ def rows_of(
 ) -> dict[Key, StoredRow]:
     """The rows of those of `keys` that have one, here or in the fallback."""
 
-    def own(files: Files, keys: Sequence[Key]) -> dict[Key, StoredRow]:
+    def rows_in(files: Files, keys: Sequence[Key]) -> dict[Key, StoredRow]:
         with files.reading(model, method) as db:
             return {} if db is None else select(db, kind, keys)
 
-    rows = own(files, keys)
+    rows = rows_in(files, keys)
     if lacking := [key for key in keys if key not in rows or rows[key].payload is None]:
-        rows |= files.read_fallback(model, method, lambda files: own(files, lacking)) or {}
+        rows |= files.read_fallback(model, method, lambda files: rows_in(files, lacking)) or {}
     return rows

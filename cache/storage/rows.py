@@ -38,9 +38,9 @@ ROW = pa.schema(
         pa.field("payload", pa.binary()),
     ]
 )
-"""A row as it leaves or enters a file: `pair_id` is the item, `text` a fingerprint of everything
-the result depends on, `variant` the curve's parameters as JSON. A failure has a `reason` and
-neither score, curve nor payload. `magnitudes` is null if the curve has no signs and so equals its
+"""A row as it is exported and imported: `pair_id` is the item, `text` a fingerprint of everything
+the result depends on, `variant` the curve's parameters as JSON. A failure has a `reason` and no
+score, curve or payload. `magnitudes` is null if the curve has no signs and so equals its
 magnitudes. Rows of other kinds than attributions have no summary."""
 
 _AT_ONCE = 500
@@ -103,9 +103,9 @@ def append(db: sqlite3.Connection, rows: pa.RecordBatch, payloads: Sequence[byte
     the summaries and curves of attributions, within the caller's transaction."""
     columns = [rows.column(name).to_pylist() for name in _INSERTED]
     ids = insert(db, list(zip(*columns, payloads, strict=True)))
-    own = np.array([kind == ATTRIBUTION for kind in columns[0]], np.bool_)
-    if not own.all():
-        ids, rows = ids[own], rows.filter(pa.array(own))
+    attributions = np.array([kind == ATTRIBUTION for kind in columns[0]], np.bool_)
+    if not attributions.all():
+        ids, rows = ids[attributions], rows.filter(pa.array(attributions))
     if rows.num_rows:
         blocks.append(db, SUMMARY, _summary(ids, rows))
     variants, curves, sizes = (rows.column(name) for name in ("variant", "curve", "magnitudes"))
@@ -115,7 +115,7 @@ def append(db: sqlite3.Connection, rows: pa.RecordBatch, payloads: Sequence[byte
         values = magnitudes = blocks.values_of(curves)[chosen]
         if (has_signs := _valid(sizes)[chosen]).any():
             magnitudes = np.where(has_signs[:, None], blocks.values_of(sizes)[chosen], values)
-        # A curve that has only signs is derived again on demand.
+        # A signed curve without magnitudes is derived again on demand.
         if (negative := (magnitudes < 0).any(1)).any():
             same, chosen, values = magnitudes is values, chosen[~negative], values[~negative]
             magnitudes = values if same else magnitudes[~negative]

@@ -277,7 +277,7 @@ def _joined(asked: Pairs, own: StoredCurves, fallback: StoredCurves) -> StoredCu
 
 def _states(index: BlockIndex, pairs: Pairs) -> tuple[Ids, NDArray[np.int8]]:
     """The id of each pair's last row [n], 0 for none, and its state [n]: absent, result or failed.
-    What is stored of other texts counts as absent."""
+    Results of other texts count as absent."""
     ids = index.ids(pairs)
     same = index.column("text", ids) == pairs.texts
     return ids, np.where(same, index.state[ids], 0).astype(np.int8)

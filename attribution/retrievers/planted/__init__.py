@@ -1,1 +1,1 @@
-"""Two retrievers whose positional bias was put there on purpose: ground truth for attribution."""
+"""Two retrievers with a planted position bias: ground truth for attribution."""
