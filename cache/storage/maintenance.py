@@ -202,7 +202,7 @@ def verify(
             rows is None for name in blocks.names(db) for _, rows in blocks.read(db, name)
         )
     checked, after = 0, 0
-    damaged: dict[int, str] = {}
+    damaged: list[int] = []
     while True:
         with store.reading(model, method) as db:
             rows = [] if db is None else portion(db, after, _ROWS)
@@ -210,18 +210,18 @@ def verify(
             break
         for number, kind, dataset, item, text, _, payload in rows:
             if payload is not None and not is_intact(kind, dataset, item, text, payload):
-                damaged[number] = item
+                damaged.append(number)
         after = rows[-1][0]
         checked += len(rows)
         report(checked, total)
-    removed = repair(store, model, method, list(damaged)) if damaged or bad_blocks else []
-    return Verified(checked, tuple(damaged[number] for number in removed), bad_blocks)
+    removed = repair(store, model, method, damaged) if damaged or bad_blocks else []
+    return Verified(checked, tuple(removed), bad_blocks)
 
 
-def repair(store: Files, model: ModelKey, method: Method, damaged: Sequence[int] = ()) -> list[int]:
+def repair(store: Files, model: ModelKey, method: Method, damaged: Sequence[int] = ()) -> list[str]:
     """Remove the results with the ids `damaged` and rewrite all blocks, without rows of replaced
     results. The summaries of damaged blocks are restored from the results, and results that can't
-    be decoded are removed; curves are derived on demand. Returns the ids in `damaged` that were
+    be decoded are removed; curves are derived on demand. Returns the items whose results were
     removed.
 
     Raises:
@@ -232,18 +232,23 @@ def repair(store: Files, model: ModelKey, method: Method, damaged: Sequence[int]
         with store.changing(model, method) as db:
             if db is None:
                 return []
-            delete = "DELETE FROM result WHERE id = ?"
             # A result that another writer has replaced in the meantime has another id.
-            removed = [number for number in damaged if db.execute(delete, (number,)).rowcount]
+            removed = _removed(db, damaged)
             attributions = db.execute("SELECT id FROM result WHERE kind = ?", (ATTRIBUTION,))
             live = np.array([number for (number,) in attributions], np.int64)
             intact = [rows for _, rows in blocks.read(db, SUMMARY) if rows is not None]
             lacking = np.setdiff1d(live, [n for rows in intact for n in rows["id"].to_pylist()])
             restored, unreadable = _restored(db, lacking.tolist())
-            db.executemany(delete, [(number,) for number in unreadable])
+            removed += _removed(db, unreadable)
             blocks.rewrite(db, live, restored)
         forget_below(path)
     return removed
+
+
+def _removed(db: sqlite3.Connection, ids: Sequence[int]) -> list[str]:
+    """Remove the results with these ids that are still there. Returns their items."""
+    delete = "DELETE FROM result WHERE id = ? RETURNING CAST(item AS TEXT)"
+    return [item for number in ids for (item,) in db.execute(delete, (number,))]
 
 
 def _restored(db: sqlite3.Connection, ids: Sequence[int]) -> tuple[list[pa.RecordBatch], list[int]]:

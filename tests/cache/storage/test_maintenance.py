@@ -336,7 +336,7 @@ def test_a_result_that_cannot_be_read_is_missing_after_mending(store: Store, res
     with sql(store) as db:
         db.execute("UPDATE result SET payload = x'01' WHERE item = 'a'")
         db.execute("UPDATE block SET checksum = 0")
-    repair(store, MODEL, METHOD)
+    assert repair(store, MODEL, METHOD) == ["a"]
     assert everything(store, MODEL, METHOD).pair_ids == ("b",)
     assert len(store.missing(MODEL, METHOD, [result("a")[0], result("b")[0]])) == 1
 
