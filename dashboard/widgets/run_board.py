@@ -96,7 +96,7 @@ def run_board(
         button.markdown("from the cache")
     elif idle or done < total:
         button.button(
-            plain(f"{verb.removesuffix(' all')} remaining" if done else verb),
+            plain(f"{verb} remaining" if done else verb),
             key=f"{prefix}start{suffix}",
             on_click=_start,
             args=(jobs, error_key),

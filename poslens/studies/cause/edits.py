@@ -111,7 +111,7 @@ class EditsStudy(OverItems[EditSummary]):
     )
     limits = (
         "End minus beginning: a document's mean cosine over all amounts with the edit at the end "
-        "minus that with it at the beginning; positive means that the beginning weighs more. "
+        "minus the same with it at the beginning; positive means that the beginning weighs more. "
         f"Equivalent means within {SCORE_MARGIN:g}. Removal also removes content, so a difference "
         "can also come from more important content at the beginning. Brackets are 95% bootstrap "
         "intervals over documents."

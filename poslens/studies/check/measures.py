@@ -268,8 +268,8 @@ MEASURES: dict[str, PairedMeasure | TruncationMeasure | DriftMeasure] = {
         "first_minus_last",
         "position effect on rank",
         "queries",
-        "nDCG@10 with the evidence first minus that with it last is {value:+z.3f} ({before:+z.3f} "
-        "in the baseline)",
+        "nDCG@10 with the evidence first minus nDCG@10 with it last is {value:+z.3f} "
+        "({before:+z.3f} in the baseline)",
         "The increase of its size",
         paired_sizes,
     ),
