@@ -31,7 +31,7 @@ def numpy_1(data: bytes) -> bytes:
 
 @pytest.mark.parametrize("protocol", range(6))
 @pytest.mark.parametrize("write", [bytes, numpy_1])
-def test_arrays_come_back(protocol: int, write) -> None:
+def test_pickled_arrays_are_read_back(protocol: int, write) -> None:
     data = write(pickle.dumps(list(CURVES), protocol))
     # Frames of protocols 4 and 5 give their length, which the shorter names change.
     if write is numpy_1 and protocol >= 4:
@@ -51,7 +51,7 @@ def test_arrays_come_back(protocol: int, write) -> None:
         np.float64(3) * np.ones(100),
     ],
 )
-def test_every_layout_of_floats(value: np.ndarray) -> None:
+def test_arrays_of_every_layout_are_read_back(value: np.ndarray) -> None:
     for protocol in (2, 4, 5):
         (found,) = arrays(pickle.dumps(value, protocol))
         assert np.array_equal(found, value) and found.dtype == np.float64
@@ -129,13 +129,13 @@ def test_hostile_pickles_do_nothing(tmp_path: Path) -> None:
     ],
     ids=["memo", "bytes", "bytearray", "frame", "long", "marks"],
 )
-def test_sizes_that_lie_end_a_child_at_most(data: bytes) -> None:
+def test_false_sizes_end_only_the_child_process(data: bytes) -> None:
     with pytest.raises(UserError, match="contains no curves"):
         read_curves("m", "curves.pkl", data)
 
 
 @given(st.integers(0, 10_000), st.integers(0, 255), st.integers(0, 5))
-def test_a_changed_byte_gives_arrays_or_nothing(at: int, value: int, protocol: int) -> None:
+def test_a_changed_byte_gives_arrays_or_an_error(at: int, value: int, protocol: int) -> None:
     data = bytearray(pickle.dumps(list(CURVES[:2]), protocol))
     data[at % len(data)] = value
     try:

@@ -26,7 +26,7 @@ def clustered(n_documents: int = 30, each: int = 6) -> tuple[np.ndarray, list[st
     return rows[:, None], [f"d{i // each}" for i in range(n_documents * each)]
 
 
-def test_the_interval_is_that_of_a_plain_loop_over_documents() -> None:
+def test_the_interval_equals_that_of_a_plain_loop_over_documents() -> None:
     rows, groups = clustered()
     generator = np.random.default_rng(0)
     names = sorted(set(groups))
@@ -51,14 +51,14 @@ def test_documents_with_several_pairs_widen_the_interval() -> None:
     assert (by_document.n, by_document.n_resampled) == (180, 30)
 
 
-def test_a_document_of_more_pairs_weighs_as_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_document_is_weighted_by_its_number_of_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bootstrap, "MIN_DOCUMENTS", 2)
     rows = np.array([[0.0], [0.0], [0.0], [1.0]])
     drawn = set(np.round(drawn_means(rows, ["a", "a", "a", "b"])[:, 0], 6))
     assert drawn == {0.0, 0.25, 1.0}
 
 
-def test_bundles_of_very_many_documents_give_the_interval_of_each_by_itself() -> None:
+def test_bundling_very_many_documents_does_not_change_the_interval() -> None:
     generator = np.random.default_rng(7)
     n = MAX_DRAWS * 3 // 2
     levels = generator.exponential(1, n)
@@ -75,7 +75,7 @@ def test_bundles_of_very_many_documents_give_the_interval_of_each_by_itself() ->
     )
 
 
-def test_a_skewed_mean_has_scipys_bca_interval_at_students_level() -> None:
+def test_a_skewed_mean_has_scipys_bca_interval_at_the_student_t_level() -> None:
     rows = np.random.default_rng(2).lognormal(0, 1, 30)
     found = estimate(rows[:, None], n_resamples=20_000)
     level = student_level(30)
@@ -87,7 +87,7 @@ def test_a_skewed_mean_has_scipys_bca_interval_at_students_level() -> None:
 
 
 @pytest.mark.parametrize("kind", ["bca", "percentile"])
-def test_twelve_documents_are_covered_nearly_as_often_as_said(kind: Kind) -> None:
+def test_the_interval_of_twelve_documents_has_nearly_nominal_coverage(kind: Kind) -> None:
     """The percentile interval at 95% contains the mean in 89% of samples."""
     generator, hits = np.random.default_rng(5), 0
     for _ in range(600):
@@ -121,7 +121,7 @@ def test_an_interval_that_would_not_contain_its_value_is_left_out(kind: Kind) ->
     assert found is not None and found.interval is None and found.n_resampled == 40
 
 
-def test_a_statistic_that_is_undefined_in_some_resamples_is_over_the_others() -> None:
+def test_a_statistic_that_is_undefined_in_some_resamples_uses_the_others() -> None:
     rows = np.random.default_rng(8).random((20, 2))
     least = rows[:, 0].mean() - 0.1
 
@@ -137,18 +137,18 @@ def test_a_statistic_that_is_undefined_in_some_resamples_is_over_the_others() ->
     assert nowhere is not None and np.isnan(nowhere).all()
 
 
-def test_equal_rows_have_an_interval_of_no_width() -> None:
+def test_equal_rows_have_an_interval_of_width_zero() -> None:
     found = estimate(np.full((12, 1), 0.1), [f"d{k}" for k in range(12)])
     assert found is not None and found.interval == (found.value, found.value)
 
 
-def test_groups_of_one_are_no_groups() -> None:
+def test_groups_of_one_equal_no_groups() -> None:
     rows, _ = clustered()
     assert np.array_equal(drawn_means(rows), drawn_means(rows, list(range(len(rows)))))
 
 
 @pytest.mark.parametrize("n", [1, MIN_DOCUMENTS - 1])
-def test_few_documents_have_a_value_and_no_interval(n: int) -> None:
+def test_few_documents_have_an_estimate_and_no_interval(n: int) -> None:
     rows, groups = clustered(n)
     found = estimate(rows, groups)
     assert found is not None and found.interval is None and found.n_resampled == n
@@ -156,7 +156,7 @@ def test_few_documents_have_a_value_and_no_interval(n: int) -> None:
     assert str(found) == f"{rows.mean():.3f}"
 
 
-def test_a_statistic_that_is_not_defined_has_no_estimate() -> None:
+def test_an_undefined_statistic_has_no_estimate() -> None:
     rows, groups = clustered()
     assert estimate(rows, groups, lambda means: means[:, 0] * np.nan) is None
     assert estimate(np.empty((0, 1)), []) is None
@@ -175,7 +175,7 @@ def test_a_number_that_rounds_to_zero_has_no_minus_sign() -> None:
     assert small.text(".0%") == "0% [0%, 0%]" and Estimate(512).text(",.0f") == "512"
 
 
-def test_draws_that_are_kept_are_those_that_would_be_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_draws_equal_newly_drawn_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, groups = clustered()
     asked = [
         (rows, groups, 1000),

@@ -73,7 +73,7 @@ def test_pairs_of_one_document_are_resampled_together() -> None:
     assert often.primacy_recency_index.n_resampled == 40
 
 
-def test_the_interval_is_that_of_a_plain_loop_over_documents() -> None:
+def test_the_interval_equals_that_of_a_plain_loop_over_documents() -> None:
     curves = rising(60)
     documents = [f"text {k % 20}" for k in range(60)]
     found = summarize(curves, documents).primacy_recency_index
@@ -91,7 +91,7 @@ def test_the_interval_is_that_of_a_plain_loop_over_documents() -> None:
     assert found.high == pytest.approx(high, abs=0.15 * (high - low))
 
 
-def test_few_documents_have_points_and_no_interval() -> None:
+def test_few_documents_have_estimates_and_no_interval() -> None:
     """Even where they have many pairs."""
     curves = rising(90)
     few = summarize(curves, [f"text {k % (MIN_DOCUMENTS - 1)}" for k in range(90)])
@@ -106,7 +106,7 @@ def test_few_documents_have_points_and_no_interval() -> None:
     assert enough.primacy_recency_index.interval is not None
 
 
-def test_a_curve_stands_at_its_resamplings_positions() -> None:
+def test_a_curve_has_the_positions_of_its_resampling() -> None:
     for how in ("bin_mean", "point"):
         method = make_method("saliency", {"resampling": how})
         last = np.eye(1, 100, 99)
@@ -126,7 +126,7 @@ def test_a_curve_stands_at_its_resamplings_positions() -> None:
         assert found.center_of_mass.value == found.curve.positions[-1]
 
 
-def test_zeros_have_no_numbers_and_a_reason() -> None:
+def test_curves_of_zeros_have_no_statistics_and_a_reason() -> None:
     zeros = summarize(np.zeros((30, 100)), None)
     assert zeros.center_of_mass is None and zeros.primacy_recency_index is None
     assert "No center of mass" in zeros.undefined
@@ -138,7 +138,7 @@ def test_zeros_have_no_numbers_and_a_reason() -> None:
     assert summarize(rising(30), None).undefined == ""
 
 
-def test_an_index_of_one_document_among_many_is_left_out() -> None:
+def test_an_index_carried_by_one_of_many_documents_is_left_out() -> None:
     """A share of what 1 of 30 documents brings: a third of the resamples have nothing at all."""
     curves = np.zeros((30, 100))
     curves[:, 50] = 1.0
@@ -149,7 +149,7 @@ def test_an_index_of_one_document_among_many_is_left_out() -> None:
     assert summarize(curves, None).primacy_recency_index is not None
 
 
-def test_noise_does_not_cancel_the_lean_of_signed_scores() -> None:
+def test_noise_does_not_cancel_the_index_of_signed_scores() -> None:
     """Tokens bring 3 in the first third and 1 in the others, with signs at random: the index is
     (1 - 3) / (1 + 3). Of signed bins it would be what noise has left in them."""
     method = make_method("decomposition", {"normalization": "none"})

@@ -83,7 +83,7 @@ LEVELS = {
 
 @pytest.mark.parametrize("rows", LEVELS["rows"])
 @pytest.mark.parametrize("columns", LEVELS["columns"])
-def test_sums_by_hand(attribution: Attribution, rows, columns) -> None:
+def test_sums_computed_by_hand(attribution: Attribution, rows, columns) -> None:
     found = interactions(attribution, PAIR, rows, columns)
     row_labels, row_sums = LEVELS["rows"][rows]
     column_labels, column_sums = LEVELS["columns"][columns]
@@ -108,7 +108,7 @@ def test_evidence_columns(attribution: Attribution, columns, overlapping: tuple[
 
 
 @pytest.mark.parametrize(("start", "end", "column"), [(21, 26, 5), (26, 27, 6), (22, 23, 5)])
-def test_what_only_touches_the_evidence_is_no_part_of_it(
+def test_units_that_only_touch_the_evidence_are_not_part_of_it(
     attribution: Attribution, start: int, end: int, column: int
 ) -> None:
     """ "pulls" ends where "." begins."""
@@ -130,7 +130,7 @@ def test_bins_of_a_long_document() -> None:
     assert (found.columns[0], found.columns[-1]) == ("0-2%", "98-100%")
 
 
-def test_words_behind_what_the_model_read_are_left_out() -> None:
+def test_words_past_the_context_limit_are_left_out() -> None:
     pair = TextPair("p", "moon", "Tides rise. The Moon pulls.")
     matrix = np.ones((3, 5))
     attribution = attributed(pair, ["moon"], ["Tides", "rise", "."], matrix)
@@ -140,7 +140,7 @@ def test_words_behind_what_the_model_read_are_left_out() -> None:
     assert words.total == 15 and words.special == 12
 
 
-def test_a_token_between_words_goes_to_the_next_one() -> None:
+def test_a_token_between_words_is_counted_with_the_next_word() -> None:
     """Byte-level tokens may hold the space before a word, or be nothing but a space."""
     text = "ab  cd"
     tokens = (Token("ab", 0, 2), Token(" ", 2, 3), Token(" cd", 3, 6))
@@ -172,7 +172,7 @@ def test_long_sentences_are_shortened_in_labels() -> None:
     assert found.columns == (text[:59] + "…", "Next one.")
 
 
-def test_an_attribution_without_matrix_is_a_callers_defect(attribution: Attribution) -> None:
+def test_an_attribution_without_matrix_raises_value_error(attribution: Attribution) -> None:
     bare = Attribution(
         model="m",
         method=METHOD,

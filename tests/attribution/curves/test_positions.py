@@ -105,7 +105,7 @@ def posir_transcription(saliency: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 99, 100, 101, 510, 1400, 2046])
-def test_posir_protocol_bit_for_bit(n: int) -> None:
+def test_posir_protocol_is_reproduced_bit_for_bit(n: int) -> None:
     saliency = np.random.default_rng(n).gamma(2.0, 0.01, n).astype(np.float32)
     expected = posir_transcription(saliency.astype(np.float64))
     found = resample(normalize(saliency, "p99"), "point")
@@ -124,7 +124,7 @@ def test_posir_protocol_looks_at_no_more_than_200_tokens() -> None:
 # -- normalization -----------------------------------------------------------------------------
 
 
-def test_normalizations_by_hand() -> None:
+def test_normalizations_computed_by_hand() -> None:
     values = np.array([0.0, -2.0, 4.0], dtype=np.float32)
     assert_array_equal(normalize(values, "none"), [0.0, -2.0, 4.0])
     assert_array_equal(normalize(values, "max"), [0.0, -0.5, 1.0])
@@ -142,7 +142,7 @@ def test_one_score_among_very_many_zeros_is_kept() -> None:
 
 
 @given(scores_of_a_document, st.sampled_from(["p99", "max"]), st.sampled_from([0.125, 1.0, 64.0]))
-def test_normalization_is_bounded_and_free_of_scale(values, how, factor) -> None:
+def test_normalization_is_bounded_and_scale_invariant(values, how, factor) -> None:
     found = normalize(values, how)
     assert np.abs(found).max() <= 1.0
     assert_array_equal(np.sign(found), np.sign(values))
@@ -152,7 +152,7 @@ def test_normalization_is_bounded_and_free_of_scale(values, how, factor) -> None
 # -- resampling --------------------------------------------------------------------------------
 
 
-def test_bin_mean_by_hand() -> None:
+def test_bin_mean_computed_by_hand() -> None:
     # Three tokens fill [0, 1/3), [1/3, 2/3), [2/3, 1): the first half is all of the first and
     # half of the second, weighted 2 to 1.
     assert_allclose(resample(np.array([3.0, 6.0, 12.0]), "bin_mean", 2), [4.0, 10.0])
@@ -162,24 +162,24 @@ def test_bin_mean_by_hand() -> None:
     assert_allclose(resample(np.array([1.0, 3.0, 5.0, 7.0]), "bin_mean", 2), [2.0, 6.0])
 
 
-def test_point_by_hand() -> None:
+def test_point_computed_by_hand() -> None:
     # Points at 0, 1/2 and 1 of two tokens at 0 and 1.
     assert_allclose(resample(np.array([2.0, 8.0]), "point", 3), [2.0, 5.0, 8.0])
     assert_allclose(resample(np.array([1.0, 9.0, 2.0, 4.0]), "point", 2), [1.0, 4.0])
 
 
 @pytest.mark.parametrize("how", ["bin_mean", "point"])
-def test_as_many_tokens_as_bins_stay_as_they_are(how) -> None:
+def test_as_many_tokens_as_bins_are_unchanged(how) -> None:
     values = np.random.default_rng(0).normal(size=100)
     assert_allclose(resample(values, how), values, atol=1e-12)
 
 
 @pytest.mark.parametrize("how", ["bin_mean", "point"])
-def test_one_token_is_everywhere(how) -> None:
+def test_a_single_token_fills_every_bin(how) -> None:
     assert_allclose(resample(np.array([0.7]), how), np.full(100, 0.7), rtol=1e-12)
 
 
-def test_nothing_to_resample_is_a_defect() -> None:
+def test_resampling_no_tokens_raises_value_error() -> None:
     with pytest.raises(ValueError, match="no tokens"):
         resample(np.array([]), "bin_mean")
 
@@ -211,13 +211,13 @@ def test_bin_mean_keeps_the_mean_and_the_range(values) -> None:
 
 
 @given(scores_of_a_document, st.sampled_from(["bin_mean", "point"]))
-def test_resampling_mirrors_with_the_document(values, how) -> None:
+def test_resampling_a_mirrored_document_mirrors_the_curve(values, how) -> None:
     slack = 1e-9 * max(1.0, float(np.abs(values).max()))
     assert_allclose(resample(values[::-1], how), resample(values, how)[::-1], atol=slack)
 
 
 @given(scores_of_a_document, st.integers(2, 4))
-def test_bin_mean_does_not_see_how_finely_a_document_is_cut(values, times) -> None:
+def test_bin_mean_does_not_depend_on_tokenization(values, times) -> None:
     """Every token split in `times` equal parts is the same function on [0, 1]; point's is not."""
     slack = 1e-9 * max(1.0, float(np.abs(values).max()))
     assert_allclose(
@@ -238,7 +238,7 @@ def test_special_tokens_are_left_out(how: str, normalization: str) -> None:
     assert curve.max() <= 1.0 and not curve.flags.writeable
 
 
-def test_the_asked_method_wins_over_the_stored_one() -> None:
+def test_the_given_method_overrides_the_stored_one() -> None:
     result = attribution_of([1.0, 2.0], normalization="none", resampling="bin_mean")
     other = Method("saliency", {}, {"normalization": "max", "resampling": "point"})
     assert_allclose(document_curve(result)[[0, -1]], [1.0, 2.0])
@@ -268,7 +268,7 @@ def test_length_buckets_of_posir(tokens: int, bucket: str) -> None:
 # -- evidence ----------------------------------------------------------------------------------
 
 
-def test_evidence_share_by_hand() -> None:
+def test_evidence_share_computed_by_hand() -> None:
     # Tokens of two characters: [0,2) [2,4) [4,6) [6,8); the evidence [3, 6) touches two of them.
     result = attribution_of([1.0, -2.0, 3.0, 2.0])
     share = evidence_share(result, EvidenceSpan(3, 6))
@@ -286,7 +286,7 @@ def test_evidence_touching_a_border_is_outside() -> None:
     assert token_range(result.document, EvidenceSpan(2, 4)) == (0.25, 0.5)
 
 
-def test_an_even_spread_has_enrichment_one() -> None:
+def test_uniform_scores_have_enrichment_one() -> None:
     share = evidence_share(attribution_of(np.full(12, 0.3)), EvidenceSpan(4, 13))
     assert share is not None and share.enrichment == pytest.approx(1.0)
 
@@ -302,14 +302,14 @@ def test_evidence_that_was_not_read_has_no_share() -> None:
     assert half is not None and half.share == pytest.approx(2 / 3)
 
 
-def test_no_attribution_at_all_has_no_share() -> None:
+def test_scores_of_zero_have_no_share() -> None:
     assert evidence_share(attribution_of([0.0, 0.0]), EvidenceSpan(0, 2)) is None
 
 
 # -- comparing models with different tokens ----------------------------------------------------
 
 
-def test_unit_scores_by_hand() -> None:
+def test_unit_scores_computed_by_hand() -> None:
     #         0123456789
     # Text:  "un do redo"  with words [0,2) [3,5) [6,10)
     words = [(0, 2), (3, 5), (6, 10)]
@@ -349,7 +349,7 @@ def test_unit_scores_add_up(widths, data) -> None:
     assert np.nansum(found) == values.sum()
 
 
-def test_rank_correlations_are_scipys_row_by_row() -> None:
+def test_rank_correlations_equal_scipys_row_by_row() -> None:
     generator = np.random.default_rng(5)
     a = generator.normal(size=(40, 11))
     b = np.round(a + generator.normal(size=a.shape))  # with ties
@@ -360,7 +360,7 @@ def test_rank_correlations_are_scipys_row_by_row() -> None:
     assert np.isnan(rank_correlations(a, b)).nonzero()[0].tolist() == [3, 4]
 
 
-def test_rank_correlation_by_hand() -> None:
+def test_rank_correlation_computed_by_hand() -> None:
     a = np.array([1.0, 2.0, 3.0, 4.0, np.nan])
     # Ranks 1 2 3 4 against 2 1 4 3: 1 - 6 * (1 + 1 + 1 + 1) / (4 * 15) = 0.6.
     b = np.array([20.0, 10.0, 40.0, 30.0, 5.0])
@@ -375,7 +375,7 @@ def test_rank_correlation_by_hand() -> None:
 # -- what a curve says -------------------------------------------------------------------------
 
 
-def test_center_of_mass_and_index_by_hand() -> None:
+def test_center_of_mass_and_index_computed_by_hand() -> None:
     first, last, middle = np.zeros(100), np.zeros(100), np.zeros(100)
     first[:33], last[-33:], middle[33:67] = 1.0, 1.0, 1.0
     assert center_of_mass(np.eye(1, 100, 0)[0], POINT) == 0.0
@@ -392,7 +392,7 @@ def test_center_of_mass_and_index_by_hand() -> None:
     assert_array_equal(ends, [-1.0, np.nan, np.nan, 1.0])
 
 
-def test_curves_without_anything_have_no_numbers() -> None:
+def test_curves_of_zeros_have_no_statistics() -> None:
     middle = np.zeros(100)
     middle[33:67] = 1.0
     assert np.isnan(center_of_mass(np.zeros(100), POINT))
@@ -401,7 +401,7 @@ def test_curves_without_anything_have_no_numbers() -> None:
     assert center_of_mass(middle, POINT) == pytest.approx(0.5)
 
 
-def test_numbers_are_made_of_magnitudes_alone() -> None:
+def test_statistics_of_signed_curves_are_refused() -> None:
     """Signs cancel what tokens bring, so signed curves are refused rather than counted."""
     signed = np.linspace(-1, 1, 100)
     for statistic in (partial(center_of_mass, x=POINT), primacy_recency_index):
@@ -416,7 +416,7 @@ def test_statistics_take_many_curves_at_once() -> None:
 
 
 @given(arrays(np.float64, 100, elements=st.floats(0, 1)))
-def test_mirrored_curves_have_mirrored_numbers(curve) -> None:
+def test_mirrored_curves_have_mirrored_statistics(curve) -> None:
     curve[[0, -1]] += 1.0  # a curve of zeros has neither
     assert -1 <= primacy_recency_index(curve) <= 1
     assert 0 <= center_of_mass(curve, POINT) <= 1
@@ -510,7 +510,7 @@ def test_intervals_agree_with_scipy(curves: np.ndarray) -> None:
         assert found.low < found.value < found.high
 
 
-def test_bootstrap_is_seeded_and_centred(curves: np.ndarray) -> None:
+def test_bootstrap_is_seeded_and_centered(curves: np.ndarray) -> None:
     one, other = drawn_means(curves), drawn_means(curves)
     assert one.shape == (1000, 100)
     assert_array_equal(one, other)
@@ -545,7 +545,7 @@ def test_summary_of_one_curve_and_of_none() -> None:
         summarize(np.zeros((0, 100)), [], magnitudes=None, n_truncated=0, n_failed=0, **arguments)
 
 
-def test_positions_are_where_the_resampling_looks() -> None:
+def test_positions_are_where_the_resampling_samples() -> None:
     """Of a text of 100 tokens a bin is a token, which fills [j/100, (j+1)/100), and `point` looks
     at tokens whose indices are scaled to [0, 1]."""
     assert_allclose(positions("bin_mean"), [(j + 0.5) / 100 for j in range(100)])
@@ -556,7 +556,7 @@ def test_positions_are_where_the_resampling_looks() -> None:
     assert str(Estimate(0.42449, 0.4, 0.45)) == "0.424 [0.400, 0.450]"
 
 
-def test_bands_are_edges_of_what_they_say() -> None:
+def test_bands_have_the_edges_that_they_are_named_after() -> None:
     """Of the constant curves 1, 2, 3, 4, 10, each twice: quartiles 2, 3, 4, standard deviation
     sqrt(2 * 50 / 9)."""
     curves = np.repeat([[1.0], [2.0], [3.0], [4.0], [10.0]], 100, axis=1)
@@ -584,7 +584,7 @@ def test_bands_are_edges_of_what_they_say() -> None:
 
 @pytest.mark.parametrize("how", RESAMPLINGS)
 @pytest.mark.parametrize("normalization", NORMALIZATIONS)
-def test_curves_of_many_are_numpys_one_by_one_to_the_last_bit(
+def test_batched_curves_equal_numpys_row_by_row_bit_for_bit(
     normalization: Normalization, how: Resampling
 ) -> None:
     """What is made of rows together equals `numpy.percentile` and `numpy.interp` of each."""

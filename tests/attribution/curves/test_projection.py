@@ -14,7 +14,7 @@ def clusters(n: int = 40) -> np.ndarray:
     return np.concatenate([random.normal(0, 0.3, (n, 24)) + 4 * np.eye(24)[i] for i in range(3)])
 
 
-def test_groups_stay_together_and_the_seed_decides() -> None:
+def test_clusters_stay_together_and_the_seed_fixes_the_map() -> None:
     epochs: list[tuple[int, int]] = []
     points = project(clusters(), Layout(), lambda done, total: epochs.append((done, total)))
     assert points.shape == (120, 2) and np.isfinite(points).all()
@@ -26,7 +26,7 @@ def test_groups_stay_together_and_the_seed_decides() -> None:
     assert not np.allclose(points, project(clusters(), Layout(seed=1)))
 
 
-def test_curves_are_compared_by_shape_not_by_height() -> None:
+def test_curves_are_compared_by_shape_and_not_by_height() -> None:
     rising, falling = np.linspace(0, 1, 100), np.linspace(1, 0, 100)
     heights = np.linspace(0.1, 5, 20)[:, None]
     points = project(
@@ -38,7 +38,7 @@ def test_curves_are_compared_by_shape_not_by_height() -> None:
     assert own.all()
 
 
-def test_few_points_and_doubles_work() -> None:
+def test_few_points_and_duplicates_can_be_mapped() -> None:
     assert project(clusters()[:5], Layout()).shape == (5, 2)
     assert np.isfinite(project(np.repeat(clusters()[:1], 7, 0), Layout())).all()
 
@@ -62,7 +62,7 @@ def test_equal_vectors_share_a_point(metric: str, different: int) -> None:
 @pytest.mark.parametrize(
     ("metric", "zero", "flat"), [("cosine", False, True), ("correlation", False, False)]
 )
-def test_zeros_and_flat_curves_have_no_place(metric: str, zero: bool, flat: bool) -> None:
+def test_zero_and_flat_curves_are_left_off_the_map(metric: str, zero: bool, flat: bool) -> None:
     """All of them at once gave points that were no numbers."""
     vectors = np.random.default_rng(2).normal(size=(9, 100)).astype(np.float32)
     vectors[3], vectors[5] = 0.0, 0.1
@@ -75,7 +75,7 @@ def test_zeros_and_flat_curves_have_no_place(metric: str, zero: bool, flat: bool
     assert np.isfinite(project(vectors[known], Layout(metric=metric))).all()
 
 
-def test_what_makes_no_map_is_said() -> None:
+def test_input_that_cannot_be_mapped_is_refused() -> None:
     with pytest.raises(UserError, match="needs at least 5 points, not 4"):
         project(clusters()[:4], Layout())
     broken = clusters()

@@ -47,7 +47,7 @@ def npz(**arrays: np.ndarray) -> bytes:
 
 @needs_reference
 @pytest.mark.parametrize("model", ENDS)
-def test_figure_5_is_what_was_published(model: str) -> None:
+def test_figure_5_equals_the_published_data(model: str) -> None:
     assert REFERENCE is not None
     path = REFERENCE / f"posir_saliency_{model}.npz"
     found = read_curves(model_of(path.name), path.name, read_bytes(path))
@@ -69,7 +69,7 @@ def test_figure_5_is_what_was_published(model: str) -> None:
 
 @needs_reference
 @pytest.mark.parametrize("model", ENDS)
-def test_the_figure_that_ships_is_what_was_published(model: str) -> None:
+def test_the_shipped_figure_equals_the_published_data(model: str) -> None:
     assert REFERENCE is not None
     path = REFERENCE / f"posir_saliency_{model}.npz"
     theirs = read_curves(model, path.name, read_bytes(path))
@@ -79,7 +79,7 @@ def test_the_figure_that_ships_is_what_was_published(model: str) -> None:
     assert np.allclose(ours.std, theirs.std, atol=1e-8)
 
 
-def test_the_figure_that_ships_has_both_models_and_the_ends_of_the_paper() -> None:
+def test_the_shipped_figure_has_both_models_and_the_papers_end_points() -> None:
     assert {one.model: (one.n, len(one.mean), len(one.std)) for one in figure_5()} == dict.fromkeys(
         ENDS, (3131, 100, 100)
     )
@@ -123,7 +123,7 @@ class Calls:
         ("a.npz", b"x" * 20_000_001, "the limit is 20 MB"),
     ],
 )
-def test_what_are_no_curves_is_one_sentence(
+def test_files_without_curves_are_refused_in_one_sentence(
     name: str, data: bytes, message: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(UserError, match=message) as error:
@@ -160,7 +160,7 @@ def test_published_measures_are_read() -> None:
         assert row.psi <= max(row.bucket_psi.values())
 
 
-def test_psi_and_the_mean_of_bins_are_those_of_the_published_script() -> None:
+def test_psi_and_the_mean_of_bins_equal_those_of_the_published_script() -> None:
     """The script: pandas.cut into 20 bins, means of the groups, 1 - min / max, and for a length
     bucket the mean of those means."""
     import pandas as pd
@@ -192,18 +192,18 @@ GOOD = {f"{m}{b}": 0.5 for m in ("nDCG@10", "PSI") for b in ("", *(f"(Q{i})" for
         ({"m": {"eng-eng": []}}, "nDCG@10 of m"),
     ],
 )
-def test_other_json_is_one_sentence(found: object, message: str) -> None:
+def test_json_of_another_form_is_refused_in_one_sentence(found: object, message: str) -> None:
     with pytest.raises(UserError, match=message):
         read_measures("r.json", json.dumps(found).encode())
 
 
-def test_no_json_is_one_sentence() -> None:
+def test_invalid_json_is_refused_in_one_sentence() -> None:
     for data in (b"", b"{", b"[" * 100_000, b"\xff\xfe"):
         with pytest.raises(UserError, match=r"is not JSON|must be"):
             read_measures("r.json", data)
 
 
-def test_a_folder_is_known_by_its_files_names(tmp_path: Path) -> None:
+def test_a_folders_curves_are_registered_by_file_name(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is not a folder"):
         published.register(tmp_path / "none")
     with pytest.raises(UserError, match=r"has no \.npz"):

@@ -59,7 +59,7 @@ def test_a_text_of_even_tokens_read_whole_has_the_same_curve_on_both_axes() -> N
     assert_allclose(found, document_curve(sampled, point), atol=1e-5)
 
 
-def test_half_a_text_fills_half_of_the_axis_and_nothing_is_added_or_lost() -> None:
+def test_half_a_text_fills_half_of_the_axis_and_keeps_the_sum() -> None:
     scores = np.random.default_rng(2).normal(size=130)
     curve, magnitudes = curves_of(read(scores, 4, full=260), WHOLE, 1040)
     assert_array_equal(np.isfinite(curve), np.arange(100) < 50)
@@ -69,7 +69,7 @@ def test_half_a_text_fills_half_of_the_axis_and_nothing_is_added_or_lost() -> No
     assert curve[:50].mean() == pytest.approx(scores.mean(), abs=1e-5)
 
 
-def test_a_bin_has_the_mean_of_its_tokens_however_long_they_are() -> None:
+def test_a_bin_is_the_mean_of_its_tokens_whatever_their_length() -> None:
     """By hand: one token of half the text, then fifty of a hundredth each."""
     edges = [0, 50, *range(51, 101)]
     tokens = tuple(Token("t", a, b) for a, b in pairwise(edges))
@@ -105,7 +105,7 @@ def test_space_around_a_text_belongs_to_its_first_and_last_tokens() -> None:
     assert_allclose(curves_of(one, WHOLE, 100)[0], [1.0] * 50 + [3.0] * 50)
 
 
-def test_the_axis_is_part_of_what_a_curve_is_called_and_no_part_of_the_result() -> None:
+def test_the_axis_is_part_of_the_curves_name_but_not_of_the_results_key() -> None:
     assert is_over_text(WHOLE) and not is_over_text(PLAIN)
     assert "axis=text" in repr(WHOLE) and WHOLE.core == PLAIN.core and WHOLE != PLAIN
     assert over_text(WHOLE) == WHOLE
@@ -125,7 +125,7 @@ def rows(n: int, n_documents: int, seed: int = 3) -> tuple[np.ndarray, list[int]
     return values, of
 
 
-def test_each_bin_is_over_the_pairs_that_were_read_there() -> None:
+def test_each_bin_averages_the_pairs_read_that_far() -> None:
     values, of = rows(90, 40)
     found = averaged(values, of)
     assert (found.n, found.n_documents) == (90, len(set(of)))
@@ -138,7 +138,7 @@ def test_each_bin_is_over_the_pairs_that_were_read_there() -> None:
         assert_allclose(found.quartiles[:, b], np.percentile(there, [25, 50, 75]), rtol=1e-5)
 
 
-def test_an_average_makes_no_copy_of_all_curves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_averaging_does_not_copy_all_curves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bootstrap, "_ROWS", 1_000)
     values, of = rows(60_000, 600)
     curves = values.astype(np.float32)
@@ -152,7 +152,7 @@ def test_an_average_makes_no_copy_of_all_curves(monkeypatch: pytest.MonkeyPatch)
     assert peak < curves.nbytes
 
 
-def test_intervals_are_those_of_a_loop_over_drawn_documents() -> None:
+def test_intervals_equal_a_loop_over_resampled_documents() -> None:
     values, of = rows(120, 45)
     found = averaged(values, of)
     order = list(dict.fromkeys(of))
@@ -171,7 +171,7 @@ def test_intervals_are_those_of_a_loop_over_drawn_documents() -> None:
     assert_allclose(np.transpose([found.ci_low, found.ci_high]), ends, rtol=1e-5)
 
 
-def test_places_that_few_documents_were_read_to_are_left_out() -> None:
+def test_bins_that_few_documents_were_read_to_are_left_out() -> None:
     values = np.ones((40, 100))
     of = [k // 2 for k in range(40)]
     values[18:, 50:] = np.nan  # 18 pairs of 9 documents go on
@@ -188,7 +188,7 @@ def test_places_that_few_documents_were_read_to_are_left_out() -> None:
     assert_array_equal(np.isfinite(few.mean), np.arange(100) < 50)
 
 
-def test_a_hole_is_allowed_over_whole_texts_alone() -> None:
+def test_gaps_are_allowed_only_in_curves_over_whole_texts() -> None:
     found = averaged(*rows(60, 25))
     with pytest.raises(UserError, match="not a finite number"):
         replace(found, mean=np.full(100, np.nan), n_read=None)
@@ -198,7 +198,7 @@ def test_a_hole_is_allowed_over_whole_texts_alone() -> None:
         averaged(np.zeros((0, 100)), [])
 
 
-def test_truncation_is_no_slope() -> None:
+def test_truncation_adds_no_slope() -> None:
     """Documents with one level each, cut anywhere: what is read of each is flat, and models that
     read different shares of the same documents agree wherever both were read by all."""
     draw = np.random.default_rng(5)
@@ -215,7 +215,7 @@ def test_truncation_is_no_slope() -> None:
         assert found.n_read[0] == 80 and found.n_read[-1] == (lengths <= limit).sum()
 
 
-def test_methods_of_other_parameters_keep_theirs() -> None:
+def test_over_text_keeps_a_methods_other_parameters() -> None:
     method = Method("m", {"version": 2}, {"normalization": "max", "resampling": "point"})
     assert over_text(method).params == {"version": 2}
     assert over_text(method).curve_params["resampling"] == "point"

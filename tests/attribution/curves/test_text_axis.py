@@ -28,14 +28,14 @@ def test_tokens_of_different_lengths_move_evidence_to_where_it_is_read() -> None
     assert_allclose(token_shares(UNEVEN, 40, [0, 5.5 / 40, 1]), [0, 0.125, 1])
 
 
-def test_what_was_not_read_has_no_token_position() -> None:
+def test_truncated_text_has_no_token_position() -> None:
     cut = text_of((0, 10), (11, 20), full=9)
     found = token_shares(cut, 100, [0.0, 0.2, 0.21, 1.0])
     assert_allclose(found[:2], [0, 1])
     assert np.isnan(found[2:]).all()
 
 
-def test_tokens_that_share_characters_share_a_place() -> None:
+def test_tokens_that_share_characters_share_a_position() -> None:
     """As the byte tokens of one emoji do."""
     emoji = text_of((0, 4), (4, 5), (4, 5), (4, 5), (5, 9))
     assert_allclose(token_shares(emoji, 9, np.array([2, 4.5, 5, 7]) / 9), [0.1, 0.7, 0.8, 0.9])
@@ -43,7 +43,7 @@ def test_tokens_that_share_characters_share_a_place() -> None:
         token_shares(TokenizedText.of((), 0, 9), 9, [0.5])
 
 
-def test_two_models_that_read_different_parts_agree_about_the_same_words() -> None:
+def test_two_models_that_truncate_differently_agree_about_the_same_words() -> None:
     """A peak at the same characters: for one the whole text of 200 tokens, for the other its first
     half in 50 longer tokens. By token read their peaks are at 25% and 50%; here both are at 25%."""
     method = make_method("saliency", {"normalization": "none"})

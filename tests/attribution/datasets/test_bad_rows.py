@@ -25,13 +25,13 @@ def lines(*rows: object) -> bytes:
     return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
 
 
-def test_a_reason_quotes_only_what_can_be_shown() -> None:
+def test_a_reason_replaces_characters_that_cannot_be_shown() -> None:
     found = read_upload("x.jsonl", lines(GOOD, {"que\ud800ry": "a"}))
     assert "que\ufffdry" in found.rejected[0].reason
 
 
 @pytest.mark.parametrize("head", [b'"query,document\na,b\n', b'query,"document" x\na,b\n'])
-def test_a_header_with_open_quotes_is_one_sentence(head: bytes) -> None:
+def test_a_header_with_an_unclosed_quote_is_refused_in_one_sentence(head: bytes) -> None:
     with pytest.raises(UserError, match=r"is not a header|lacks the column"):
         read_upload("x.csv", head)
 
@@ -47,7 +47,7 @@ def test_a_header_with_open_quotes_is_one_sentence(head: bytes) -> None:
     ],
     ids=lambda column: str(column.type),
 )
-def test_columns_that_python_cannot_say(column: pa.Array) -> None:
+def test_column_values_that_python_cannot_represent_are_rejected(column: pa.Array) -> None:
     for name in ("x", "language"):
         out = io.BytesIO()
         try:
@@ -65,12 +65,12 @@ TEXTS = [{"_id": f"d{n}", "text": "Fog lifts."} for n in range(3)]
 
 
 @pytest.mark.parametrize("score", [math.inf, -math.inf, math.nan, 1e300, None, "much", True])
-def test_a_grade_is_a_number(score: object) -> None:
+def test_a_grade_that_is_not_a_number_is_refused(score: object) -> None:
     with pytest.raises(UserError, match="is not a number up to 1,000,000"):
         as_grade(score, "score")
 
 
-def test_beir_without_a_judgement_is_one_sentence(tmp_path: Path) -> None:
+def test_beir_without_a_judgment_is_refused_in_one_sentence(tmp_path: Path) -> None:
     write(tmp_path, {"corpus.jsonl": TEXTS, "queries.jsonl": TEXTS, "qrels/test.tsv": []})
     with pytest.raises(UserError, match="has no query with a relevant document"):
         beir.read(tmp_path, "x").collection()
@@ -88,7 +88,7 @@ QUERY = {
 
 @pytest.mark.parametrize("column", [["1", "x"], [[1], [1]], [True, False], [None, 1.0]])
 @pytest.mark.usefixtures("checked")
-def test_posir_scores_of_other_types(tmp_path: Path, column: list[Any]) -> None:
+def test_posir_scores_of_other_types_are_rejected(tmp_path: Path, column: list[Any]) -> None:
     judged = [{"query-id": "q0", "corpus-id": f"d{n}", "score": s} for n, s in enumerate(column)]
     tables = {"queries": [QUERY], "corpus": TEXTS, "qrels/test": judged}
     write(tmp_path / "eng/fog", {f"{name}.parquet": rows for name, rows in tables.items()})
@@ -100,7 +100,7 @@ def test_posir_scores_of_other_types(tmp_path: Path, column: list[Any]) -> None:
         assert (len(found.pairs), len(found.rejected)) == (1, 1)
 
 
-def test_measures() -> None:
+def test_published_measures_out_of_range_are_refused() -> None:
     values = {f"{m}{b}": 10**400 for m in ("nDCG@10", "PSI") for b in ("", "(Q1)")}
     with pytest.raises(UserError, match="is not a number between 0 and 1"):
         read_measures("x.json", json.dumps({"m": {"eng-pol": values}}).encode())

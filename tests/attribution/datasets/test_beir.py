@@ -61,7 +61,7 @@ def reasons(found: DataSet) -> dict[int, str]:
     return {rejection.row: rejection.reason for rejection in found.rejected}
 
 
-def test_judgements_that_make_no_pair_are_counted(tmp_path: Path) -> None:
+def test_judgments_without_a_pair_are_counted(tmp_path: Path) -> None:
     qrels = HEADER + (
         "q1\td1\t1\n"  # 2: a pair
         "q1\td2\t0\n"  # 3: not relevant
@@ -87,7 +87,7 @@ def test_judgements_that_make_no_pair_are_counted(tmp_path: Path) -> None:
     assert "The document is empty" in said[10]
 
 
-def test_lines_of_the_corpus_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+def test_unreadable_corpus_lines_are_named(tmp_path: Path) -> None:
     corpus = [CORPUS[0], '{"_id": "d2", "text": ', "[1]", {"text": "no id"}]
     found = beir.read(write(tmp_path / "set", corpus), "mine").data_set()
     assert reasons(found)[3].startswith(
@@ -96,7 +96,7 @@ def test_lines_of_the_corpus_that_cannot_be_read_are_named(tmp_path: Path) -> No
     )
 
 
-def test_an_id_with_two_texts_is_refused_and_one_repeated_is_not(tmp_path: Path) -> None:
+def test_an_id_with_two_texts_is_refused_but_a_repeated_row_is_not(tmp_path: Path) -> None:
     other = {"_id": "d1", "title": "Fog", "text": "Another text."}
     found = beir.read(write(tmp_path / "set", [*CORPUS, other, CORPUS[1]]), "mine").data_set()
     assert [pair.pair_id for pair in found.pairs] == ["q2/d2"]
@@ -113,7 +113,7 @@ def test_ids_may_be_numbers_or_escaped(tmp_path: Path) -> None:
     assert [pair.document for pair in found.pairs] == ["Seven.", "E."]
 
 
-def test_the_split_is_test_unless_it_is_chosen(tmp_path: Path) -> None:
+def test_the_default_split_is_test(tmp_path: Path) -> None:
     folder = write(tmp_path / "set")
     write(folder, split="dev", qrels=HEADER + "q2\td1\t1\n")
     assert beir.read(folder, "mine").data_set().title == "mine (BEIR, test)"
@@ -123,7 +123,7 @@ def test_the_split_is_test_unless_it_is_chosen(tmp_path: Path) -> None:
     assert found.title == "mine (BEIR, dev)" and found.pairs[0].pair_id == "q2/d1"
 
 
-def test_a_folder_of_several_sets_keeps_ids_apart(tmp_path: Path) -> None:
+def test_ids_of_several_sets_in_a_folder_stay_distinct(tmp_path: Path) -> None:
     write(tmp_path / "beir" / "cqadupstack" / "android")
     write(tmp_path / "beir" / "nq", corpus=[CORPUS[0] | {"text": "Else."}, CORPUS[1]])
     found = beir.read(tmp_path / "beir", "mine").data_set()
@@ -161,7 +161,7 @@ def test_a_missing_file_is_named(tmp_path: Path, missing: str) -> None:
         beir.read(folder, "mine").data_set()
 
 
-def test_damaged_gzip_is_one_sentence(tmp_path: Path) -> None:
+def test_damaged_gzip_is_refused_in_one_sentence(tmp_path: Path) -> None:
     folder = write(tmp_path / "set", pack=True)
     path = folder / "corpus.jsonl.gz"
     path.write_bytes(path.read_bytes()[:-12])
@@ -169,7 +169,7 @@ def test_damaged_gzip_is_one_sentence(tmp_path: Path) -> None:
         beir.read(folder, "mine").data_set()
 
 
-def test_no_pair_at_all_is_an_error_with_the_first_reason(tmp_path: Path) -> None:
+def test_a_data_set_without_pairs_is_refused_with_the_first_reason(tmp_path: Path) -> None:
     folder = write(tmp_path / "set", qrels=HEADER + "q1\td9\t1\n")
     with pytest.raises(UserError, match=r"has 1 row, but no .* document d9 does not exist"):
         beir.read(folder, "mine").data_set()
@@ -178,7 +178,7 @@ def test_no_pair_at_all_is_an_error_with_the_first_reason(tmp_path: Path) -> Non
         beir.read(folder, "mine").data_set()
 
 
-def test_a_large_corpus_is_never_held(tmp_path: Path) -> None:
+def test_a_large_corpus_is_never_held_in_memory(tmp_path: Path) -> None:
     """20,000 documents of 1,000 characters: 20 MB on disk, of which one document is needed."""
     corpus = [{"_id": f"d{n}", "title": "", "text": f"{n} " + "x" * 1000} for n in range(20_000)]
     folder = write(tmp_path / "set", corpus, qrels=HEADER + "q1\td19999\t1\n")
@@ -197,7 +197,7 @@ IDS = st.sampled_from(["q1", "q2", "d1", "d2", "d3", "d9", ""])
 
 
 @given(st.lists(st.tuples(IDS, IDS, st.sampled_from(["1", "0", "-1", "x", "nan", ""])), min_size=1))
-def test_nothing_is_lost(
+def test_every_judgment_is_accepted_or_rejected(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str, str]]
 ) -> None:
     qrels = HEADER + "".join("\t".join(row) + "\n" for row in [*rows, ("q1", "d1", "1")])
@@ -206,7 +206,7 @@ def test_nothing_is_lost(
     assert len(found.by_id) == len(found.pairs)
 
 
-def test_it_is_known_by_name(tmp_path: Path) -> None:
+def test_a_registered_set_is_read_by_name(tmp_path: Path) -> None:
     assert datasets.register("mine", write(tmp_path / "set")) == ["mine"]
     assert len(datasets.read("mine").pairs) == 2
 
@@ -233,7 +233,7 @@ def write_hub(folder: Path, corpus: list[Any] = CORPUS, judged: list[Any] = JUDG
     return folder
 
 
-def test_parquet_and_json_judgements_give_the_same_pairs(tmp_path: Path) -> None:
+def test_parquet_and_json_judgments_give_the_same_pairs(tmp_path: Path) -> None:
     expected = beir.read(write(tmp_path / "lines"), "mine").data_set().pairs
     hub = write_hub(tmp_path / "hub")
     assert detect(hub) == "beir"
@@ -263,7 +263,7 @@ def test_a_domain_of_posir_is_not_read_without_its_evidence(tmp_path: Path) -> N
         beir.read(sample, "mine").data_set()
 
 
-def test_a_file_that_ends_the_process_ends_a_child(
+def test_a_file_that_aborts_the_process_ends_only_a_child(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As an Arrow assertion would: the child aborts, the reader gets a sentence."""
@@ -288,7 +288,7 @@ def test_a_file_is_tried_in_a_child_once_until_it_changes(
         beir.read(folder, "mine").data_set()
 
 
-def test_damaged_parquet_on_disk_is_one_sentence(tmp_path: Path) -> None:
+def test_damaged_parquet_on_disk_is_refused_in_one_sentence(tmp_path: Path) -> None:
     folder = write_hub(tmp_path / "hub")
     path = folder / "queries.parquet"
     path.write_bytes(path.read_bytes()[:-20] + bytes(20))

@@ -67,7 +67,7 @@ def test_posir_has_a_corpus_for_each_domain(tmp_path: Path) -> None:
     assert query.relevant == {"pol/ice/d1": 1, "pol/ice/gone": 1} and cross.survey.n == 2
 
 
-def test_beir_has_grades_and_documents_that_nobody_judges(tmp_path: Path) -> None:
+def test_beir_has_grades_and_unjudged_documents(tmp_path: Path) -> None:
     (tmp_path / "qrels").mkdir()
     corpus = [{"_id": f"d{i}", "title": "T", "text": f"text {i}"} for i in range(4)]
     lines = [*map(json.dumps, corpus), "no json", json.dumps(corpus[0])]
@@ -110,7 +110,7 @@ def beirs_measures(scores: np.ndarray, corpus: list[str], queries: list[str], qr
     return np.array([[found[q]["ndcg_cut_10"], found[q]["recall_100"]] for q in queries])
 
 
-def test_measures_are_beirs_own_where_queries_are_documents(tmp_path: Path) -> None:
+def test_measures_equal_beirs_where_queries_are_documents(tmp_path: Path) -> None:
     """As in ArguAna: each query stands in the corpus under its own id and is most like itself;
     some judged documents are not in the corpus, one query's only one among them."""
     generator = np.random.default_rng(4)
@@ -150,7 +150,7 @@ def test_measures_are_beirs_own_where_queries_are_documents(tmp_path: Path) -> N
     assert lost.endswith(f"{found.n_lost} judged documents outside the corpus.")
 
 
-def test_bm25_leaves_the_querys_own_document_out_too(tmp_path: Path) -> None:
+def test_bm25_also_skips_the_querys_own_document(tmp_path: Path) -> None:
     corpus = {"q1": "ice melts early", "d1": "ice melts", "d2": "stone"}
     root = write_beir(tmp_path, corpus, {"q1": "ice melts early"}, {"q1": {"d1": "1"}})
     for own_corpus in (False, True):
@@ -168,7 +168,7 @@ def test_bm25_leaves_the_querys_own_document_out_too(tmp_path: Path) -> None:
     assert other.notes == ()
 
 
-def test_a_query_does_not_find_its_own_document_among_those_of_its_language_either() -> None:
+def test_a_query_skips_its_own_document_in_its_own_language_too() -> None:
     documents = [
         Document("1", "ice melts early", language="eng"),
         Document("2", "ice melts", language="eng"),
@@ -243,7 +243,7 @@ def write_multiclaim(folder: Path, posts: Texts, claims: Texts, mapping: list[st
 
 
 @pytest.mark.parametrize("variant", ["", "english"])
-def test_monolingual_pools_are_the_claims_of_the_posts_language(
+def test_monolingual_pools_hold_the_claims_in_the_posts_language(
     tmp_path: Path, variant: str
 ) -> None:
     root = write_multiclaim(
@@ -288,13 +288,13 @@ def test_monolingual_pools_are_the_claims_of_the_posts_language(
     assert "documents of its own language" in found.notes[0]
 
 
-def test_no_pool_without_an_answer_in_the_language(tmp_path: Path) -> None:
+def test_a_collection_without_answers_in_the_querys_language_is_refused(tmp_path: Path) -> None:
     root = write_multiclaim(tmp_path, {"1": "slk ice"}, {"10": "pol ice"}, ["10-1"])
     with pytest.raises(UserError, match="no query with a relevant document in its own language"):
         formats.collection(root, "m").by_language()
 
 
-def test_what_judges_no_relevance_is_said(tmp_path: Path) -> None:
+def test_a_data_set_without_relevance_judgments_is_refused(tmp_path: Path) -> None:
     row = {"query": "q", "document_1": "a", "document_2": "b"}
     (tmp_path / "foil.jsonl").write_text(json.dumps(row) + "\n")
     with pytest.raises(UserError, match="no relevance judgments"):
@@ -303,11 +303,11 @@ def test_what_judges_no_relevance_is_said(tmp_path: Path) -> None:
         datasets.collection("nope")
 
 
-def test_grades_are_whole_and_above_zero() -> None:
+def test_grades_are_rounded_to_positive_integers() -> None:
     assert [as_grade(score, "score") for score in (0.2, 1, 1.0, 2.6, 3)] == [1, 1, 1, 3, 3]
 
 
-def test_a_sample_of_documents_is_drawn_by_their_ids() -> None:
+def test_a_sample_of_documents_depends_only_on_their_ids() -> None:
     """Whatever their order; a larger sample holds the smaller one."""
     documents = [Document(f"d{i}", f"Number {i} melts.") for i in range(50)]
     whole = Collection("c", "C", (), lambda: iter(documents))

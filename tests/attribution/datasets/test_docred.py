@@ -112,7 +112,7 @@ def test_evidence_is_marked_where_a_document_has_it(data: DataSet) -> None:
             assert span is None or side.document[span.start : span.end].endswith("born in Lund .")
 
 
-def test_both_names_are_asked_for_and_given(data: DataSet) -> None:
+def test_queries_and_documents_use_both_names(data: DataSet) -> None:
     short, long = variants(data, "literal")
     (one,), (other,) = short.pairs, long.pairs
     assert one.first.query == "Where was Brook born?"

@@ -58,13 +58,13 @@ def test_a_data_set_with_queries_gives_its_documents() -> None:
     assert datasets.corpus_of("sample") is datasets.corpus_of("sample")
 
 
-def test_rows_without_a_name_are_called_after_their_place(tmp_path: Path) -> None:
+def test_rows_without_an_id_are_named_after_their_row_number(tmp_path: Path) -> None:
     (tmp_path / "c.csv").write_text("document\nOne.\nTwo.\n")
     found = list(formats.corpus(tmp_path / "c.csv", "c").documents())
     assert [(one.key, one.text) for one in found] == [("row 2", "One."), ("row 3", "Two.")]
 
 
-def test_documents_have_no_queries_to_rank(tmp_path: Path) -> None:
+def test_documents_without_queries_have_no_judgments(tmp_path: Path) -> None:
     lines(tmp_path / "c.jsonl")
     with pytest.raises(UserError, match="no relevance judgments"):
         formats.collection(tmp_path / "c.jsonl", "c")
@@ -73,7 +73,7 @@ def test_documents_have_no_queries_to_rank(tmp_path: Path) -> None:
     assert [pair.document for pair in documents_of(data.pairs)] == [p.document for p in data.pairs]
 
 
-def test_queries_that_nothing_judges_come_with_the_documents(tmp_path: Path) -> None:
+def test_unjudged_queries_are_read_with_the_documents(tmp_path: Path) -> None:
     lines(tmp_path / "corpus.jsonl")
     (tmp_path / "queries.jsonl").write_text(
         '{"_id": "a", "text": "What?"}\n{"_id": "a", "text": "Twice."}\n{"_id": "b", "text": " "}\n'
@@ -91,7 +91,7 @@ def test_queries_that_nothing_judges_come_with_the_documents(tmp_path: Path) -> 
     assert formats.detect(tmp_path) == "beir"
 
 
-def test_pairs_are_still_pairs(tmp_path: Path) -> None:
+def test_a_file_with_queries_is_still_read_as_pairs(tmp_path: Path) -> None:
     (tmp_path / "p.csv").write_text("query,document\nWhat?,That.\n")
     assert formats.detect(tmp_path / "p.csv") == "own"
 
@@ -105,7 +105,7 @@ def test_pairs_are_still_pairs(tmp_path: Path) -> None:
         ("c.jsonl.gz", b"\x1f\x8b\x08cut", "damaged or truncated"),
     ],
 )
-def test_one_sentence_for_what_is_no_corpus(
+def test_files_that_are_not_a_corpus_are_refused_in_one_sentence(
     tmp_path: Path, name: str, content: bytes, said: str
 ) -> None:
     (tmp_path / name).write_bytes(content)

@@ -52,7 +52,7 @@ def test_rows_with_a_question_are_pairs_and_all_contents_are_searched(tmp_path: 
         assert texts[key] == row["content"]
 
 
-def test_groups_by_class_against_a_count_of_its_own(tmp_path: Path) -> None:
+def test_groups_by_class_equal_an_independent_count(tmp_path: Path) -> None:
     """Every seventh row answers in two thirds and counts in both."""
     found = formats.collection(lines(tmp_path / "data.jsonl", ROWS), "mine")
     ours = Counter(name for query in found.queries for name in query.groups)
@@ -79,7 +79,7 @@ def test_parquet_csv_and_the_hub_give_the_same(tmp_path: Path, monkeypatch: Any)
     assert [d.text for d in of_csv.documents()] == [d.text for d in of_hub.documents()]
 
 
-def test_files_of_other_columns_are_none(tmp_path: Path) -> None:
+def test_files_with_other_columns_are_not_detected(tmp_path: Path) -> None:
     assert detect(lines(tmp_path / "x.jsonl", [{"query": "q", "document": "d"}])) == "own"
     with pytest.raises(UserError, match="FineWeb-PosQ"):
         detect(lines(tmp_path / "y" / "notes.json", [{}]).parent)

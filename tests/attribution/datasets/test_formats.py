@@ -35,7 +35,7 @@ def write_colder(folder: Path, **biases: Rows) -> Path:
     return write(folder, {f"test/{bias}.jsonl": rows for bias, rows in biases.items()})
 
 
-def test_other_field_names_and_one_file(tmp_path: Path) -> None:
+def test_colder_is_read_with_other_field_names_and_from_one_file(tmp_path: Path) -> None:
     rows = [{"queries": "q", "doc1": "a", "doc2": "b"}] * 2
     path = write_colder(tmp_path, brevity_bias=rows) / "test" / "brevity_bias.jsonl"
     assert detect(path) == "colder"
@@ -98,7 +98,7 @@ def write_multiclaim(
 
 
 @pytest.mark.parametrize("pack", [False, True])
-def test_posts_and_claims_in_both_versions(tmp_path: Path, pack: bool) -> None:
+def test_multiclaim_gives_posts_and_claims_in_both_versions(tmp_path: Path, pack: bool) -> None:
     root = write_multiclaim(tmp_path / "claims", pack=pack)
     assert detect(root) == "multiclaim"
     assert datasets.register("mc", root) == ["mc", "mc-english"]
@@ -159,7 +159,7 @@ def test_query_types_say_whether_posts_have_pictures(
 
 
 @given(st.text(max_size=40), st.text(max_size=40))
-def test_cells_round_trip(original: str, english: str) -> None:
+def test_multiclaim_cells_round_trip(original: str, english: str) -> None:
     value = multiclaim._parsed(cell(original, english, ("eng", 1.0)), "text")
     # Where the writer's backslash met a line end the published form is ambiguous by design.
     if "\\" not in original + english:
@@ -179,7 +179,7 @@ def test_cells_round_trip(original: str, english: str) -> None:
         "x" * 1_000_001,
     ],
 )
-def test_hostile_cells_are_one_sentence(text: str) -> None:
+def test_hostile_cells_are_refused_in_one_sentence(text: str) -> None:
     with pytest.raises(UserError, match=r"is not a Python tuple of texts|the limit is"):
         multiclaim._parsed(text, "text")
 
@@ -310,12 +310,12 @@ def test_a_language_in_two_scripts_has_to_be_named_with_its_script(tmp_path: Pat
         (" pl ", "pol"),
     ],
 )
-def test_script_and_region_are_no_part_of_a_language(code: str, language: str) -> None:
+def test_script_and_region_are_not_part_of_a_language(code: str, language: str) -> None:
     assert iso_639_3(code) == language
 
 
 @pytest.mark.usefixtures("checked")
-def test_a_path_with_that_ending_is_a_path(tmp_path: Path) -> None:
+def test_an_existing_path_that_ends_like_a_variant_is_a_path(tmp_path: Path) -> None:
     odd = tmp_path / "set@eng-pol"
     write_posir(odd, "eng", "Fog lifts.", "when", ["q1"])
     assert formats.split_variant(str(odd)) == (str(odd), "")
@@ -325,7 +325,7 @@ def test_a_path_with_that_ending_is_a_path(tmp_path: Path) -> None:
 # -- the hub -----------------------------------------------------------------------------------
 
 
-def test_the_hub_out_of_reach_is_one_sentence() -> None:
+def test_an_unreachable_hub_is_reported_in_one_sentence() -> None:
     """HF_HUB_OFFLINE is set for all tests."""
     with pytest.raises(
         UserError, match=r"The hub can't be reached to download BeIR/scifact: download it"
@@ -337,12 +337,12 @@ def test_the_hub_out_of_reach_is_one_sentence() -> None:
 @pytest.mark.parametrize(
     "name", ["hf:", "hf:one", "hf:../..", "hf:a/b/c", "hf:a/b@main", "hf:a/b\n"]
 )
-def test_what_is_no_id_is_not_asked_for(name: str) -> None:
+def test_an_invalid_hub_id_is_refused_before_any_request(name: str) -> None:
     with pytest.raises(UserError, match=r"is not hf:ORGANIZATION/NAME|is not a valid hub id"):
         sources.fetch_from_hub(name)
 
 
-def test_the_hub_gives_only_tables_and_text(tmp_path: Path, monkeypatch: Any) -> None:
+def test_only_tables_and_text_are_fetched_from_the_hub(tmp_path: Path, monkeypatch: Any) -> None:
     asked: dict[str, Any] = {}
 
     def snapshot(name: str, **options: Any) -> str:
@@ -360,7 +360,7 @@ def test_the_hub_gives_only_tables_and_text(tmp_path: Path, monkeypatch: Any) ->
 # -- which format ------------------------------------------------------------------------------
 
 
-def test_what_is_of_no_format_is_told_what_was_looked_for(tmp_path: Path) -> None:
+def test_the_error_of_an_unknown_format_lists_the_known_ones(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "notes.txt").write_text("x")
     for name in ("empty", "notes.txt"):
@@ -383,7 +383,7 @@ def test_what_is_of_no_format_is_told_what_was_looked_for(tmp_path: Path) -> Non
 
 
 @pytest.mark.usefixtures("checked")
-def test_each_format_is_told_from_the_others(tmp_path: Path) -> None:
+def test_each_format_is_distinguished_from_the_others(tmp_path: Path) -> None:
     write_posir(tmp_path / "posir", "eng", "Fog lifts.", "when", ["q1"])
     (tmp_path / "own.jsonl").write_text('{"query": "q", "document": "d"}\n')
     assert detect(tmp_path / "posir") == "posir"
@@ -393,7 +393,7 @@ def test_each_format_is_told_from_the_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["sample", "x"])
-def test_the_samples_name_is_taken(tmp_path: Path, name: str) -> None:
+def test_the_name_of_a_bundled_data_set_cannot_be_registered(tmp_path: Path, name: str) -> None:
     root = write_multiclaim(tmp_path / "mc")
     if name == "sample":
         with pytest.raises(UserError, match="sample is the name of a bundled data set"):
@@ -403,7 +403,7 @@ def test_the_samples_name_is_taken(tmp_path: Path, name: str) -> None:
         assert datasets.register(name, root) == ["x", "x-english"]
 
 
-def test_a_file_of_colder_may_have_any_name() -> None:
+def test_a_colder_file_may_have_any_name() -> None:
     data = json.dumps(FOIL).encode()
     found = colder.read([File("mine.jsonl", data)], "x")
     assert found.pairs[0].domain == "mine"

@@ -88,7 +88,7 @@ SOURCES = sources()
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_the_index_gives_what_the_files_give(
+def test_the_index_gives_the_same_data_as_the_files(
     name: str, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = SOURCES[name](tmp_path / "data")
@@ -163,7 +163,7 @@ def test_small_data_sets_have_no_index(
     assert not (home / "indexes").exists()
 
 
-def test_duplicate_ids_and_odd_characters_survive(home: Path) -> None:
+def test_duplicate_ids_and_unusual_characters_survive_indexing(home: Path) -> None:
     pairs = [
         TextPair("a", "when \ud800", "Fog \0 lifts.", dataset="one"),
         TextPair("b\n", "", "النخلة 🚀", dataset="two", document_tokens=10**12),
@@ -180,14 +180,14 @@ def test_duplicate_ids_and_odd_characters_survive(home: Path) -> None:
 
 
 @pytest.mark.parametrize("values", [[], [-1, 0, 127], [128], [-1, 40_000], [2**31], [10**12, -5]])
-def test_packed_integers_are_the_same(values: list[int]) -> None:
+def test_packed_integers_round_trip(values: list[int]) -> None:
     assert unpacked(packed(array("q", values))).tolist() == values
 
 
 # -- changed files -----------------------------------------------------------------------------
 
 
-def test_a_changed_file_is_read_again(file: Path, home: Path) -> None:
+def test_a_changed_file_is_indexed_again(file: Path, home: Path) -> None:
     before = opened(file)
     text = file.read_text()
     stat = file.stat()
@@ -204,7 +204,7 @@ def test_a_changed_file_is_read_again(file: Path, home: Path) -> None:
     assert len(cut.pairs) + len(cut.rejected) < 310 and len(cut.rejected) == 1
 
 
-def test_an_index_of_other_code_is_not_read(
+def test_an_index_written_by_other_code_is_not_read(
     file: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened(file)
@@ -282,7 +282,7 @@ def test_a_damaged_index_is_written_again(how: str, file: Path, home: Path) -> N
         "DROP TABLE documents",
     ],
 )
-def test_a_damaged_text_is_reported_and_the_next_opening_is_whole(
+def test_a_damaged_text_is_reported_and_reindexed_at_the_next_opening(
     change: str, file: Path, home: Path
 ) -> None:
     expected = all_pairs(opened(file))
@@ -299,14 +299,16 @@ def test_a_damaged_text_is_reported_and_the_next_opening_is_whole(
     assert all_pairs(opened(file)) == expected and index_of(home).exists()
 
 
-def test_an_index_that_is_deleted_while_it_is_open_stays_readable(file: Path, home: Path) -> None:
+def test_an_open_index_stays_readable_after_its_deletion(file: Path, home: Path) -> None:
     opened(file)
     data = opened(file)
     index_of(home).unlink()
     assert data.pairs[599].query == "when 599" and len(all_pairs(data)) == 600
 
 
-def test_a_folder_that_cannot_be_written_costs_only_time(file: Path, home: Path) -> None:
+def test_data_sets_are_read_without_an_index_if_it_cannot_be_written(
+    file: Path, home: Path
+) -> None:
     home.mkdir()
     (home / "indexes").write_text("a file in the way")
     for _ in range(2):
@@ -314,7 +316,7 @@ def test_a_folder_that_cannot_be_written_costs_only_time(file: Path, home: Path)
 
 
 @pytest.mark.parametrize("step", ["fingerprints", "put_columns"])
-def test_a_full_temporary_folder_is_one_sentence(
+def test_a_full_temporary_folder_is_reported_in_one_sentence(
     step: str, file: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
@@ -351,7 +353,7 @@ print(hash(tuple(p.query + p.document for p in datasets.read("mine").pairs)))
 """
 
 
-def test_processes_that_open_it_at_once_all_read_it_whole(file: Path, home: Path) -> None:
+def test_processes_that_open_an_index_at_once_all_read_it_in_full(file: Path, home: Path) -> None:
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", PROCESS, str(file)],

@@ -74,7 +74,7 @@ def reasons(found: DataSet) -> dict[int, str]:
 
 @pytest.mark.parametrize("pack", [False, True])
 @pytest.mark.parametrize("name", WRITERS)
-def test_every_format_gives_the_same_pair(name: str, pack: bool) -> None:
+def test_every_format_gives_the_same_pairs(name: str, pack: bool) -> None:
     data = WRITERS[name]([FULL])  # type: ignore[operator]
     found = read_upload(f"{name}.gz" if pack else name, gzip.compress(data) if pack else data)
     (pair,) = found.pairs
@@ -96,7 +96,7 @@ def test_every_format_gives_the_same_pair(name: str, pack: bool) -> None:
     ],
 )
 @pytest.mark.parametrize("name", ["x.csv", "x.jsonl"])
-def test_encodings_are_recognised(name: str, encode: Any) -> None:
+def test_encodings_are_recognized(name: str, encode: Any) -> None:
     rows = [FULL | {"document": "Łódź 你好 😀. It lifts at noon."}]
     found = read_upload(name, encode(WRITERS[name](rows).decode()))  # type: ignore[operator]
     (pair,) = found.pairs
@@ -194,7 +194,7 @@ def test_evidence_is_the_first_occurrence() -> None:
     assert read_upload("x.csv", csv_bytes([row])).pairs[0].evidence == EvidenceSpan(2, 6)
 
 
-def test_rows_are_named_after_their_ids_or_their_place() -> None:
+def test_rows_are_named_after_their_ids_or_row_numbers() -> None:
     rows = [
         {"query": "a", "document": "1", "query_id": "q1", "document_id": 7.0},
         {"query": "a", "document": "2", "query_id": "q1", "document_id": None},
@@ -204,7 +204,7 @@ def test_rows_are_named_after_their_ids_or_their_place() -> None:
     assert [pair.pair_id for pair in found.pairs] == ["q1/7", "q1/row-2", "row-3"]
 
 
-def test_no_row_has_the_name_of_another() -> None:
+def test_row_names_are_unique() -> None:
     # The row in line 3 has no document_id, that in line 4 has 3 for one.
     data = b"query,document,query_id,document_id\na,1,q1,1\na,2,q1,\na,3,q1,3\n"
     found = read_upload("x.csv", data)
@@ -219,14 +219,14 @@ def test_no_row_has_the_name_of_another() -> None:
 
 
 @pytest.mark.parametrize("name", ["x.csv", "x.tsv", "x.parquet"])
-def test_missing_columns_are_named_with_those_found(name: str) -> None:
+def test_the_error_names_missing_columns_and_those_found(name: str) -> None:
     data = WRITERS[name]([{"query": "q", "text": "t"}])  # type: ignore[operator]
     with pytest.raises(UserError) as caught:
         read_upload(name, data)
     assert str(caught.value) == f"{name} lacks the column document; it has query, text."
 
 
-def test_missing_fields_of_json_are_said_for_the_row() -> None:
+def test_missing_json_fields_are_reported_for_the_row() -> None:
     rows = [{"query": "q", "text": "t"}, {"query": "q", "document": "d"}]
     found = read_upload("x.jsonl", jsonl_bytes(rows))
     assert reasons(found) == {1: "the row lacks document; it has query, text"}
@@ -247,7 +247,7 @@ def test_missing_fields_of_json_are_said_for_the_row() -> None:
         (b"1" * 5000, "is not JSON"),
     ],
 )
-def test_malformed_lines_of_json(line: bytes, reason: str) -> None:
+def test_malformed_json_lines_are_rejected(line: bytes, reason: str) -> None:
     good = b'{"query": "q", "document": "d"}\n'
     found = read_upload("x.jsonl", good + b"\n" + line + b"\r\n" + good)
     assert len(found.pairs) == 2 and reason in reasons(found)[3]
@@ -270,12 +270,12 @@ def test_a_line_too_long_is_one_rejection(monkeypatch: pytest.MonkeyPatch) -> No
         (b"a,\xff", "not UTF-8"),
     ],
 )
-def test_malformed_lines_of_csv(line: bytes, reason: str) -> None:
+def test_malformed_csv_lines_are_rejected(line: bytes, reason: str) -> None:
     found = read_upload("x.csv", b"query,document\nq,d\n\n" + line + b"\nq,d\n")
     assert len(found.pairs) == 2 and reason in reasons(found)[4]
 
 
-def test_an_open_quotation_mark_is_said_where_it_opens() -> None:
+def test_an_unclosed_quotation_mark_is_reported_at_its_opening() -> None:
     found = read_upload("x.csv", b'query,document\nq,d\n"q,d\nq,d\n')
     assert len(found.pairs) == 1 and list(reasons(found)) == [3]
     assert "never closed" in reasons(found)[3]
@@ -304,7 +304,7 @@ def test_an_open_quotation_mark_is_said_where_it_opens() -> None:
         ("C:\\secret\\x.pkl", b"", "x.pkl is not in a known format"),
     ],
 )
-def test_files_that_are_no_table(name: str, data: bytes, message: str) -> None:
+def test_files_that_are_not_tables_are_refused(name: str, data: bytes, message: str) -> None:
     with pytest.raises(UserError) as caught:
         read_upload(name, data)
     assert message in str(caught.value) and len(str(caught.value)) < 300
@@ -356,14 +356,14 @@ def test_parquet_bombs_are_refused_before_they_unpack() -> None:
     ],
     ids=lambda column: str(column.type),
 )
-def test_every_kind_of_text_in_parquet(column: pa.Array) -> None:
+def test_every_parquet_text_type_is_read(column: pa.Array) -> None:
     found = read_upload(
         "x.parquet", parquet_bytes(pa.table({"query": column, "document": list("abc")}))
     )
     assert [pair.query for pair in found.pairs] == ["q", "r"] and list(reasons(found)) == [2]
 
 
-def test_parquet_columns_that_are_no_text_are_rejected_row_by_row() -> None:
+def test_parquet_columns_of_other_types_are_rejected_row_by_row() -> None:
     table = pa.table({"query": [1, None], "document": [["a"], ["b"]]})
     with pytest.raises(UserError, match=r"has 2 rows, but no .* the query is a number, not text"):
         read_upload("x.parquet", parquet_bytes(table))
@@ -386,7 +386,7 @@ def test_damaged_parquet_never_crashes() -> None:
     assert crashes == set()
 
 
-def test_pandas_files_are_read(tmp_path: Path) -> None:
+def test_parquet_files_written_by_pandas_are_read(tmp_path: Path) -> None:
     frame = pd.DataFrame([FULL, FULL | {"pair_id": None, "query_id": None, "evidence": None}])
     frame.to_csv(tmp_path / "a.csv", index=False)
     frame.to_json(tmp_path / "b.jsonl", orient="records", lines=True)
@@ -397,7 +397,7 @@ def test_pandas_files_are_read(tmp_path: Path) -> None:
         assert found.pairs[1].evidence is None and found.pairs[1].pair_id.startswith("row-")
 
 
-def test_a_folder_of_files_names_rows_by_file(tmp_path: Path) -> None:
+def test_rows_of_a_folder_are_named_after_their_file(tmp_path: Path) -> None:
     for name in ("a.csv", "b.csv"):
         (tmp_path / name).write_bytes(b"query,document\nq,d\n")
     (tmp_path / "notes.txt").write_text("no data")
@@ -413,7 +413,7 @@ def test_a_folder_of_files_names_rows_by_file(tmp_path: Path) -> None:
     assert not found.rejected
 
 
-def test_equal_names_of_other_contents_are_other_data_sets() -> None:
+def test_files_of_the_same_name_with_other_contents_are_other_data_sets() -> None:
     first = read_upload("x.csv", b"query,document\nq,d\n")
     assert first.name == read_upload("x.csv", b"query,document\nq,d\n").name
     assert first.name != read_upload("x.csv", b"query,document\nq,e\n").name
@@ -430,7 +430,7 @@ ROW = st.fixed_dictionaries(
 
 
 @given(st.lists(ROW, max_size=8))
-def test_nothing_of_a_json_file_is_lost(rows: list[dict[str, Any]]) -> None:
+def test_every_json_row_is_accepted_or_rejected(rows: list[dict[str, Any]]) -> None:
     found = read_upload("x.jsonl", jsonl_bytes([*rows, {"query": "q", "document": "d"}]))
     assert len(found.pairs) + len(found.rejected) == len(rows) + 1
     assert len(found.by_id) == len(found.pairs)
@@ -441,7 +441,7 @@ def test_nothing_of_a_json_file_is_lost(rows: list[dict[str, Any]]) -> None:
 @given(
     st.lists(st.tuples(st.text(max_size=9), st.text(max_size=30), st.text(max_size=5)), max_size=8)
 )
-def test_nothing_of_a_csv_file_is_lost(rows: list[tuple[str, str, str]]) -> None:
+def test_every_csv_row_is_accepted_or_rejected(rows: list[tuple[str, str, str]]) -> None:
     listed = [dict(zip(("query", "document", "evidence"), row, strict=True)) for row in rows]
     good = {"query": "q", "document": "d", "evidence": ""}
     data = io.StringIO()
@@ -453,7 +453,7 @@ def test_nothing_of_a_csv_file_is_lost(rows: list[tuple[str, str, str]]) -> None
 
 
 @given(st.binary(max_size=400), st.sampled_from(["x.csv", "x.tsv", "x.jsonl"]))
-def test_any_bytes_end_in_pairs_or_one_sentence(data: bytes, name: str) -> None:
+def test_any_bytes_give_pairs_or_one_sentence(data: bytes, name: str) -> None:
     for given_bytes in (data, b"query,document\n" + data, b"query\tdocument\n" + data):
         try:
             found = read_upload(name, given_bytes)
@@ -463,7 +463,7 @@ def test_any_bytes_end_in_pairs_or_one_sentence(data: bytes, name: str) -> None:
             assert found.pairs
 
 
-def test_a_corpus_has_the_files_own_ids(tmp_path: Path) -> None:
+def test_a_corpus_has_the_ids_of_its_file(tmp_path: Path) -> None:
     """A text without an id has that of the same text in another row, or else that of its first
     pair, or another one if the file has that id for another text."""
     rows = [

@@ -54,7 +54,7 @@ def test_every_passage_is_searched(tmp_path: Path) -> None:
     assert {document.language for document in found.documents()} == {"pol"}
 
 
-def test_columns_that_are_missing_are_named(tmp_path: Path) -> None:
+def test_missing_columns_are_named(tmp_path: Path) -> None:
     write(tmp_path)
     (tmp_path / "pairs.tsv").write_text("question\tpassage-id\tscore\n1\t7-0\t1\n")
     with pytest.raises(UserError, match="lacks the column question-id"):

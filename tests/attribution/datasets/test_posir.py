@@ -97,7 +97,7 @@ def test_a_query_with_two_documents_is_two_pairs(write: Write) -> None:
 
 
 @pytest.mark.parametrize("times", [2, 3])
-def test_a_judgement_that_is_there_twice_counts_once(write: Write, times: int) -> None:
+def test_a_repeated_judgment_counts_once(write: Write, times: int) -> None:
     found = balanced(posir.read(write(qrels=[judgement()] * times), "mine").data_set(), times)
     assert len(found.pairs) == 1
     assert [r.row for r in found.rejected] == list(range(2, times + 1))
@@ -112,7 +112,7 @@ def test_equal_ids_in_two_domains_are_two_pairs(write: Write) -> None:
     assert {pair.language for pair in found.by_id.values()} == {"eng", "pol"}
 
 
-def test_an_unknown_length_is_no_reason_to_reject(write: Write) -> None:
+def test_a_row_of_unknown_length_is_not_rejected(write: Write) -> None:
     found = balanced(
         posir.read(write([query(pos_token_length=None), query("q2")]), "mine").data_set(), 1
     )
@@ -137,7 +137,7 @@ def test_an_unknown_length_is_no_reason_to_reject(write: Write) -> None:
         ),
     ],
 )
-def test_a_missing_column_names_what_is_missing_and_what_is_there(
+def test_the_error_names_the_missing_column_and_those_found(
     write: Write, arguments: dict[str, Rows], file: str, column: str, has: str
 ) -> None:
     with pytest.raises(UserError) as caught:
@@ -145,7 +145,7 @@ def test_a_missing_column_names_what_is_missing_and_what_is_there(
     assert str(caught.value) == (f"eng/weather/{file} lacks the column {column}; it has {has}.")
 
 
-def test_an_empty_folder_says_what_it_needs(tmp_path: Path) -> None:
+def test_the_error_of_an_empty_folder_names_the_required_files(tmp_path: Path) -> None:
     empty = tmp_path / "nothing"
     empty.mkdir()
     with pytest.raises(UserError) as caught:
@@ -160,7 +160,7 @@ def test_a_missing_file_is_named(write: Write) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"not a table at all" * 9])
-def test_a_file_that_is_no_parquet_is_named(write: Write, content: bytes) -> None:
+def test_a_file_that_is_not_parquet_is_named(write: Write, content: bytes) -> None:
     root = write()
     (root / "eng/weather/corpus.parquet").write_bytes(content)
     with pytest.raises(
@@ -215,7 +215,7 @@ def test_damaged_parquet_is_refused_or_read_but_never_crashes(write: Write) -> N
         (5000, (90, 100), False),
     ],
 )
-def test_selection_of_the_posir_protocol(
+def test_the_posir_protocol_selects_these_pairs(
     tokens: int | None, span: tuple[int, int], chosen: bool
 ) -> None:
     pair = TextPair("p", "q", "x" * 100, EvidenceSpan(*span), document_tokens=tokens)
@@ -229,7 +229,7 @@ def test_selection_needs_evidence() -> None:
 @pytest.mark.parametrize(
     ("language", "chosen"), [("eng", True), (None, True), ("cmn", False), ("pol", False)]
 )
-def test_the_protocol_takes_english_pairs(language: str | None, chosen: bool) -> None:
+def test_the_protocol_selects_english_pairs(language: str | None, chosen: bool) -> None:
     """The published scripts read the folder eng-Latn alone."""
     pair = TextPair("p", "q", "x" * 100, EvidenceSpan(49, 51), language, document_tokens=2000)
     assert (len(posir_selection(Pairs([pair]))) == 1) is chosen
@@ -238,7 +238,7 @@ def test_the_protocol_takes_english_pairs(language: str | None, chosen: bool) ->
 # -- data sets by name -------------------------------------------------------------------------
 
 
-def test_folders_are_known_by_name_alone(write: Write) -> None:
+def test_folders_are_read_by_registered_name(write: Write) -> None:
     root = write()
     datasets.register("mine", root)
     assert datasets.names() == [*BUNDLED, "mine"]
@@ -267,13 +267,13 @@ def test_every_file_is_checked_before_it_is_read(write: Write, checked: list[str
     assert checked[:3] == [f"eng/weather/{file}" for file in files]
 
 
-def test_a_column_with_the_type_of_query_is_read(write: Write) -> None:
+def test_the_query_type_column_is_read(write: Write) -> None:
     found = posir.read(write([query(query_type=" why ")]), "mine").data_set()
     assert [pair.query_type for pair in found.pairs] == ["why"]
 
 
 @pytest.mark.parametrize("unusable", [None, "", "x" * 5000])
-def test_a_damaged_row_of_corpus_or_queries_has_a_line_of_its_own(
+def test_a_damaged_row_of_corpus_or_queries_is_reported_with_its_row(
     write: Write, unusable: str | None
 ) -> None:
     root = write(

@@ -45,7 +45,7 @@ def test_two_articles_on_one_subject_are_reported(sources: list[build.SourceDocu
     assert sentence.startswith("history-canal-locks and zoology-honeybee share")
 
 
-def test_the_files_equal_what_the_sources_give(bundled: Bundled, tmp_path: Path) -> None:
+def test_the_files_equal_those_built_from_the_sources(bundled: Bundled, tmp_path: Path) -> None:
     _, built, documents = bundled
     build.write(documents, tmp_path)
     here = {path.relative_to(built.output) for path in built.output.rglob("*.parquet")}
@@ -75,13 +75,13 @@ def test_every_query_of_the_sources_is_a_pair(bundled: Bundled) -> None:
         assert source.text.count(source.text[wanted.start : wanted.end]) == 1
 
 
-def test_the_sets_fill_languages_and_lengths(bundled: Bundled) -> None:
+def test_the_sets_cover_languages_and_lengths(bundled: Bundled) -> None:
     documents = bundled[2]
     assert {d.language for d in documents} == set(build.LANGUAGES)
     assert set(Counter(build.bucket(d.tokens) for d in documents)) == {0, 1, 2, 3}
 
 
-def test_a_query_is_marked_by_the_words_it_shares(tmp_path: Path) -> None:
+def test_a_querys_type_depends_on_the_words_it_shares(tmp_path: Path) -> None:
     """`Fog` is in every document, so sharing it doesn't count; `freezing` shares its stem with
     `freezes`, and `frost` does not."""
     body = "Fog forms over cold water. " + "The harbor bell rings in the morning. " * 25
@@ -99,14 +99,14 @@ def test_a_query_is_marked_by_the_words_it_shares(tmp_path: Path) -> None:
     assert kinds == [[build.SHARED, build.UNSHARED], unshared, unshared]
 
 
-def test_tokens_are_counted_without_special_ones() -> None:
+def test_special_tokens_are_not_counted() -> None:
     # [UNK] of 7 characters counts three: one for every three characters begun.
     assert build.count_tokens("fog lifts") == 2
     assert build.count_tokens("🚀" * 7) == 3
     assert [build.bucket(n) for n in (512, 513, 1024, 1025, 1536, 1537)] == [0, 1, 1, 2, 2, 3]
 
 
-def test_what_a_set_lacks_is_reported(sources: list[build.SourceDocument]) -> None:
+def test_gaps_in_a_set_are_reported(sources: list[build.SourceDocument]) -> None:
     fewer = build.problems([d for d in sources if d.language != "tha"])
     assert "0 documents in tha, fewer than 2" in fewer
     assert "0 queries in tha, fewer than 8" in fewer
@@ -138,7 +138,7 @@ def test_an_invalid_source_is_named(tmp_path: Path, old: str, new: str, reason: 
         build.read(path)
 
 
-def test_evidence_must_occur_once(tmp_path: Path) -> None:
+def test_evidence_must_occur_exactly_once(tmp_path: Path) -> None:
     path = tmp_path / "x.toml"
     sentence = "The lava cools fast."
     body = " ".join(["Obsidian is a glass of volcanic origin."] * 30)

@@ -69,7 +69,7 @@ class Gone(ir_datasets.formats.BaseDocs):
         raise OSError("no route\nto host")
 
 
-def test_a_data_set_of_ir_datasets_is_read_by_the_library(
+def test_a_data_set_of_ir_datasets_is_read_with_the_library(
     known: Callable[..., None], home: Path
 ) -> None:
     known("weather/test", Docs(), Queries(), Qrels())
@@ -105,7 +105,7 @@ def test_documents_alone_are_a_corpus(known: Callable[..., None]) -> None:
     assert len(formats.read(place, "mine").pairs) == 3
 
 
-def test_what_ir_datasets_cannot_give_is_one_sentence(
+def test_an_unusable_ir_datasets_id_is_refused_in_one_sentence(
     known: Callable[..., None], home: Path
 ) -> None:
     known("weather", Docs(), Queries())
@@ -126,7 +126,7 @@ def test_what_ir_datasets_cannot_give_is_one_sentence(
 
 
 @pytest.mark.parametrize("name", ["ir_datasets:weather", "mteb:SciFact"])
-def test_a_library_that_is_missing_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
     def without(module: str, *rest: Any, **more: Any) -> Any:
@@ -139,7 +139,7 @@ def test_a_library_that_is_missing_is_named(name: str, monkeypatch: pytest.Monke
         sources.folder_of(name)
 
 
-def test_a_command_takes_it_by_its_name(known: Callable[..., None]) -> None:
+def test_a_command_accepts_an_ir_datasets_name(known: Callable[..., None]) -> None:
     known("weather/test", Docs(), Queries(), Qrels())
     assert data_name("ir_datasets:weather/test") == "weather-test"
     done = CliRunner().invoke(app, ["datasets", "--data", "mine=ir_datasets:weather/test"])
@@ -164,7 +164,7 @@ def tasks(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return found
 
 
-def test_a_task_of_mteb_is_read_by_the_library(tasks: dict[str, Any], home: Path) -> None:
+def test_an_mteb_task_is_read_with_the_library(tasks: dict[str, Any], home: Path) -> None:
     task = tasks["MockRetrievalTask"]()
     task.load_data()
     held = task.dataset["default"]["test"]
@@ -183,7 +183,7 @@ def test_a_task_of_mteb_is_read_by_the_library(tasks: dict[str, Any], home: Path
     assert texts == [f"{row.get('title') or ''} {row['text']}".strip() for row in held["corpus"]]
 
 
-def test_a_task_in_several_languages_is_a_folder_for_each(tasks: dict[str, Any]) -> None:
+def test_a_multilingual_task_is_written_as_one_folder_per_language(tasks: dict[str, Any]) -> None:
     place = sources.folder_of("mteb:MockMultilingualRetrievalTask")
     assert sorted(one.name for one in place.iterdir()) == ["eng-eng", "fra-fra"]
     found = formats.read(place, "mine")
@@ -192,7 +192,9 @@ def test_a_task_in_several_languages_is_a_folder_for_each(tasks: dict[str, Any])
     assert {pair.language for pair in formats.read(part, "mine").pairs} == {"fra"}
 
 
-def test_what_mteb_cannot_give_is_one_sentence(tasks: dict[str, Any], home: Path) -> None:
+def test_an_unusable_mteb_task_is_refused_in_one_sentence(
+    tasks: dict[str, Any], home: Path
+) -> None:
     for name, said in (
         ("mteb:Nowhere", "has no task Nowhere"),
         ("mteb:MockClassificationTask", "is not a text retrieval task"),

@@ -32,7 +32,7 @@ def written(path: Path, *articles: dict[str, Any]) -> Path:
     return path
 
 
-def test_a_plausible_answer_to_another_question_is_none(tmp_path: Path) -> None:
+def test_plausible_answers_of_impossible_questions_are_not_evidence(tmp_path: Path) -> None:
     """As SQuAD 2.0 has its impossible questions, and as sets in its layout have them too."""
     noon = {"text": "noon", "answer_start": FOG.index("noon")}
     path = written(
@@ -67,7 +67,7 @@ def test_every_passage_is_searched_once(tmp_path: Path) -> None:
     assert found.queries[0].evidence == pytest.approx(1.5 / len(FOG))
 
 
-def test_damaged_files_are_one_sentence(tmp_path: Path) -> None:
+def test_damaged_files_are_refused_in_one_sentence(tmp_path: Path) -> None:
     path = written(tmp_path / "x.json", article((FOG, [question("q1", "Fog", 0)])))
     text = path.read_text()
     path.write_text(text[:-3])
@@ -114,7 +114,7 @@ def parquet(path: Path, *rows: dict[str, Any]) -> Path:
     return path
 
 
-def test_the_hubs_parquet_gives_what_the_json_gives(tmp_path: Path) -> None:
+def test_the_hubs_parquet_gives_the_same_data_as_the_json(tmp_path: Path) -> None:
     noon = FOG.index("noon")
     rows = [row("q1", FOG, noon, 0), row("q2", FOG), row("q3", TIDE, 4)]
     parquet(tmp_path / "hub" / "squad_v2" / "train-00000-of-00001.parquet", *rows[:2])
@@ -135,7 +135,7 @@ def test_the_hubs_parquet_gives_what_the_json_gives(tmp_path: Path) -> None:
     assert [q.groups for q in ours.queries] == [q.groups for q in theirs.queries]
 
 
-def test_groups_by_the_answers_first_character(tmp_path: Path) -> None:
+def test_queries_are_grouped_by_the_answers_first_character(tmp_path: Path) -> None:
     """Against a count of its own, the ends of each group among the starts."""
     context = "".join(chr(ord("a") + n * n % 26) for n in range(4000))
     starts = [0, 99, 100, 199, 200, 299, 300, 399, 400, 499, 500, 3120, 3121, *range(7, 900, 31)]
@@ -179,7 +179,7 @@ def test_damaged_rows_of_parquet_are_left_out_and_counted(tmp_path: Path) -> Non
     ]
 
 
-def test_parquet_of_other_columns_is_no_squad(tmp_path: Path) -> None:
+def test_parquet_with_other_columns_is_not_detected_as_squad(tmp_path: Path) -> None:
     pq.write_table(pa.table({"query": ["q"], "document": ["d"]}), tmp_path / "x.parquet")
     assert detect(tmp_path / "x.parquet") == "own"
     (tmp_path / "y.parquet").write_bytes(b"PAR1 and nothing else")

@@ -126,7 +126,7 @@ def test_every_form_of_a_span_gives_the_same_pairs(name: str, tmp_path: Path) ->
     assert not any(query.relevant or query.pairs for query in corpus.queries)
 
 
-def test_spans_behind_each_other_are_read_packed_too(tmp_path: Path) -> None:
+def test_concatenated_spans_are_read_from_gzip_too(tmp_path: Path) -> None:
     path = tmp_path / "spans.json.gz"
     text = json.dumps(printed("a"), indent=2) + "\n" + json.dumps(printed("b"), indent=2)
     path.write_bytes(gzip.compress(text.encode()))
@@ -134,7 +134,7 @@ def test_spans_behind_each_other_are_read_packed_too(tmp_path: Path) -> None:
     assert [pair.pair_id for pair in found.pairs] == ["a/1", "a/2", "b/1", "b/2"]
 
 
-def test_a_reranker_gives_what_it_put_first(tmp_path: Path) -> None:
+def test_a_reranker_span_gives_its_top_document(tmp_path: Path) -> None:
     attributes = {
         "openinference.span.kind": "RERANKER",
         "reranker.query": "when does the tide turn",
@@ -167,7 +167,7 @@ def test_a_query_within_json_is_found(value: str, query: str, tmp_path: Path) ->
     assert {pair.query for pair in formats.read(path, "mine").pairs} == {query}
 
 
-def test_what_is_no_pair_is_counted_and_other_spans_are_no_rows(tmp_path: Path) -> None:
+def test_retrievals_without_a_pair_are_rejected_and_other_spans_ignored(tmp_path: Path) -> None:
     path = tmp_path / "spans.jsonl"
     spans: list[Any] = [
         {"name": "answer", "attributes": {"openinference.span.kind": "LLM"}},
@@ -192,7 +192,7 @@ def test_what_is_no_pair_is_counted_and_other_spans_are_no_rows(tmp_path: Path) 
     assert found.rejected[-1].row == 8 and "is not JSON" in found.rejected[-1].reason
 
 
-def test_one_id_of_several_passages_names_the_first(tmp_path: Path) -> None:
+def test_an_id_shared_by_several_passages_names_the_first(tmp_path: Path) -> None:
     path = tmp_path / "spans.jsonl"
     second = {"retrieval.documents.1.document.id": "fog"}
     path.write_text(lines(printed("a", **second), printed("b", **second)))
@@ -200,7 +200,7 @@ def test_one_id_of_several_passages_names_the_first(tmp_path: Path) -> None:
     assert [(one.key, one.text) for one in corpus.documents()] == [("fog", FOG), ("a/2", TIDE)]
 
 
-def test_nothing_is_judged(tmp_path: Path) -> None:
+def test_traces_have_no_relevance_judgments(tmp_path: Path) -> None:
     path = tmp_path / "spans.jsonl"
     path.write_text(lines(printed()))
     with pytest.raises(UserError, match="no relevance judgments"):
@@ -215,7 +215,7 @@ def test_nothing_is_judged(tmp_path: Path) -> None:
         ('{"resourceSpans": ' + "[" * 3000, "is damaged or not JSON"),
     ],
 )
-def test_damaged_files_are_one_sentence(text: str, said: str, tmp_path: Path) -> None:
+def test_damaged_files_are_refused_in_one_sentence(text: str, said: str, tmp_path: Path) -> None:
     path = tmp_path / "spans.json"
     path.write_text(text)
     assert detect(path) == "traces"
@@ -223,7 +223,7 @@ def test_damaged_files_are_one_sentence(text: str, said: str, tmp_path: Path) ->
         formats.read(path, "mine")
 
 
-def test_a_text_that_speaks_of_spans_is_none(tmp_path: Path) -> None:
+def test_a_text_that_mentions_spans_is_not_a_trace(tmp_path: Path) -> None:
     path = tmp_path / "own.jsonl"
     said = 'set "openinference.span.kind" to RETRIEVER'
     path.write_text(lines({"query": "how is a span told", "document": said}))
