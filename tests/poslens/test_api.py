@@ -60,7 +60,7 @@ def tide() -> poslens.calls.Explanation:
     return poslens.explain("MiniLM", QUERY, DOCUMENT, evidence="twice a day")
 
 
-def test_an_explanation_is_the_methods_own_result(tide: poslens.calls.Explanation) -> None:
+def test_an_explanation_equals_the_methods_result(tide: poslens.calls.Explanation) -> None:
     pair = TextPair("typed", QUERY, DOCUMENT)
     ((outcome,),) = attribute_batches(load(resolve("MiniLM")), make_method("saliency"), [pair])
     wanted = outcome.attribution
@@ -74,7 +74,7 @@ def test_an_explanation_is_the_methods_own_result(tide: poslens.calls.Explanatio
     assert repr(tide) == f"<Explanation by saliency: MiniLM {wanted.score:.4f}>"
 
 
-def test_a_notebook_shows_it_in_a_frame_that_reaches_nothing(
+def test_a_notebook_shows_it_in_a_sandboxed_frame(
     tide: poslens.calls.Explanation,
 ) -> None:
     shown = tide._repr_html_()
@@ -84,7 +84,7 @@ def test_a_notebook_shows_it_in_a_frame_that_reaches_nothing(
     assert "<script" not in shown.replace(html.escape(inside), "")
 
 
-def test_the_widget_draws_what_the_file_draws(
+def test_the_widget_draws_the_same_as_the_file(
     tide: poslens.calls.Explanation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     widget = tide.widget()
@@ -111,7 +111,7 @@ def test_it_is_saved_with_its_provenance(
     assert len(list(tmp_path.iterdir())) == (2 if suffix == "csv" else 1)
 
 
-def test_models_side_by_side() -> None:
+def test_several_models_are_explained_at_once() -> None:
     found = poslens.explain(["MiniLM", "BM25"], QUERY, DOCUMENT, method="occlusion")
     assert list(found.scores) == ["MiniLM", "BM25"]
     assert set(found.to_frame()["model"]) == {"MiniLM", "BM25"}
@@ -122,7 +122,7 @@ def test_models_side_by_side() -> None:
     assert compared["score_difference"]["BM25"] == pytest.approx(between)
 
 
-def test_more_models_than_a_heatmap_has_room_for_show_their_scores(
+def test_scores_are_shown_for_more_models_than_fit_a_heatmap(
     tiny_folder: Callable[..., Path],
 ) -> None:
     names = ["BM25", "bert", "bert-cls", "roberta", "distilbert"]
@@ -134,7 +134,7 @@ def test_more_models_than_a_heatmap_has_room_for_show_their_scores(
         found.save("five.html")
 
 
-def test_options_are_given_as_python_has_them() -> None:
+def test_options_are_python_values() -> None:
     words = {"steps": "50", "share": "0.5", "matrix": "yes"}
     assert option_words({"steps": 50.0, "share": 0.5, "matrix": True}) == words
     linked = poslens.explain("MiniLM", QUERY, DOCUMENT, method="decomposition", matrix=True)
@@ -143,7 +143,7 @@ def test_options_are_given_as_python_has_them() -> None:
     assert counted.results[0].attribution.method.params["steps"] == "16"
 
 
-def test_curves_relocation_and_rankings_of_a_file(_data: str) -> None:
+def test_curves_relocation_and_rankings_of_a_file_are_computed(_data: str) -> None:
     curve = poslens.curve("BM25", _data, method="terms")
     assert curve.summary.n == 10 and curve.curve.shape == (100,)
     assert curve.center_of_mass.n == 10 and len(curve.to_frame()) == 100
@@ -214,7 +214,7 @@ def test_parts_are_compared_with_the_whole_text(_data: str) -> None:
     assert thirds.figure().layout.yaxis.title.text == "Cosine with the whole text's vector"
 
 
-def test_a_model_in_memory_is_a_model(tmp_path: Path) -> None:
+def test_a_model_in_memory_is_accepted(tmp_path: Path) -> None:
     folder = tiny_models.build("bert", tmp_path)
     own = SentenceTransformer(str(folder), device="cpu")
     first = poslens.explain(own, QUERY, DOCUMENT)
@@ -225,7 +225,7 @@ def test_a_model_in_memory_is_a_model(tmp_path: Path) -> None:
     assert again.results[0].from_cache
 
 
-def test_models_in_memory_do_not_fill_the_disk(
+def test_saved_models_in_memory_do_not_fill_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("POSLENS_HOME", str(tmp_path / "home"))
@@ -249,7 +249,7 @@ def test_models_in_memory_do_not_fill_the_disk(
     }
 
 
-def test_a_model_in_memory_is_written_again_only_where_it_changed(
+def test_a_model_in_memory_is_saved_again_only_if_it_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("POSLENS_HOME", str(tmp_path / "home"))
@@ -292,7 +292,7 @@ class Counts:
         return [[float(x) for x in row] for row in hashed(texts)]
 
 
-def test_an_object_with_encode_is_a_model(_data: str) -> None:
+def test_an_object_with_encode_is_accepted_as_a_model(_data: str) -> None:
     own = Counts()
     found = poslens.explain([own, "BM25"], QUERY, DOCUMENT, method="occlusion")
     (name, _) = found.scores
@@ -385,13 +385,13 @@ def test_an_object_with_encode_is_a_model(_data: str) -> None:
         (lambda: poslens.passport("BM25", moved="5"), "whole number from 2, not 5"),  # type: ignore[arg-type]
     ],
 )
-def test_what_is_not_as_it_should_be_is_one_sentence(call: object, said: str) -> None:
+def test_invalid_arguments_are_refused_in_one_sentence(call: object, said: str) -> None:
     with pytest.raises(poslens.UserError, match=said) as found:
         call()  # type: ignore[operator]
     assert "\n" not in str(found.value)
 
 
-def test_libraries_are_as_they_were_after_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_library_settings_are_restored_after_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TOKENIZERS_PARALLELISM")
     logger = logging.getLogger("poslens.attribution.retrievers")
 
@@ -466,7 +466,7 @@ def test_ctrl_c_pressed_twice_ends_the_call_and_not_the_notebook(
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-def test_it_says_what_there_is() -> None:
+def test_models_methods_and_data_sets_are_listed() -> None:
     assert {"MiniLM", "BM25"} <= set(poslens.models()["name"])
     assert {"saliency", "decomposition"} <= set(poslens.methods()["name"])
     assert "sample" in set(poslens.datasets()["name"])
@@ -475,7 +475,7 @@ def test_it_says_what_there_is() -> None:
     assert calls.explain is poslens.explain
 
 
-def test_the_import_brings_nothing_heavy() -> None:
+def test_the_import_loads_no_heavy_libraries() -> None:
     code = "import sys, poslens; print(sorted({'torch', 'pandas', 'streamlit'} & set(sys.modules)))"
     found = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300
@@ -483,7 +483,7 @@ def test_the_import_brings_nothing_heavy() -> None:
     assert found.stdout.strip() == "[]"
 
 
-def test_the_page_about_it_names_what_there_is() -> None:
+def test_the_page_about_python_names_every_public_name() -> None:
     page = (Path(__file__).parents[2] / "docs" / "python.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     assert blocks

@@ -62,7 +62,7 @@ def load(folder: Path) -> SentenceTransformer:
 
 
 @pytest.mark.parametrize("name", ["bert", "qwen3-left"])
-def test_the_measures_are_those_of_the_studies(
+def test_the_measures_equal_those_of_the_studies(
     corpus: str, tiny_folder: Callable[..., Path], name: str
 ) -> None:
     folder = str(tiny_folder(name))
@@ -88,7 +88,7 @@ def test_the_measures_are_those_of_the_studies(
         assert measures[f"unretrieved_sentences{end}"] == pytest.approx(audit[f"unretrieved{end}"])
 
 
-def test_a_model_with_an_encoder_for_each_side_is_read_as_it_is(
+def test_a_model_with_two_encoders_is_evaluated_with_both(
     corpus: str, tiny_folder: Callable[..., Path], tmp_path: Path
 ) -> None:
     sides = [load(tiny_folder("bert")), load(tiny_folder("bert-cls"))]
@@ -105,7 +105,7 @@ def test_a_model_with_an_encoder_for_each_side_is_read_as_it_is(
     assert measures["first_minus_last"] in effect.tolist()
 
 
-def test_a_better_model_has_other_numbers_at_the_next_call(
+def test_a_changed_model_gives_other_results_at_the_next_call(
     corpus: str, tiny_folder: Callable[..., Path]
 ) -> None:
     evaluator, model = poslens.PositionEvaluator(corpus), load(tiny_folder("bert"))
@@ -138,7 +138,7 @@ def state_of(model: SentenceTransformer) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_the_model_stays_as_it_was(
+def test_the_model_is_unchanged(
     corpus: str, tiny_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, fails: bool
 ) -> None:
     model = load(tiny_folder("bert", prompts=(("query", "ask: "),)))
@@ -160,7 +160,7 @@ def test_the_model_stays_as_it_was(
     assert state_of(model) == before
 
 
-def test_prompts_are_the_models_or_those_given(
+def test_prompts_are_the_models_unless_given(
     corpus: str, tiny_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: set[str] = set()
@@ -179,7 +179,7 @@ def test_prompts_are_the_models_or_those_given(
     assert read == {"query: ", "document: d "}
 
 
-def test_a_sample_holds_the_moved_documents_and_no_more_than_asked_for(
+def test_a_sample_contains_the_moved_documents_and_has_the_requested_size(
     tmp_path: Path, tiny_folder: Callable[..., Path]
 ) -> None:
     words = [f"{first}{second}" for first in WORDS for second in WORDS]
@@ -231,20 +231,22 @@ def test_each_call_writes_a_row_and_a_result_that_mteb_reads(
     assert not (tmp_path / "none").exists()
 
 
-def test_measures_that_are_not_defined_are_left_out_of_json() -> None:
+def test_undefined_measures_are_left_out_of_json() -> None:
     scores = {"main": 0.5, "other": math.nan}
     made = mteb_result("task", "r", "main", scores, ["tha", None], 1.0, {})["scores"]["test"][0]
     assert "other" not in made and made["main_score"] == 0.5
     assert made["languages"] == ["tha-Thai"]
 
 
-def test_it_stands_among_other_evaluators(corpus: str, tiny_folder: Callable[..., Path]) -> None:
+def test_it_can_be_combined_with_other_evaluators(
+    corpus: str, tiny_folder: Callable[..., Path]
+) -> None:
     model, evaluator = load(tiny_folder("bert")), poslens.PositionEvaluator(corpus, name="mine")
     together = SequentialEvaluator([evaluator])(model)
     assert together["sequential_score"] == together[f"mine_{WORST}"]
 
 
-def test_the_documented_recipe_trains(
+def test_the_documented_recipe_runs(
     tmp_path: Path, tiny_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (recipe,) = (
@@ -289,7 +291,7 @@ def test_the_documented_recipe_trains(
         (None, {"seed": -1}, "seed must be a whole number from 0"),
     ],
 )
-def test_bad_data_is_refused_before_training(
+def test_invalid_data_is_refused_before_training(
     tmp_path: Path, content: str | None, arguments: dict[str, Any], words: str
 ) -> None:
     (tmp_path / "own.csv").write_text(content or "")

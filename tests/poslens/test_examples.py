@@ -63,25 +63,25 @@ def executed(tmp_path_factory: pytest.TempPathFactory, poslens_home: Path) -> di
     return found
 
 
-def test_first_steps(executed: dict[str, Any]) -> None:
+def test_the_first_steps_notebook_runs(executed: dict[str, Any]) -> None:
     notebook = executed["first_steps"]
     assert 'sandbox="allow-scripts"' in shown(notebook, "text/html")
     assert "application/vnd.jupyter.widget-view+json" in str(notebook.cells)
     assert "PosLens" in shown(notebook, "text/html") and printed(notebook).strip()
 
 
-def test_the_planted_models_lean_as_they_were_trained(executed: dict[str, Any]) -> None:
+def test_the_planted_models_have_their_trained_bias(executed: dict[str, Any]) -> None:
     leans = ast.literal_eval(printed(executed["primacy_against_recency"]))
     assert leans["MiniLM-primacy"] < 0 < leans["MiniLM-recency"]
 
 
-def test_an_own_model_leans_as_it_was_written(executed: dict[str, Any]) -> None:
+def test_a_custom_model_has_its_built_in_bias(executed: dict[str, Any]) -> None:
     said = printed(executed["your_own_model_and_data"])
     assert float(said.split()[0]) < 0, "later words count less"
     assert "saliency is unavailable for Fading-" in said
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebooks_are_kept_without_outputs(path: Path) -> None:
+def test_notebooks_are_stored_without_outputs(path: Path) -> None:
     cells = nbformat.read(path, as_version=4).cells
     assert not any(cell.get("outputs") or cell.get("execution_count") for cell in cells)

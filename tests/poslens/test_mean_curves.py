@@ -122,7 +122,7 @@ def test_a_new_process_reads_the_mean_and_no_curve(
     assert MeanCurves(Store(store.root)).n_attempted(MODEL, METHOD, pairs) == N
 
 
-def test_a_mean_over_whole_texts_comes_back_with_its_gaps(
+def test_a_mean_over_whole_texts_is_read_back_with_its_gaps(
     store: Store, results: list[tuple[TextPair, Attribution]]
 ) -> None:
     pair, stored = results[0]
@@ -275,7 +275,7 @@ def test_a_damaged_mean_is_computed_again(
         {"center_of_mass": [None, None, None]},
     ],
 )
-def test_a_forged_mean_is_no_mean(
+def test_a_forged_mean_is_ignored(
     store: Store, pairs: Pairs, averaged: list[int], forged: dict[str, Any]
 ) -> None:
     first = mean(store, pairs)
@@ -283,7 +283,7 @@ def test_a_forged_mean_is_no_mean(
     assert same(mean(store, pairs), first) and averaged == [N, N]
 
 
-def test_other_pairs_texts_methods_and_versions_have_means_of_their_own(
+def test_other_pairs_texts_methods_and_versions_have_separate_means(
     store: Store, pairs: Pairs, averaged: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mean(store, pairs)
@@ -311,7 +311,7 @@ def test_a_file_holds_a_limited_number_of_means(
     assert sql(store, "SELECT count(*) FROM block WHERE name LIKE 'mean %'") == [(0,)]
 
 
-def test_few_pairs_and_a_folder_that_is_only_read_store_no_mean(
+def test_no_mean_is_stored_for_few_pairs_or_in_a_read_only_folder(
     store: Store, pairs: Pairs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mean_curves, "MANY", N + 2)
@@ -360,7 +360,7 @@ print(mean_curves.pairs_digest(datasets.read("fogs").pairs))
     assert pairs_digest(changed.pairs) != whole
 
 
-def test_pairs_that_are_not_what_the_files_hold_are_identified_by_their_texts(
+def test_pairs_that_differ_from_their_files_are_identified_by_their_texts(
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "mists.jsonl"
@@ -416,7 +416,7 @@ def averaged_is_untouched(store: Store, pairs: Pairs) -> bool:
     return same(mean(store, pairs), mean(store, pairs)) and controlled(store, pairs)[1] == 0
 
 
-def test_a_mean_of_few_documents_minus_controls_comes_back_without_intervals(
+def test_a_mean_of_few_documents_minus_controls_is_read_back_without_intervals(
     store: Store, pairs: Pairs
 ) -> None:
     few = pairs.select(np.arange(4))
@@ -425,7 +425,7 @@ def test_a_mean_of_few_documents_minus_controls_comes_back_without_intervals(
     assert computed == 0 and listed(again) == listed(first) and again.ci_low is None
 
 
-def test_other_controls_pairs_and_results_have_differences_of_their_own(
+def test_other_controls_pairs_and_results_have_separate_differences(
     store: Store, pairs: Pairs, results: list[tuple[TextPair, Attribution]]
 ) -> None:
     controlled(store, pairs)

@@ -95,7 +95,7 @@ def test_of_many_measures_those_without_a_difference_are_named() -> None:
     assert "second differs by " in sentence and "fourth differs by " in sentence
 
 
-def test_items_that_only_one_model_has_do_not_count() -> None:
+def test_items_that_only_one_model_has_are_ignored() -> None:
     values = RNG.normal(0, 1, 40)
     models = [
         MeasuredModel("A", [measure("score", values)]),
@@ -108,7 +108,7 @@ def test_items_that_only_one_model_has_do_not_count() -> None:
     assert paired_differences(models[:1]) == []
 
 
-def test_a_ratio_is_that_of_sums_and_an_index_that_of_the_mean_curve() -> None:
+def test_a_ratio_is_computed_from_sums_and_an_index_from_the_mean_curve() -> None:
     def share(means: np.ndarray) -> np.ndarray:
         return ratios(means)[:, 0]
 
@@ -144,7 +144,7 @@ def test_a_ratio_is_that_of_sums_and_an_index_that_of_the_mean_curve() -> None:
     assert index.statistic(mean[None])[0] == pytest.approx(-1)
 
 
-def test_by_document_the_difference_from_a_model_of_zeros_is_the_bias_test_itself() -> None:
+def test_by_document_the_difference_from_a_model_of_zeros_equals_the_bias_test() -> None:
     """The t-test of scipy on the means of documents with one to four pairs each."""
     documents = np.repeat(np.arange(16), np.tile([1, 2, 3, 4], 4))
     items = [f"pair {n}" for n in range(len(documents))]

@@ -29,7 +29,7 @@ PARAMETERS = Parameters(
 )
 
 
-def test_what_is_not_given_has_its_default() -> None:
+def test_omitted_parameters_have_their_defaults() -> None:
     found = PARAMETERS.settings({"top": "5", "chunks": None, "depths": "50,0,50"})
     assert (found.top, found.query, found.chunks, found.depths) == (
         5,
@@ -57,7 +57,7 @@ def test_what_is_not_given_has_its_default() -> None:
         ({"bottom": 1}, "There is no parameter 'bottom': choose from top, query, chunks, depths,"),
     ],
 )
-def test_bad_values_are_one_sentence(given: dict[str, Any], sentence: str) -> None:
+def test_invalid_values_are_refused_in_one_sentence(given: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError) as error:
         PARAMETERS.settings(given)
     assert sentence in str(error.value)
@@ -93,7 +93,7 @@ def test_an_estimate_has_three_columns_in_files_and_one_on_pages() -> None:
 
 
 @pytest.mark.parametrize("name", declared())
-def test_no_two_columns_of_a_page_have_one_heading(name: str) -> None:
+def test_columns_of_a_page_have_distinct_headings(name: str) -> None:
     for table in declared()[name].load().tables.values():
         on_page = [item for item in fields(table.row) if item.metadata["shown"]]
         headings = [
@@ -130,7 +130,7 @@ class ComparedRow:
     change: Comparison | None = column("Change of the share.", form="+.2f")
 
 
-def test_a_comparison_has_its_verdict_beside_its_difference() -> None:
+def test_a_comparison_has_its_verdict_next_to_its_difference() -> None:
     comparison = paired(np.zeros(12), np.full(12, 0.5), None, 0.1)
     row, table = ComparedRow("a", comparison), Table(ComparedRow, lambda rows: rows)
     assert comparison is not None and entries(row) == {
@@ -156,14 +156,14 @@ def test_a_comparison_has_its_verdict_beside_its_difference() -> None:
     assert list(get_type_hints(answer_of(ComparedRow))) == list(entries(row))
 
 
-def test_the_shape_of_its_json_follows_from_the_row() -> None:
+def test_the_json_schema_is_derived_from_the_row() -> None:
     hints = get_type_hints(answer_of(Row), include_extras=True)
     assert list(hints) == ["model", "share", "share_low", "share_high", "hidden", "p"]
     assert hints["share"].__metadata__ == ("Share, 0 to 1.",)
     assert hints["hidden"].__origin__ is int
 
 
-def test_every_study_is_found_without_importing_it_and_declares_itself_once() -> None:
+def test_every_study_is_found_without_importing_it_and_is_declared_once() -> None:
     for name, one in declared().items():
         study = one.load()
         assert STUDIES[name] is study

@@ -96,7 +96,7 @@ def audit(reads: int | None) -> list[SentenceRanks]:
     return found
 
 
-def test_an_encoder_of_the_first_words_leaves_the_rest_unretrieved() -> None:
+def test_an_encoder_that_truncates_leaves_the_rest_unretrieved() -> None:
     """30 of 50 words are read: sentences 0 to 5 find their document, 6 to 9 share nothing with any
     vector, so that all documents tie and the corpus's order decides."""
     found = audit(30)
@@ -142,7 +142,7 @@ def rank_by_hand(scores: Sequence[float], own: int) -> int:
     return sorted(range(len(scores)), key=lambda d: (-scores[d], d)).index(own) + 1
 
 
-def test_ranks_equal_a_sort() -> None:
+def test_ranks_equal_those_of_a_stable_sort() -> None:
     generator = np.random.default_rng(3)
     scores = generator.integers(0, 4, (40, 9)).astype(np.float32)  # many ties
     own = generator.integers(0, 9, 40).tolist()
@@ -152,13 +152,13 @@ def test_ranks_equal_a_sort() -> None:
     ]
 
 
-def test_a_document_scores_as_its_best_window() -> None:
+def test_a_document_scores_as_high_as_its_best_window() -> None:
     scores = np.array([[0.1, 0.9, 0.5, 0.6, 0.2]], dtype=np.float32)
     ranks = Ranks([0, 0, 1, 1, 2], [0, 1, 2])
     assert [ranks.of(scores, [d])[0] for d in range(3)] == [1, 2, 3]
 
 
-def test_duplicates_stand_in_the_order_of_the_corpus() -> None:
+def test_duplicates_are_ranked_in_corpus_order() -> None:
     """Documents 0, 2 and 3 are one text: what finds it finds the first of them first."""
     ranks = Ranks([0, 1, 4], [0, 1, 0, 0, 4])
     scores = np.array([[0.9, 0.2, 0.95]], dtype=np.float32)
@@ -172,7 +172,7 @@ def test_a_document_without_a_vector_is_not_found() -> None:
     assert ranks.of(scores, [2])[0] == 2
 
 
-def test_blocks_change_nothing() -> None:
+def test_block_size_does_not_change_ranks() -> None:
     vectors = torch.randn(20, 6, generator=torch.Generator().manual_seed(1))
     queries = torch.randn(15, 6, generator=torch.Generator().manual_seed(2))
     own = [n % 20 for n in range(15)]
@@ -182,14 +182,14 @@ def test_blocks_change_nothing() -> None:
     assert whole.tolist() == cut.tolist()
 
 
-def test_bm25_ranks_by_its_library_and_finds_nothing_without_a_shared_word() -> None:
+def test_bm25_ranks_as_its_library_does_and_finds_nothing_without_a_shared_word() -> None:
     chunks = [["sun", "moon"], ["moon"], ["rain", "rain", "sun"]]
     index = LexicalIndex(chunks, Ranks(range(3), range(3)), 1.2, 0.75)
     found = index.ranks([["rain"], ["moon"], ["moon"], ["snow"]], [2, 1, 0, 0])
     assert found.tolist() == [1, 1, 2, NOT_FOUND]
 
 
-def test_the_question_leaves_out_what_makes_up_half_of_all_words() -> None:
+def test_a_question_leaves_out_the_words_that_make_up_half_of_the_corpus() -> None:
     corpus = [Document("a", "the the the the cat sat. the dog sat, too!", language="eng")]
     frequent = frequent_words(corpus)["eng"]
     assert frequent == {"the"}
@@ -224,7 +224,7 @@ def reach(ranks: Sequence[int], **changed: object) -> SentenceRanks:
     return SentenceRanks(**(fields | changed))  # type: ignore[arg-type]
 
 
-def test_intervals_resample_documents_and_need_ten() -> None:
+def test_intervals_resample_documents_and_need_ten_of_them() -> None:
     few = [reach([1, 20]) for _ in range(9)]
     share = unretrieved_share(few, "original", "sentence", 10)
     assert share is not None and share.value == 0.5 and share.interval is None
@@ -239,13 +239,13 @@ def test_intervals_resample_documents_and_need_ten() -> None:
     assert ((curve.low < 0.5) & (curve.high > 0.5) & (curve.high - curve.low > 0.3)).all()
 
 
-def test_empty_queries_do_not_count() -> None:
+def test_empty_queries_are_not_counted() -> None:
     share = unretrieved_share([reach([1, 0, 20, 0])] * 10, "original", "question", 10)
     assert share is not None and share.value == 0.5
     assert unretrieved_share([reach([0])], "original", "question", 10) is None
 
 
-def test_read_and_unread_sentences_apart() -> None:
+def test_read_and_unread_sentences_are_counted_separately() -> None:
     truncated = reach([1, 20, 20, 20], read=np.array([[1, 1, 0.5, 0], [1, 1, 1, 1]]))
     found = [truncated] * 10 + [reach([1, 20])] * 5
     inside = unretrieved_share(found, "original", "sentence", 10, read=True)
@@ -264,7 +264,7 @@ def test_recovered_compares_the_same_sentences() -> None:
     assert recovered(before, [], "sentence", 10) is None
 
 
-def test_groups_and_worst_documents() -> None:
+def test_groups_and_least_retrievable_documents() -> None:
     found = [
         reach([1, 20], document_id="a", n_words=127),
         reach([20, 20, 20], document_id="b", language=None, n_words=128),
@@ -295,12 +295,12 @@ def test_groups_and_worst_documents() -> None:
         (1, 0, "no readable doc"),
     ],
 )
-def test_a_top_of_every_document_is_refused(top: int, n: int, said: str) -> None:
+def test_a_top_k_that_includes_every_document_is_refused(top: int, n: int, said: str) -> None:
     with pytest.raises(UserError, match=said):
         require_top(top, n)
 
 
-def test_documents_without_sentences_say_so() -> None:
+def test_documents_without_sentences_are_refused() -> None:
     with pytest.raises(UserError, match="no sentence of three words"):
         document_queries(Document("a", "One. Two."), {})
     with pytest.raises(UserError, match="Thai"):

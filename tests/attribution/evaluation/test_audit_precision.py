@@ -34,7 +34,7 @@ def test_every_document_is_searched_for_once_in_the_same_random_order() -> None:
     assert 35 < sum(number < 100 for number in order[:100]) < 65
 
 
-def test_an_interval_is_reached_when_it_is_as_narrow_as_asked_for() -> None:
+def test_the_target_is_reached_when_the_interval_is_narrow_enough() -> None:
     documents = corpus(400)
     for n in (50, 100, 200, 400):
         share = Precision("sentence", TOP).share(documents[:n], "original")
@@ -50,7 +50,7 @@ def test_an_interval_is_reached_when_it_is_as_narrow_as_asked_for() -> None:
     assert not Precision("sentence", TOP).reached(documents), "0 asks for all"
 
 
-def test_documents_without_an_unretrieved_sentence_are_not_a_precise_zero() -> None:
+def test_a_sample_without_unretrieved_sentences_is_not_precise() -> None:
     """Their bootstrap interval has no width. Three over n is what they can tell."""
     perfect = [document(number, 0) for number in range(80)]
     assert not Precision("sentence", TOP, 0.04).reached(perfect[:74])
@@ -99,7 +99,7 @@ def test_the_outlook_states_the_share_so_far() -> None:
 
 
 @pytest.mark.parametrize("top", [1, TOP])
-def test_another_top_has_another_interval(top: int) -> None:
+def test_the_interval_depends_on_the_top_k(top: int) -> None:
     documents = corpus(300)
     for one in documents:
         one.ranks[one.ranks == 1] = 2

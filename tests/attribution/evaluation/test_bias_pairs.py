@@ -51,7 +51,7 @@ def evidence_of(one: TextPair) -> str:
         ("own", DOCUMENT),
     ],
 )
-def test_position_moves_the_evidence_alone(position: str, moved: str) -> None:
+def test_position_pairs_move_only_the_evidence(position: str, moved: str) -> None:
     found = build(pair(), "position", position)
     first = "Ice melts. Tea is hot. Fog lifts at noon. Salt dissolves."
     assert (found.first.document, found.second.document) == (first, moved)
@@ -63,13 +63,13 @@ def test_position_moves_the_evidence_alone(position: str, moved: str) -> None:
     )
 
 
-def test_brevity_adds_the_rest() -> None:
+def test_brevity_pairs_add_the_rest_of_the_document() -> None:
     found = build(pair("Fog lifts"), "brevity")  # the sentence that the span touches
     assert found.first.document == "Fog lifts at noon."
     assert found.second.document == "Fog lifts at noon. Tea is hot. Ice melts. Salt dissolves."
 
 
-def test_necessity_removes_the_evidence_alone() -> None:
+def test_necessity_pairs_remove_only_the_evidence() -> None:
     found = build(pair("Fog lifts"), "necessity")
     assert found.first.document == DOCUMENT and evidence_of(found.first) == "Fog lifts at noon."
     assert found.second.document == "Tea is hot. Ice melts. Salt dissolves."
@@ -115,7 +115,7 @@ def test_the_sentences_stay_the_same(sample: DataSet, language: str, position: s
         ),
     ],
 )
-def test_what_cannot_be_built_says_why(one: TextPair, test: str, sentence: str) -> None:
+def test_pairs_that_cannot_be_built_have_a_reason(one: TextPair, test: str, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         build(one, test)
 
@@ -130,7 +130,7 @@ def test_pairs_without_evidence_are_counted() -> None:
         pairs_for(short, "brevity")
 
 
-def test_items_at_even_distances_with_the_first_and_without_rounding() -> None:
+def test_spread_evenly_takes_the_first_item_and_rounds_exactly() -> None:
     assert spread_evenly("abcdefghij", 4) == ["a", "c", "f", "h"]
     assert spread_evenly("abc", 5) == "abc"
     # a step of 304 / 140 as a binary fraction falls short of a whole number once
@@ -189,7 +189,7 @@ def test_position_variants_of_colder_rows_start_from_d1() -> None:
         assert item.second.document == row.second.document
 
 
-def test_some_pairs_spread_evenly(sample: DataSet) -> None:
+def test_a_limited_number_of_pairs_is_spread_evenly(sample: DataSet) -> None:
     data = datasets.read("sample-bias")
     every, some = pairs_for(data, "foil"), pairs_for(data, "foil", limit=4)
     assert [every.pairs.index(pair) for pair in some.pairs] == [0, 3, 6, 9]
@@ -203,7 +203,7 @@ def test_some_pairs_spread_evenly(sample: DataSet) -> None:
     assert "tha" not in {one.first.language for one in pairs_for(sample, "position").pairs}
 
 
-def test_what_a_data_set_lacks_is_named() -> None:
+def test_the_error_names_what_the_data_set_lacks() -> None:
     spans = DataSet("mine", "mine", Pairs((pair(),)))
     assert available(spans) == ("position", "brevity", "necessity")
     assert "don't mark the entity" in lacking(spans)["literal"]
@@ -238,7 +238,7 @@ def test_colder_rows_keep_their_two_documents_in_order(tmp_path: Path) -> None:
         pairs_for(data, "brevity")
 
 
-def test_orientation_with_planted_scorers() -> None:
+def test_planted_scorers_give_the_expected_sign() -> None:
     """A scorer that has one bias and nothing else finds it, with its sign, on ColDeR's layout."""
     data = datasets.read("sample-bias")
 
@@ -272,7 +272,7 @@ def test_orientation_with_planted_scorers() -> None:
         assert (found.difference or 0) > 0 if right == "d1" else (found.difference or 0) < 0
 
 
-def test_the_sample_is_what_its_source_says(tmp_path: Path) -> None:
+def test_the_sample_equals_its_source(tmp_path: Path) -> None:
     entities = sample_bias.read()
     sample_bias.write(entities, tmp_path)
     for path in sorted((tmp_path / "test").iterdir()):
@@ -307,7 +307,7 @@ def test_documents_of_the_sample_follow_the_papers_equations() -> None:
     assert found["foil"][1] == f"U1. U2. U3. U4. {evidence} U1. U2. U3. U4."
 
 
-def test_a_wrong_entity_is_named() -> None:
+def test_an_invalid_entity_is_named() -> None:
     from dataclasses import replace
 
     entity = sample_bias.read()[0]

@@ -24,7 +24,7 @@ def scored(*pairs: tuple[float, float]) -> list[PairScores]:
     return [PairScores(first, second) for first, second in pairs]
 
 
-def test_t_by_hand() -> None:
+def test_t_computed_by_hand() -> None:
     # Differences 1, 2, 3: mean 2, standard deviation 1, standard error 1/sqrt(3). With two
     # degrees of freedom p = 1 - t / sqrt(t^2 + 2) and the 97.5% point is 4.302653.
     found = paired_test("brevity", scored((2, 1), (4, 2), (6, 3)))
@@ -60,7 +60,7 @@ def test_published_results_of_the_position_test(
 
 
 @given(st.integers(2, 40), st.integers(0, 10_000))
-def test_t_is_scipys_and_turns_with_the_documents(n: int, seed: int) -> None:
+def test_t_equals_scipys_and_changes_sign_when_documents_are_swapped(n: int, seed: int) -> None:
     first, second = np.random.default_rng(seed).normal(size=(2, n))
     found = paired_test("literal", scored(*zip(first.tolist(), second.tolist(), strict=True)))
     wanted = stats.ttest_rel(first, second)
@@ -89,7 +89,7 @@ MTEB_PREFERS = {
 
 
 @pytest.mark.parametrize("subset", MTEB_PREFERS)
-def test_both_shares_are_given_and_resistance_is_mtebs(subset: str) -> None:
+def test_both_shares_are_given_and_resistance_equals_mtebs(subset: str) -> None:
     # d1 scores higher in 7 pairs, d2 in 2; 1 is a tie.
     assert set(COLDER_TESTS) == {name.removesuffix("_bias") for name in MTEB_PREFERS}
     test = subset.removesuffix("_bias")
@@ -99,7 +99,7 @@ def test_both_shares_are_given_and_resistance_is_mtebs(subset: str) -> None:
     assert (found.t or 0) > 0 and not found.remarks
 
 
-def test_no_variance_has_no_t() -> None:
+def test_differences_without_variance_have_no_t() -> None:
     tied = paired_test("position", scored(*[(0.5, 0.5)] * 12))
     assert tied.t is tied.p is tied.effect_size is tied.t_interval is None
     assert (tied.difference, tied.low, tied.high) == (0, 0, 0)
@@ -112,7 +112,7 @@ def test_no_variance_has_no_t() -> None:
     assert constant.remarks == ("Every pair differs by +0.25: without variance, t is undefined.",)
 
 
-def test_rounding_is_a_tie() -> None:
+def test_differences_within_rounding_are_ties() -> None:
     rng = np.random.default_rng(0)
     noisy = [(0.4 + e, 0.4) for e in rng.normal(scale=4e-8, size=20).tolist()]
     found = paired_test("position", scored(*noisy))
@@ -127,7 +127,7 @@ def test_too_few_pairs(n: int, sentence: str) -> None:
     assert found.difference == (1 if n else None)
 
 
-def test_ten_pairs_are_enough_and_nine_are_few() -> None:
+def test_ten_pairs_are_enough_and_nine_are_too_few() -> None:
     rng = np.random.default_rng(1)
     pairs = scored(*rng.normal(size=(10, 2)).tolist())
     assert not paired_test("brevity", pairs).remarks
@@ -146,7 +146,7 @@ def test_identical_documents_are_counted_or_refused() -> None:
         DocumentPair("foil", "i", one, TextPair("2", "other", "b"), "d")
 
 
-def test_documents_that_were_cut_are_counted() -> None:
+def test_truncated_documents_are_counted() -> None:
     pairs = [PairScores(i, 2.0 * i * i, truncated=i > 9) for i in range(12)]
     found = paired_test("position", pairs)
     assert found.n_truncated == 2
@@ -171,7 +171,7 @@ def test_pairs_of_one_document_are_one_difference() -> None:
     assert "Only 9 documents" in few.remarks[0]
 
 
-def test_evidence_that_is_not_read_whole_is_no_bias() -> None:
+def test_pairs_with_truncated_evidence_are_excluded() -> None:
     rng = np.random.default_rng(4)
     whole = scored(*rng.normal(size=(12, 2)).tolist())
     cut = [PairScores(0.5, 0.1, truncated=True, read=share) for share in (0.0, 0.4, 0.999)]
@@ -189,12 +189,12 @@ def test_evidence_that_is_not_read_whole_is_no_bias() -> None:
     assert only.n == 0 and only.difference is None and only.lost == pytest.approx(0.4)
 
 
-def test_a_score_that_is_not_finite_is_refused() -> None:
+def test_a_non_finite_score_is_refused() -> None:
     with pytest.raises(UserError, match="not a finite number"):
         PairScores(float("nan"), 1)
 
 
-def test_what_has_no_p_is_no_test() -> None:
+def test_results_without_p_are_left_out_of_the_adjustment() -> None:
     def result(p: float | None) -> BiasResult:
         return BiasResult("foil", 12, 12, 0, 0, *[None] * 6, p, *[None] * 3)  # type: ignore[arg-type]
 

@@ -38,7 +38,7 @@ LETTERS = "a b c d e f g h i j"
 TOP = 10
 
 
-def test_settings_are_whole_documents_and_every_size_and_overlap() -> None:
+def test_settings_list_whole_documents_and_every_size_and_overlap() -> None:
     assert list(map(str, settings_of((8, 64), (0, 25)))) == [
         "whole",
         "late:64",
@@ -77,7 +77,7 @@ def test_chunks_and_cut_evidence_of_ten_words(chunks: str, n: int, holding: list
     assert [i for i, (a, b) in enumerate(spans) if a <= 4 and b >= 9] == holding
 
 
-def test_a_model_holds_only_what_it_reads(tiny: Tiny) -> None:
+def test_chunks_cover_only_what_the_model_reads(tiny: Tiny) -> None:
     retriever = tiny("bert", max_length=8)  # 6 tokens and two special ones
     words = "snow snow snow snow snow snow snow snow snow"
     assert len(retriever.model.tokenizer(words, add_special_tokens=False)["input_ids"]) >= 9
@@ -111,7 +111,7 @@ def test_windows_after_the_first_begin_with_the_title(tiny: Tiny) -> None:
         assert (windows[1:] == [f"Snow melts {one}" for one in plain[1:]]) == titled
 
 
-def test_vectors_are_counted_by_document() -> None:
+def test_vectors_are_counted_per_document() -> None:
     # Document 2 is a copy of 0, and 3 cannot be read.
     assert Ranks([0, 0, 0, 1], [0, 1, 0, 3]).n_vectors.tolist() == [3, 1, 3, 0]
 
@@ -145,7 +145,7 @@ def lost(n: int, of: int = 10) -> Callable[[int], list[int]]:
     return lambda i: [TOP + 1] * (n + i % 2) + [1] * (of - n - i % 2)
 
 
-def test_shares_and_losses_by_hand() -> None:
+def test_shares_and_losses_computed_by_hand() -> None:
     one = tried("whole", 1, lambda i: [11, 10, 0, 1], [1, 4, 0], [1, 0, -1])
     keys = list(one.documents)
     shares = {name: measure.share(one, keys, TOP) for name, measure in MEASURES.items()}
@@ -170,7 +170,7 @@ def advice(choice: object, top: int = TOP) -> tuple[bool, str]:
     return result.recommended, result.reason
 
 
-def test_the_smallest_index_within_the_margin_is_chosen_and_judged_elsewhere() -> None:
+def test_the_smallest_index_within_the_margin_is_chosen_and_tested_on_held_out_documents() -> None:
     settings = [
         tried("whole", 1, lost(4)),
         tried("windows:128", 4, lost(0)),
@@ -187,7 +187,7 @@ def test_the_smallest_index_within_the_margin_is_chosen_and_judged_elsewhere() -
     )
 
 
-def test_a_better_half_that_the_other_half_does_not_confirm_is_not_recommended() -> None:
+def test_a_gain_that_held_out_documents_do_not_confirm_is_not_recommended() -> None:
     whole = tried("whole", 1, lost(4))
     choice = choose([whole, tried("windows:64", 8, lost(0))], TOP)
     assert choice is not None
@@ -216,7 +216,7 @@ def test_whole_documents_are_recommended_if_windows_are_worse() -> None:
     assert advice(choice)[0]
 
 
-def test_a_gain_in_one_measure_at_the_price_of_another_is_not_recommended() -> None:
+def test_a_gain_in_one_measure_at_the_cost_of_another_is_not_recommended() -> None:
     settings = [
         tried("whole", 1, lost(8), [2], [0]),
         tried("windows:64", 8, lost(0), [3], [0]),
@@ -231,7 +231,7 @@ def test_a_gain_in_one_measure_at_the_price_of_another_is_not_recommended() -> N
     )
 
 
-def test_few_documents_decide_nothing() -> None:
+def test_few_documents_give_no_recommendation() -> None:
     settings = [tried("whole", 1, lost(4), n=12), tried("windows:64", 8, lost(0), n=12)]
     choice = choose(settings, TOP)
     assert choice is not None and len(choice.held_out) == 6

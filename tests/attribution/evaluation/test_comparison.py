@@ -34,7 +34,7 @@ def normal(mean: float, spread: float, n: int) -> np.ndarray:
     return (mean + spread * (drawn - drawn.mean()) / drawn.std(ddof=1))[:, None]
 
 
-def test_p_of_single_queries_is_near_scipys_paired_t_test() -> None:
+def test_p_of_single_queries_is_close_to_scipys_paired_t_test() -> None:
     for mean in (0.0, 0.2, 0.35, 1.5):
         first = RNG.normal(0, 1, 40)
         second = first - normal(mean, 1, 40)[:, 0]
@@ -55,7 +55,7 @@ def test_p_is_below_a_level_where_the_interval_of_that_level_excludes_0() -> Non
             assert excluded == (p < 1 - level) or abs(p - (1 - level)) < 0.005
 
 
-def test_the_standard_error_is_of_documents_and_not_of_queries() -> None:
+def test_the_standard_error_is_over_documents_and_not_over_queries() -> None:
     values = np.repeat(normal(0, 1, 25), 4, axis=0)
     documents = np.repeat(np.arange(25), 4)
     assert standard_error(values, documents.tolist()) == pytest.approx(1 / 5)
@@ -78,7 +78,9 @@ EQUIVALENT = "Equivalent: the 90% interval is within the margin of 0.02."
         (0.0, 0.0, 30, "equivalent", EQUIVALENT),
     ],
 )
-def test_verdicts(mean: float, spread: float, n: int, verdict: str, words: str) -> None:
+def test_verdicts_of_given_differences(
+    mean: float, spread: float, n: int, verdict: str, words: str
+) -> None:
     found = compared(normal(mean, spread, n), None, 0.02)
     assert found is not None
     assert found.verdict == verdict and found.sentence.startswith(words)
@@ -116,7 +118,7 @@ def test_the_narrow_interval_is_inside_the_wide_one() -> None:
     assert narrow[1][0] == pytest.approx(half, rel=0.15)
 
 
-def test_as_many_documents_as_needed_decide_four_times_in_five() -> None:
+def test_the_number_needed_gives_a_verdict_in_four_of_five_samples() -> None:
     found = compared(normal(0.03, 0.1, 40), None, 0.005)
     assert found is not None and found.needed is not None and 70 < found.needed < 110
     decided = 0
@@ -127,7 +129,7 @@ def test_as_many_documents_as_needed_decide_four_times_in_five() -> None:
     assert 0.72 < decided / 200 < 0.92
 
 
-def test_holm_over_all_comparisons_takes_back_what_chance_would_give() -> None:
+def test_holm_over_all_comparisons_removes_chance_findings() -> None:
     weak, none = compared(normal(0.02, 0.05, 30), None, 0.01), None
     assert weak is not None and weak.verdict == "higher" and weak.needed is None
     rest = [compared(normal(0.0, 0.05, 30), None, 0.01) for _ in range(9)]
@@ -139,7 +141,7 @@ def test_holm_over_all_comparisons_takes_back_what_chance_would_give() -> None:
     assert adjusted([weak])[0] == weak
 
 
-def test_the_largest_p_is_holm_adjusted_too_although_it_is_the_same() -> None:
+def test_the_largest_p_counts_as_adjusted_though_unchanged() -> None:
     sure, less = (compared(normal(mean, 0.05, 30), None, 0.01) for mean in (0.2, 0.025))
     assert sure is not None and less is not None and less.verdict == "higher"
     among = adjusted([sure, less])[1]
@@ -149,7 +151,7 @@ def test_the_largest_p_is_holm_adjusted_too_although_it_is_the_same() -> None:
     assert p_in_words(tiny) == "p < 0.001, Holm-adjusted over 2 tests"
 
 
-def test_holm_by_hand() -> None:
+def test_holm_computed_by_hand() -> None:
     # Sorted .005 .01 .03 .04: times 4, 3, 2, 1 -> .02 .03 .06 .04, and never falling -> .06.
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([0.5, 0.9]).tolist() == [1, 1] and holm([]).shape == (0,)
@@ -178,7 +180,7 @@ def test_one_document_has_no_p() -> None:
         (None, "too few documents"),
     ],
 )
-def test_an_interval_alone_is_judged_by_both_ends(
+def test_an_interval_without_p_is_judged_by_both_ends(
     ends: tuple[float, float] | None, verdict: str
 ) -> None:
     low, high = ends or (None, None)
@@ -197,7 +199,7 @@ def test_an_interval_alone_is_judged_by_both_ends(
         (Estimate(0.0, -0.01, 0.02), "changes by 0.000 [-0.010, 0.020]"),
     ],
 )
-def test_a_change_is_worded_in_its_own_direction(difference: Estimate, words: str) -> None:
+def test_the_wording_states_the_direction_of_the_change(difference: Estimate, words: str) -> None:
     assert change_in_words(difference) == words
 
 

@@ -43,7 +43,7 @@ def test_a_contrast_adds_up() -> None:
     assert back.document_scores.tolist() == [0.25, -0.5, 1.0] and back.score == 1.25
 
 
-def test_sensitivities_are_no_contrast() -> None:
+def test_a_method_of_sensitivities_has_no_contrast() -> None:
     one = attributed([1.0], None, 1.0, "saliency")
     with pytest.raises(UserError, match="The values of saliency don't sum"):
         contrast(one, one)

@@ -14,7 +14,7 @@ from poslens.attribution.evaluation.evidence_profile import (
 )
 
 
-def test_bins_are_cut_as_pandas_cuts_them() -> None:
+def test_bins_equal_those_of_pandas_cut() -> None:
     positions = [*np.linspace(0, 1, 21), *np.linspace(0.001, 0.999, 333)]
     theirs = pd.cut(positions, bins=np.linspace(0, 1, 21), include_lowest=True).codes
     ours = [evidence_bin(position) for position in positions]
@@ -22,7 +22,7 @@ def test_bins_are_cut_as_pandas_cuts_them() -> None:
     assert ours[21:] == theirs[21:].tolist() and ours[0] == 0 and ours[1] == 0 and ours[20] == 19
 
 
-def test_psi_by_hand() -> None:
+def test_psi_computed_by_hand() -> None:
     # Bins 0, 9 and 19 hold 0.8, (0.5 + 0.3) / 2 and 0.6.
     found = evidence_profile(np.array([0.8, 0.5, 0.3, 0.6]), [0.01, 0.5, 0.46, 1.0], None)
     assert found is not None and found.psi == pytest.approx(1 - 0.4 / 0.8)
@@ -32,14 +32,14 @@ def test_psi_by_hand() -> None:
     assert found.mean == pytest.approx(0.55) and found.mean_of_bins == pytest.approx(0.6)
 
 
-def test_psi_needs_two_bins_and_something_found() -> None:
+def test_psi_needs_two_bins_and_a_retrieved_document() -> None:
     for values, positions in (([0.5, 0.7], [0.5, 0.5]), ([0.0, 0.0], [0.1, 0.9])):
         found = evidence_profile(np.array(values), positions, None)
         assert found is not None and found.psi is found.psi_under_permutation is found.p is None
     assert evidence_profile(np.array([]), [], None) is None
 
 
-def test_chance_tells_noise_from_bias() -> None:
+def test_the_permutation_test_distinguishes_noise_from_bias() -> None:
     generator = np.random.default_rng(0)
     positions = generator.random(400)
     noise = evidence_profile((generator.random(400) < 0.5).astype(float), positions.tolist(), None)
@@ -50,7 +50,7 @@ def test_chance_tells_noise_from_bias() -> None:
     assert biased.psi == pytest.approx(0.5) and biased.p == pytest.approx(1 / 1000)
 
 
-def test_orders_that_are_kept_are_those_that_would_be_drawn(
+def test_cached_permutations_equal_newly_drawn_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     generator = np.random.default_rng(0)
@@ -95,7 +95,7 @@ def test_queries_of_a_document_in_one_bin_are_permuted_together() -> None:
     )
 
 
-def test_a_document_with_more_queries_takes_all_of_them_along() -> None:
+def test_all_queries_of_a_document_move_together() -> None:
     """Two documents of two queries and one: exchanged, the bins' means are exchanged."""
     found = profile_over(np.array([0.2, 0.4, 0.9]), np.eye(2)[[0, 0, 1]], list("aab"))
     assert found.psi_under_permutation == pytest.approx(1 - 0.3 / 0.9)

@@ -203,7 +203,7 @@ def test_the_mean_is_over_orders() -> None:
     np.testing.assert_allclose(result.random_orders.deletion.mean(0), deletion.mean(0))
 
 
-def test_constant_and_padding_change_no_measure() -> None:
+def test_a_constant_and_padding_change_no_measure() -> None:
     """Padding of weight 0.5 takes 2 off every difference of 10; scaling takes it out again where
     every word loses the same."""
     plain = trial(WEIGHTS)
@@ -213,7 +213,7 @@ def test_constant_and_padding_change_no_measure() -> None:
     assert padded.deletion[at(padded, QUARTERS)].tolist() == [10, 6.5, 4, 2.5, 2]
 
 
-def test_a_document_below_an_empty_one() -> None:
+def test_a_document_that_scores_below_an_empty_one() -> None:
     """All weights negative: taking the most positive first lets the score rise."""
     weights = {word: -weight for word, weight in WEIGHTS.items()}
     result = trial(weights, fractions=QUARTERS)
@@ -226,7 +226,7 @@ def test_a_document_below_an_empty_one() -> None:
 
 
 @pytest.mark.parametrize("scores", [{"a": 1.0, "b": -1.0}, {"a": 0.0, "b": 0.0}])
-def test_nothing_to_share_out(scores: dict[str, float]) -> None:
+def test_a_document_that_scores_like_an_empty_one_has_no_measures(scores: dict[str, float]) -> None:
     result = trial(scores)
     assert result.gap is result.measures is result.random is result.gain is None
     with pytest.raises(ValueError, match="same score"):
@@ -236,7 +236,7 @@ def test_nothing_to_share_out(scores: dict[str, float]) -> None:
 # -- laws of orders ----------------------------------------------------------------------------
 
 
-def test_the_perfect_order_is_best_of_all_permutations() -> None:
+def test_the_perfect_order_is_the_best_permutation() -> None:
     found = {}
     for order in itertools.permutations(WEIGHTS):
         scores = {word: float(len(order) - rank) for rank, word in enumerate(order)}
@@ -262,7 +262,7 @@ def test_the_perfect_order_is_best_of_all_permutations() -> None:
     weights=st.lists(st.integers(-9, 9), min_size=1, max_size=40),
     scores=st.lists(st.integers(-3, 3), min_size=40, max_size=40),
 )
-def test_curves_are_sums_of_the_units_left(weights: list[int], scores: list[int]) -> None:
+def test_curves_equal_sums_over_the_remaining_units(weights: list[int], scores: list[int]) -> None:
     names = [f"w{n}" for n in range(len(weights))]
     by_name = dict(zip(names, map(float, weights), strict=True))
     result = trial(by_name, dict(zip(names, map(float, scores), strict=False)), n_random=1)
@@ -282,13 +282,13 @@ def test_curves_are_sums_of_the_units_left(weights: list[int], scores: list[int]
         (1000, [0, 10, 50, 100, 200, 500, 800, 990, 1000]),
     ],
 )
-def test_whole_units(n: int, expected: list[int]) -> None:
+def test_fractions_are_rounded_to_whole_units(n: int, expected: list[int]) -> None:
     parameters = ErasureParameters(fractions=(0.8, 0.99))
     assert parameters.fractions == (0, 0.01, 0.05, 0.1, 0.2, 0.5, 0.8, 0.99, 1)
     assert parameters.counts(n).tolist() == expected
 
 
-def test_ties_are_broken_by_lot_and_not_by_reading_order() -> None:
+def test_ties_are_broken_at_random_and_not_in_reading_order() -> None:
     """Of 40 equal words only the first counts: taken in reading order it would always go first."""
     words = {f"w{n}": 0.0 for n in range(40)} | {"w0": 1.0}
     falls = []
@@ -300,7 +300,7 @@ def test_ties_are_broken_by_lot_and_not_by_reading_order() -> None:
     assert 0.25 < np.mean(falls) < 0.75
 
 
-def test_a_tie_does_not_touch_those_above_and_below() -> None:
+def test_a_tie_does_not_affect_units_above_and_below() -> None:
     scores = {"one": 1.0, "four": 5.0, "two": 2.0, "three": 2.0}
     for seed in range(5):
         result = trial(WEIGHTS, scores, seed=seed, fractions=QUARTERS)
@@ -321,7 +321,7 @@ def test_a_single_word() -> None:
     assert dataclasses.astuple(result.gain) == (0.0,) * 4  # type: ignore[arg-type]
 
 
-def test_words_and_tokens() -> None:
+def test_words_are_deleted_with_all_their_tokens() -> None:
     """`c-d` is one word of two tokens: together 5, apart 3 and 2."""
     weights, text = {"a": 4.0, "b": 1.0, "c": 3.0, "-d": 2.0}, "a b c-d"
     words = trial(weights, document=text, fractions=(1 / 3, 2 / 3))
@@ -340,7 +340,7 @@ def test_a_truncated_document_has_only_the_units_that_were_read() -> None:
     assert not trial(words).truncated
 
 
-def test_evidence_and_seconds_come_with_the_attribution() -> None:
+def test_evidence_and_seconds_are_taken_from_the_attribution() -> None:
     retriever = linear(WEIGHTS)
     text = " ".join(WEIGHTS)  # one four two three
     pair = TextPair("p", "query", text, EvidenceSpan(4, 8))
@@ -378,7 +378,7 @@ def test_no_more_documents_are_scored_than_stated(n_units: int, n_random: int) -
     assert (shared.measures, shared.random) == (result.measures, result.random)
 
 
-def test_random_orders_come_from_seed_and_document_alone() -> None:
+def test_random_orders_depend_only_on_seed_and_document() -> None:
     words = {f"w{n}": float(n) for n in range(30)}
     first, again = trial(words), trial(words, {"w3": 1.0})
     assert first.random_orders.deletion.tobytes() == again.random_orders.deletion.tobytes()
@@ -398,7 +398,7 @@ def test_a_baseline_of_other_parameters_is_refused() -> None:
         RandomOrders(random_orders.deletion, random_orders.insertion[:2])
 
 
-def test_stopping_is_asked_before_each_batch() -> None:
+def test_should_stop_is_called_before_each_batch() -> None:
     words = {f"w{n}": float(n) for n in range(2000)}  # four copies a batch
     for allowed in (0, 3):
         retriever = linear(words, limit=2000)
@@ -427,7 +427,7 @@ def test_another_documents_attribution_is_refused() -> None:
         {"n_random": 101},
     ],
 )
-def test_parameters_are_checked(options: dict[str, object]) -> None:
+def test_invalid_parameters_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(UserError):
         trial(WEIGHTS, **options)
 
@@ -466,7 +466,7 @@ def several(n: int = 12) -> list[Faithfulness]:
     return results
 
 
-def test_means_are_means_and_intervals_hold_them() -> None:
+def test_averages_are_means_and_intervals_contain_them() -> None:
     results = several()
     summary = summarize(results, range(len(results)))
     assert (summary.n, summary.n_equal, summary.n_below, summary.n_truncated) == (12, 0, 0, 0)
@@ -512,7 +512,7 @@ def test_pairs_of_one_document_do_not_narrow_the_intervals() -> None:
             np.testing.assert_allclose(of_twice, of_once, atol=1e-6)
 
 
-def test_pairs_without_a_way_from_empty_to_whole_are_counted_and_left_out() -> None:
+def test_pairs_that_score_like_an_empty_document_are_counted_and_left_out() -> None:
     results = several(3)
     equal, below = trial({"a": 1.0, "b": -1.0}), trial({"a": -1.0})
     summary = summarize([*results, equal, below], range(5))
@@ -532,7 +532,7 @@ def test_documents_of_few_units_are_interpolated() -> None:
     assert summary.enrichment is None
 
 
-def test_different_tests_are_not_averaged() -> None:
+def test_results_of_different_tests_are_not_averaged() -> None:
     with pytest.raises(ValueError, match="several"):
         summarize([trial(WEIGHTS), trial(WEIGHTS, unit="token")], range(2))
 
@@ -563,7 +563,9 @@ def graded(retriever: DenseRetriever, inside: float, outside: float) -> Attribut
     return dataclasses.replace(real, document_scores=np.array(scores))
 
 
-def test_planted_evidence_first_chance_and_evidence_last(minilm: DenseRetriever) -> None:
+def test_evidence_first_beats_random_order_which_beats_evidence_last(
+    minilm: DenseRetriever,
+) -> None:
     first, last = (
         deletion_insertion(minilm, PLANTED, graded(minilm, *values), ErasureParameters(n_random=3))
         for values in ((1.0, 0.0), (0.0, 1.0))
@@ -584,7 +586,7 @@ def test_planted_evidence_first_chance_and_evidence_last(minilm: DenseRetriever)
     )
 
 
-def test_scores_are_those_of_the_padded_document(minilm: DenseRetriever) -> None:
+def test_scores_equal_those_of_the_padded_document(minilm: DenseRetriever) -> None:
     """The same document with [PAD] written where units were taken out, read as it stands."""
     attribution = graded(minilm, 1.0, 0.0)
     result = deletion_insertion(
@@ -606,7 +608,7 @@ def test_scores_are_those_of_the_padded_document(minilm: DenseRetriever) -> None
 
 
 @pytest.mark.parametrize("name", ["bert", "qwen3-left", "roberta"])
-def test_any_architecture_and_a_truncated_document(
+def test_any_architecture_can_be_tested_on_a_truncated_document(
     tiny: Callable[..., DenseRetriever], name: str
 ) -> None:
     retriever = tiny(name, max_length=24)
@@ -626,7 +628,7 @@ def test_any_architecture_and_a_truncated_document(
     assert retriever.embeddings._forward_hooks == {}
 
 
-def test_the_batch_changes_nothing(
+def test_batch_size_does_not_change_results(
     tiny: Callable[..., DenseRetriever], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     retriever = tiny("bert")

@@ -47,7 +47,7 @@ def degrees(seed: int, *, n: int = 60, k: int = 5, size: int = 40, each: int = 3
     return InDegrees(tops, tuple(str(row // each) for row in range(n)), size)
 
 
-def test_in_degrees_by_hand() -> None:
+def test_in_degrees_computed_by_hand() -> None:
     assert retrieved(RANKINGS["q1"], {"a"}, 2) == ("b", "c")
     found = in_degrees(RANKINGS, QUERIES, "abcd", 2)
     # q1: b c; q2: a c; q3: c b.
@@ -143,7 +143,7 @@ def test_the_verdict_of_two_indexes_of_the_same_queries() -> None:
 TEXT = "The old heron's nest (3.5 m) is here, at last. 汉字abc和def。 Wait!"
 
 
-def test_words_change_places_and_nothing_else_does() -> None:
+def test_the_control_permutes_words_and_nothing_else() -> None:
     found = shuffled_words(TEXT)
     assert found == shuffled_words(TEXT) != TEXT
     assert Counter(terms_of(found)) == Counter(terms_of(TEXT))
@@ -153,7 +153,7 @@ def test_words_change_places_and_nothing_else_does() -> None:
 
 
 @given(st.text("ab é.,'-’ 3\n", max_size=40) | st.text("汉字。， ทก\n", max_size=40))
-def test_the_control_keeps_the_words_of_any_text(text: str) -> None:
+def test_the_control_keeps_all_words_of_any_text(text: str) -> None:
     assert Counter(terms_of(shuffled_words(text))) == Counter(terms_of(text))
 
 
@@ -162,7 +162,7 @@ def collection(*texts: str) -> Collection:
     return Collection("mine", "mine", (), lambda: iter(documents))
 
 
-def test_sentences_are_queries_that_their_document_answers() -> None:
+def test_each_sentence_is_a_query_with_its_document_as_the_answer() -> None:
     whole = collection("One two three. Four five six! No.", "Seven eight nine ten.")
     found = sentence_queries(whole, 10)
     assert {one.text: tuple(one.relevant) for one in found.queries} == {
@@ -177,7 +177,7 @@ def test_sentences_are_queries_that_their_document_answers() -> None:
         sentence_queries(collection("No.", "Nor this."), 10)
 
 
-def test_the_control_has_the_same_queries_and_other_texts() -> None:
+def test_the_control_has_the_same_queries_and_shuffled_texts() -> None:
     whole = sentence_queries(collection("One two three four five. Six seven eight nine."), 5)
     shuffled = control(whole)
     assert [one.text for one in shuffled.queries] == [one.text for one in whole.queries]

@@ -32,7 +32,7 @@ def bm25() -> Any:
     return load(resolve("BM25"), "cpu", "float32")
 
 
-def test_needles_are_told_apart_by_their_names_and_codes() -> None:
+def test_needles_have_distinct_names_and_codes() -> None:
     found = needles(100, 3)
     assert len({one.sentence for one in found}) == len({one.question for one in found}) == 100
     for one in found:
@@ -44,7 +44,7 @@ def test_needles_are_told_apart_by_their_names_and_codes() -> None:
     assert needles(5, 3) != needles(5, 4) and needles(5, 3) == needles(5, 3)
 
 
-def test_a_text_has_its_length_and_differs_in_the_needles_place_alone(bm25: Any) -> None:
+def test_texts_have_the_requested_length_and_differ_only_in_the_needles_position(bm25: Any) -> None:
     """BM25's tokens are words, so lengths are exact."""
     asked = needles(3)
     haystacks = Haystacks(bm25, DOCUMENTS, asked)
@@ -63,7 +63,7 @@ def test_a_text_has_its_length_and_differs_in_the_needles_place_alone(bm25: Any)
         assert places[0] == 0 and text.endswith(needle.sentence)
 
 
-def test_a_short_corpus_repeats_itself_and_says_so(bm25: Any) -> None:
+def test_a_short_corpus_is_repeated_and_reported(bm25: Any) -> None:
     haystacks = Haystacks(bm25, [("One line only. And this.", None)], needles(2))
     text, n, repeated = haystacks.text(0, 100, 50)
     assert n == 100 and repeated and text.count("One line only.") > 5
@@ -71,7 +71,7 @@ def test_a_short_corpus_repeats_itself_and_says_so(bm25: Any) -> None:
         Haystacks(bm25, [("... !!!", None)], needles(2)).text(0, 100, 50)
 
 
-def test_texts_fit_what_a_model_reads(tiny: Callable[..., Any]) -> None:
+def test_texts_fit_the_context_limit(tiny: Callable[..., Any]) -> None:
     retriever = tiny("bert")
     length = min(64, retriever.max_length)
     haystacks = Haystacks(retriever, DOCUMENTS, needles(3))
@@ -84,7 +84,7 @@ def test_texts_fit_what_a_model_reads(tiny: Callable[..., Any]) -> None:
         haystacks.text(0, 5, 50)
 
 
-def test_ranks_against_a_plain_loop(tiny: Callable[..., Any]) -> None:
+def test_ranks_equal_those_of_a_plain_loop(tiny: Callable[..., Any]) -> None:
     retriever, asked = tiny("bert"), needles(4)
     haystacks = Haystacks(retriever, DOCUMENTS, asked)
     found = cell(haystacks, 64, 50)
@@ -98,13 +98,13 @@ def test_ranks_against_a_plain_loop(tiny: Callable[..., Any]) -> None:
         cell(haystacks, 64, 50, should_stop=lambda: True)
 
 
-def test_words_of_the_question_are_enough_for_bm25(bm25: Any) -> None:
+def test_bm25_finds_every_needle_at_every_depth(bm25: Any) -> None:
     """The control that cannot see order finds every needle at every depth."""
     haystacks = Haystacks(bm25, DOCUMENTS, needles(6))
     assert all(cell(haystacks, 200, depth).ranks == (1,) * 6 for depth in (0, 50, 100))
 
 
-def test_equal_scores_are_not_found(bm25: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tie_does_not_count_as_found(bm25: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "poslens.attribution.evaluation.needle.score_texts",
         lambda _, pairs, **__: np.zeros(len(pairs)),
@@ -113,7 +113,7 @@ def test_equal_scores_are_not_found(bm25: Any, monkeypatch: pytest.MonkeyPatch) 
     assert found.ranks == (3, 3, 3) and found.found == [False] * 3
 
 
-def test_means_and_lean_by_hand() -> None:
+def test_means_and_last_minus_first_computed_by_hand() -> None:
     early = NeedleCell((1,) * 9 + (2,) * 3, (60,) * 12, 0)
     late = NeedleCell((1,) * 3 + (2,) * 9, (60,) * 12, 0)
     grid = NeedleGrid((64, 128), (0, 50, 100), {(64, 0): early, (64, 50): early, (64, 100): late})

@@ -41,7 +41,7 @@ def query(number: int, ranks: list[int]) -> QueryPositions:
     return QueryPositions(pair(number), np.array(ranks), True)
 
 
-def test_gains_are_ir_measures_of_one_relevant_document() -> None:
+def test_gains_equal_ir_measures_with_one_relevant_document() -> None:
     ranks = [1, 2, 9, 10, 11, 400]
     run = [
         ir_measures.ScoredDoc(str(i), "own" if r == rank else f"d{r}", -float(r))
@@ -58,7 +58,7 @@ def test_gains_are_ir_measures_of_one_relevant_document() -> None:
         assert ours == pytest.approx([found[str(i)] for i in range(len(ranks))])
 
 
-def test_means_by_hand() -> None:
+def test_means_computed_by_hand() -> None:
     found = position_effect([query(0, [1, 1, 2]), query(1, [1, 3, 20])])
     assert found is not None and (found.n, found.n_documents) == (2, 2)
     second, third = 1 / np.log2(3), 0.5
@@ -71,7 +71,7 @@ def test_means_by_hand() -> None:
     assert found.effect.difference.interval is None and found.effect.verdict == "too few documents"
 
 
-def test_what_is_paired_decides_where_queries_differ_widely() -> None:
+def test_pairing_by_query_decides_where_queries_differ_widely() -> None:
     """Each query loses the same from first to last, whatever its own level."""
     queries = [query(n, [1 + n % 3, 2 + n % 3, 3 + n % 3]) for n in range(30)]
     found = position_effect(queries)
@@ -101,11 +101,11 @@ def test_no_effect_is_equivalent_and_has_no_psi() -> None:
         (11, ([0, 1, 2, 3], [4, 5, 6], [7, 8, 9, 10])),
     ],
 )
-def test_thirds(k: int, parts: tuple[list[int], ...]) -> None:
+def test_positions_are_divided_into_thirds(k: int, parts: tuple[list[int], ...]) -> None:
     assert tuple(list(range(k))[part] for part in third_parts(k)) == parts
 
 
-def test_positions_run_over_what_is_read_whole() -> None:
+def test_positions_cover_only_what_is_read_in_full() -> None:
     ranks = PositionRanks("p0", np.array([1, 2, 3, 4, 5]))
     whole = query_positions(pair(), relocation([1, 1, 1, 1, 1]), ranks, 5)
     assert whole is not None and whole.ranks.tolist() == [1, 2, 3, 4, 5] and whole.whole
@@ -134,7 +134,7 @@ def test_the_null_moves_another_sentence_of_similar_length() -> None:
     )
 
 
-def test_bad_pairs_are_one_sentence() -> None:
+def test_invalid_pairs_are_refused_in_one_sentence() -> None:
     everything = replace(pair(), evidence=EvidenceSpan(0, len(pair().document)))
     with pytest.raises(UserError, match="covers every sentence"):
         null_pair(everything)

@@ -42,7 +42,7 @@ def made() -> tuple[Collection, list[Ranking], list[int | None]]:
     return found, rankings, ranks
 
 
-def test_each_group_against_a_plain_loop() -> None:
+def test_measures_of_each_group_equal_a_plain_loop() -> None:
     collection, rankings, ranks = made()
     evaluation = evaluate("M", rankings, collection)
     found = grouped(evaluation.per_query, collection.queries, GROUPS)
@@ -98,7 +98,7 @@ def test_intervals_resample_documents_with_all_their_queries() -> None:
     assert early.measures[NDCG].high == pytest.approx(high, abs=1e-9)
 
 
-def test_what_is_read_of_the_evidence_group_by_group() -> None:
+def test_the_share_of_evidence_read_is_reported_per_group() -> None:
     collection, rankings, _ = made()
     evaluation = evaluate("M", rankings, collection)
     read = {query.query_id: n % 2 / 1 for n, query in enumerate(collection.queries)}
@@ -111,7 +111,7 @@ def test_what_is_read_of_the_evidence_group_by_group() -> None:
     assert unknown is not None and unknown.profile.read == (None, None, None)
 
 
-def test_no_query_in_a_group_is_no_result() -> None:
+def test_a_group_without_queries_has_no_result() -> None:
     collection, rankings, _ = made()
     evaluation = evaluate("M", rankings, collection)
     other = Groups("Other", "place", ("nowhere",))

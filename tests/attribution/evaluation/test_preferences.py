@@ -65,7 +65,7 @@ def test_attention_is_the_mean_over_tokens(blind: DenseRetriever) -> None:
     torch.testing.assert_close(mixed, mean.expand_as(mixed))
 
 
-def test_word_order_changes_nothing(
+def test_the_order_blind_encoder_ignores_word_order(
     blind: DenseRetriever, tiny: Callable[..., DenseRetriever]
 ) -> None:
     both = [FORWARD.document, BACKWARD.document]
@@ -76,7 +76,7 @@ def test_word_order_changes_nothing(
 
 
 @pytest.mark.parametrize("name", [n for n, e in METHODS.items() if e.fits(FAMILY)])
-def test_values_follow_their_words(name: str, blind: DenseRetriever) -> None:
+def test_a_words_value_does_not_depend_on_its_position(name: str, blind: DenseRetriever) -> None:
     """On a model without positions, every method gives each word the same value wherever it is."""
     method = make_method(name)
     ahead, back = (METHODS[name].compute(blind, method, [pair])[0] for pair in (FORWARD, BACKWARD))
@@ -99,7 +99,7 @@ def measured(index: Callable[[Condition, int], float], n: int = 12) -> Mapping[C
     }
 
 
-def test_slope_limits_and_the_share_without_the_query() -> None:
+def test_slope_detection_limits_and_the_share_without_the_query() -> None:
     """Index 0.1 without positions and 0.3 a at strength a; half of it with an unrelated query."""
 
     def index(condition: Condition, k: int) -> float:
@@ -135,7 +135,7 @@ def test_detection_limits_are_paired_by_document() -> None:
     assert found is not None and (found.primacy, found.recency) == (1.0, None)
 
 
-def test_a_method_that_ignores_the_models_is_told_so() -> None:
+def test_a_method_that_ignores_the_model_is_reported() -> None:
     whole = preference(METHOD, measured(lambda condition, k: 0.2), range(12))
     found = whole.planted
     assert found is not None and whole.order_blind.value == pytest.approx(0.2)
@@ -153,7 +153,7 @@ def test_scores_of_zero_have_no_index() -> None:
 # -- measurements ----------------------------------------------------------------------------------
 
 
-def test_thirds_are_sums_of_the_curves(tiny: Callable[..., DenseRetriever]) -> None:
+def test_thirds_equal_sums_over_the_curves(tiny: Callable[..., DenseRetriever]) -> None:
     retriever = tiny("bert")
     found = thirds(retriever, METHOD, [FORWARD, BACKWARD])
     (one,) = METHODS["saliency"].compute(retriever, METHOD, [FORWARD])
@@ -175,7 +175,9 @@ def test_a_pair_that_fails_fails_the_measurement(tiny: Callable[..., DenseRetrie
 # -- texts -----------------------------------------------------------------------------------------
 
 
-def test_excerpts_are_whole_sentences_with_the_evidence_where_it_was(sample: DataSet) -> None:
+def test_excerpts_are_whole_sentences_and_keep_the_evidences_relative_position(
+    sample: DataSet,
+) -> None:
     pairs = pairs_for(sample, 12)
     originals = {pair.pair_id: pair for pair in sample.pairs}
     assert len({pair.document for pair in pairs}) == 12

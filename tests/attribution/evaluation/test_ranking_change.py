@@ -41,7 +41,7 @@ def psi(scores: np.ndarray, positions: list[float]) -> float:
     return 1 - min(means) / max(means)
 
 
-def test_measures_equal_counts_by_hand() -> None:
+def test_measures_equal_counts_computed_by_hand() -> None:
     found = quality(BEFORE, POSITIONS, DOCUMENTS)
     assert found is not None and found.n == N
     assert found.mean.value == pytest.approx(BEFORE.mean())
@@ -52,7 +52,7 @@ def test_measures_equal_counts_by_hand() -> None:
     assert found.harmonic.interval is not None and found.harmonic.n_resampled == N // 4
 
 
-def test_a_change_is_after_less_before() -> None:
+def test_a_change_is_after_minus_before() -> None:
     found = change(BEFORE, AFTER, POSITIONS, DOCUMENTS)
     assert found is not None and found.psi is not None
     assert found.mean.difference.value == pytest.approx((AFTER - BEFORE).mean())
@@ -86,7 +86,7 @@ def test_the_interval_of_a_change_equals_a_loop_over_resampled_documents() -> No
     assert measured.high == pytest.approx(high, abs=0.25 * width)
 
 
-def test_nothing_changes_where_nothing_was_done() -> None:
+def test_identical_rankings_have_no_change() -> None:
     found = change(BEFORE, BEFORE, POSITIONS, DOCUMENTS)
     assert found is not None and found.psi is not None
     for one in (found.mean, found.harmonic, found.psi):
@@ -113,6 +113,6 @@ def test_the_candidate_is_the_most_even_point_and_the_first_among_equals() -> No
     assert candidate([BEFORE, BEFORE.copy(), BEFORE * 0.9], POSITIONS) == 0
 
 
-def test_no_query_has_no_measures() -> None:
+def test_without_queries_there_are_no_measures() -> None:
     assert quality(np.zeros(0), [], []) is None
     assert change(np.zeros(0), np.zeros(0), [], []) is None

@@ -43,7 +43,7 @@ def collection(queries: list[Query], documents: list[Document] = []) -> Collecti
     return Collection("toy", "Toy", tuple(queries), lambda: iter(documents))
 
 
-def test_measures_by_hand() -> None:
+def test_measures_computed_by_hand() -> None:
     queries = [
         query("first", {"a": 1}),
         query("third", {"a": 1}),
@@ -80,7 +80,7 @@ def test_equal_scores_keep_the_order_given() -> None:
         assert found[NDCG] == pytest.approx([1 / math.log2(1 / expected + 1)])
 
 
-def test_nothing_found_at_all_is_zero_not_an_error() -> None:
+def test_measures_are_zero_if_nothing_is_found() -> None:
     found = evaluate("m", [], collection([query("q", {"a": 1})]))
     assert found.n == found.n_missing == 1
     assert {one.value for one in found.estimates.values()} == {0.0}
@@ -100,7 +100,7 @@ def test_agresti_coull_solves_its_own_equation(n: int, data: st.DataObject) -> N
     assert found.high == pytest.approx(min(1, middle + half), abs=1e-12)
 
 
-def test_agresti_coull_holds_wilsons_interval() -> None:
+def test_the_agresti_coull_interval_contains_wilsons() -> None:
     # Same mid-point as Wilson's score interval and never shorter (Brown, Cai and DasGupta 2001).
     from scipy.stats import binomtest
 
@@ -114,7 +114,7 @@ def test_agresti_coull_holds_wilsons_interval() -> None:
         agresti_coull(1, 0)
 
 
-def test_same_language_share_and_what_the_corpus_gives() -> None:
+def test_same_language_share_and_the_share_expected_from_the_corpus() -> None:
     documents = [
         Document(f"d{i}", "text", "p" if i < 4 else "r", "eng" if i < 3 else "pol")
         for i in range(8)
@@ -136,7 +136,7 @@ def test_same_language_share_and_what_the_corpus_gives() -> None:
     assert own is not None and own.expected == pytest.approx((3 / 4 + 1) / 2)
 
 
-def test_pairs_alone_make_a_collection() -> None:
+def test_a_collection_can_be_made_of_pairs_alone() -> None:
     pairs = (
         TextPair("1", "what melts", "Ice melts.", language="eng"),
         TextPair("2", "what stays", "Stone stays."),
@@ -167,7 +167,7 @@ def test_intervals_resample_documents_with_all_their_queries() -> None:
         assert one.interval == pytest.approx(alone.interval)
 
 
-def test_the_document_of_a_query_holds_its_evidence() -> None:
+def test_a_querys_document_contains_its_evidence() -> None:
     several = query("q", {"a": 1, "b": 1})
     assert several.document == "a"
     judged = replace(several, pairs={"a": "q a", "b": "q b"}, evidence_pair="q b")
@@ -193,7 +193,7 @@ def test_evaluation_by_bucket() -> None:
     assert found.estimates[SUCCESS_OF_PAIRS].value == 0.8
 
 
-def test_of_chosen_queries_the_measures_are_those_of_a_collection_of_them() -> None:
+def test_measures_of_selected_queries_equal_those_of_a_collection_of_them() -> None:
     queries = [
         query("a", {"a": 1}, evidence=0.1, document_tokens=100),
         query("b", {"x": 1}, evidence=0.9, document_tokens=2000),
@@ -208,7 +208,7 @@ def test_of_chosen_queries_the_measures_are_those_of_a_collection_of_them() -> N
     assert found.estimates[NDCG].value == 1 and found.language == alone.language
 
 
-def test_success_of_pairs_counts_every_answer() -> None:
+def test_success_counts_every_pair_of_a_query() -> None:
     """MultiClaim's evaluate.py takes one rank of each pair; a post with three claims counts three
     times, one of them in the top 10."""
     queries = [

@@ -46,14 +46,14 @@ OPEN, OPEN_WORSE = mean(-0.01, 0.2), mean(0.01, 0.2)
         (None, SAME, False, "Too few held-out documents to decide whether position bias changes."),
     ],
 )
-def test_what_is_recommended(
+def test_recommendation_and_reason_of_given_changes(
     bias: Comparison | None, quality: Comparison | None, recommended: bool, reason: str
 ) -> None:
     advice = recommendation({"the effect": bias}, quality)
     assert advice.recommended is recommended and reason in advice.reason
 
 
-def test_one_better_measure_is_enough_and_one_worse_too_many() -> None:
+def test_one_better_measure_is_enough_and_one_worse_measure_is_too_many() -> None:
     assert recommendation({"a": SAME, "b": LESS}, SAME).recommended
     assert recommendation({"a": SAME}, SAME, {"b": MORE}).reason.startswith(
         "On held-out documents, b is higher, and"
@@ -87,7 +87,7 @@ def test_a_size_shrinks_in_either_direction(sign: int) -> None:
     assert over.verdict == "equivalent"
 
 
-def test_the_front_has_what_no_other_point_beats_in_both() -> None:
+def test_the_pareto_front_has_the_points_that_no_other_dominates() -> None:
     points = [(0.05, 0.88), (0.01, 0.89), (0.0, 0.85), (0.02, 0.9), (None, 0.99), (0.0, None)]
     assert on_quality_front(points) == [False, True, True, True, False, False]
     assert on_quality_front([(0.5, 0.5), (0.5, 0.5)]) == [True, True]

@@ -85,7 +85,7 @@ def dot() -> SimpleNamespace:
 
 
 @given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 50), st.randoms())
-def test_top_k_is_brute_force_in_any_blocks(n: int, k: int, block: int, random) -> None:
+def test_top_k_equals_brute_force_for_any_block_size(n: int, k: int, block: int, random) -> None:
     # Few whole numbers: many ties, which the earlier document wins.
     scores = torch.tensor([[random.choice([-2.0, -0.0, 0.0, 1.5, 3.0]) for _ in range(n)]] * 2)
     scores[1] = scores[1].flip(0)
@@ -99,7 +99,7 @@ def test_top_k_is_brute_force_in_any_blocks(n: int, k: int, block: int, random) 
         assert found.tolist() == [float(scores[row, i]) for i in expected]
 
 
-def test_scores_keep_every_bit_and_none_is_no_number() -> None:
+def test_scores_are_kept_exactly_and_nan_is_refused() -> None:
     values = torch.tensor([[1e-45, -1e38, 3.14159274, -0.1, float("-inf")]])
     best = TopK(1, 5)
     best.add([0], values, 7)
@@ -109,7 +109,7 @@ def test_scores_keep_every_bit_and_none_is_no_number() -> None:
         best.add([0], torch.tensor([[float("nan")]]), 0)
 
 
-def test_dense_search_is_brute_force() -> None:
+def test_dense_search_equals_brute_force() -> None:
     generator = torch.Generator().manual_seed(3)
     documents = torch.randn(900, 16, generator=generator)
     asked = torch.randn(30, 16, generator=generator)
@@ -128,7 +128,7 @@ def test_dense_search_is_brute_force() -> None:
         assert [[int(key[1:]) for key in one.document_ids] for one in got] == expected.tolist()
 
 
-def test_own_corpus_searches_no_other_part() -> None:
+def test_own_corpus_searches_only_the_querys_part() -> None:
     found = collection(parts=("left", "right"))
     table = {text: torch.tensor([float(n)]) for n, text in enumerate(TEXTS)}
     table |= {text: torch.tensor([1.0]) for text in ASKED}
@@ -141,7 +141,7 @@ def test_own_corpus_searches_no_other_part() -> None:
     assert own[1].languages == ("pol", "eng", "pol", "eng")
 
 
-def test_a_stopped_search_goes_on_where_it_was() -> None:
+def test_a_stopped_search_resumes_where_it_stopped() -> None:
     found = collection()
     read: list[str] = []
 
@@ -159,7 +159,7 @@ def test_a_stopped_search_goes_on_where_it_was() -> None:
     assert read == TEXTS and torch.equal(resumed.keys, whole.keys) and resumed.seen == 8
 
 
-def test_texts_that_a_model_cannot_read_are_found_by_nobody_and_find_nothing(
+def test_texts_without_tokens_are_never_found_and_find_nothing(
     tiny: Callable[..., object],
 ) -> None:
     retriever = tiny("bert")
@@ -170,7 +170,7 @@ def test_texts_that_a_model_cannot_read_are_found_by_nobody_and_find_nothing(
 
 
 @pytest.mark.parametrize("family", ["dense", "late_interaction", "sparse", "cross_encoder"])
-def test_nobody_else_sets_the_tokenizer_while_texts_of_one_side_are_read(
+def test_the_tokenizer_is_locked_while_texts_of_one_side_are_tokenized(
     tiny: Callable[..., object],
     tiny_family: Callable[[str], Any],
     monkeypatch: pytest.MonkeyPatch,
@@ -209,7 +209,7 @@ def test_an_apple_gpu_is_used_by_one_thread_at_a_time() -> None:
     assert tokenizer_lock(lock, torch.device("cpu")) is not lock
 
 
-def test_dense_scores_are_the_models_own(tiny: Callable[..., object]) -> None:
+def test_dense_scores_equal_those_of_the_model(tiny: Callable[..., object]) -> None:
     retriever = tiny("bert")
     found = collection()
     got = rankings(found, search(found, scorer(retriever, ASKED), block=3))
@@ -225,7 +225,7 @@ def test_dense_scores_are_the_models_own(tiny: Callable[..., object]) -> None:
 
 
 @pytest.mark.parametrize("family", ["sparse", "late_interaction"])
-def test_other_families_score_as_their_pairs_do(
+def test_search_scores_of_other_families_equal_their_pair_scores(
     family: str, tiny_family: Callable[[str], object]
 ) -> None:
     from poslens.attribution.retrievers.base import encode
@@ -245,7 +245,7 @@ def test_other_families_score_as_their_pairs_do(
                 assert len(one.document_ids) == len(TEXTS)
 
 
-def test_a_cross_encoder_reorders_what_it_is_given(tiny_family: Callable[[str], object]) -> None:
+def test_a_cross_encoder_reranks_the_given_documents(tiny_family: Callable[[str], object]) -> None:
     retriever = tiny_family("cross_encoder")
     first = Ranking("q", ("d3", "d1", "d0"), np.array([3.0, 2.0, 1.0]), ("eng", "pol", None))
     texts = [TEXTS[3], TEXTS[1], TEXTS[0]]
@@ -262,7 +262,7 @@ def test_a_cross_encoder_reorders_what_it_is_given(tiny_family: Callable[[str], 
         scorer(retriever, ASKED)
 
 
-def test_bm25_by_its_formula() -> None:
+def test_bm25_scores_follow_the_formula() -> None:
     found = collection()
     best = search_lexical(found, 1.2, 0.75)
     assert best is not None
@@ -291,7 +291,7 @@ def test_bm25_by_its_formula() -> None:
     assert search_lexical(found, 1.2, 0.75, should_stop=lambda: True) is None
 
 
-def test_a_query_of_signs_alone_finds_nothing_with_bm25() -> None:
+def test_a_query_without_words_finds_nothing_with_bm25() -> None:
     found = collection(queries=["what melts", "???", "🔥🔥"])
     best = search_lexical(found, 1.2, 0.75)
     assert best is not None and best.seen == len(TEXTS)
@@ -300,7 +300,7 @@ def test_a_query_of_signs_alone_finds_nothing_with_bm25() -> None:
     assert got[1].document_ids == got[2].document_ids == ()
 
 
-def test_a_corpus_is_read_once_a_search_and_never_held(tmp_path: Path) -> None:
+def test_a_corpus_is_read_once_per_search_and_never_held_in_memory(tmp_path: Path) -> None:
     passes = 0
 
     def stream():

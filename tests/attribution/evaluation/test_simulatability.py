@@ -24,7 +24,7 @@ def read(words: str, contributions: list[float]) -> ReadWords:
     return ReadWords(tuple(words.split()), np.array(contributions, dtype=np.float64))
 
 
-def test_words_are_chosen_by_hand() -> None:
+def test_chosen_words_equal_those_found_by_hand() -> None:
     side = read("a b c d", [0.1, 0.3, -0.5, 0.3])
     assert side.largest(1) == (1,)  # of equal contributions the earlier word
     assert side.largest(2) == (1, 3)
@@ -58,7 +58,7 @@ def planted(number: int, rank: int) -> ForcedChoice:
     return ForcedChoice(f"q{number}", noun, ReadWords(tuple(higher), contributions), lower)
 
 
-def test_a_method_that_finds_the_word_predicts_and_another_does_not() -> None:
+def test_only_a_method_that_finds_the_word_predicts_the_ranking() -> None:
     choices = [planted(number, rank=0) for number in range(40)]
     simulator = Simulator([side.text(range(30)) for c in choices for side in (c.higher, c.lower)])
     shares = {

@@ -38,7 +38,7 @@ def line(query: str, document: str, score: object) -> str:
     return f"{query} Q0 {document} 1 {score} tag\n"
 
 
-def test_results_stand_as_trec_eval_orders_them() -> None:
+def test_results_are_ordered_as_by_trec_eval() -> None:
     """Against the program itself, with scores of which many are equal."""
     draw = Random(7)
     asked = collection(8)
@@ -66,7 +66,7 @@ def test_results_stand_as_trec_eval_orders_them() -> None:
         assert values == pytest.approx(theirs), name
 
 
-def test_the_best_hundred_of_a_long_run_are_kept() -> None:
+def test_only_the_best_hundred_results_of_a_query_are_kept() -> None:
     order = list(range(3000))
     Random(1).shuffle(order)
     run = run_of("".join(line("q0", f"d{n:04}", n) for n in order))
@@ -83,7 +83,7 @@ def test_the_best_hundred_of_a_long_run_are_kept() -> None:
         assert list(found.rankings[0].document_ids) == best[:100] and found.n_lost == 0
 
 
-def test_a_document_counts_once_and_what_the_corpus_lacks_not_at_all() -> None:
+def test_duplicate_documents_count_once_and_unknown_ones_are_dropped() -> None:
     text = line("q0", "d1", 3) + line("q0", "d1", 2) + line("q0", "nowhere", 9)
     text += line("strange", "d1", 1) + line("q1", "d2", "1e-3")
     found = placed(run_of(text), collection())
@@ -95,7 +95,7 @@ def test_a_document_counts_once_and_what_the_corpus_lacks_not_at_all() -> None:
     assert (found.n_lost, found.n_strange) == (1, 1)
 
 
-def test_where_a_query_does_not_find_its_own_id_no_run_does() -> None:
+def test_runs_skip_the_document_with_the_querys_own_id() -> None:
     queries = (Query("d1", "what", "", None, {"d2": 1}, {}, None, None),)
     asked = collection(skips_own_id=True)
     asked = Collection("c", "c", queries, asked.stream, skips_own_id=True)
@@ -103,7 +103,7 @@ def test_where_a_query_does_not_find_its_own_id_no_run_does() -> None:
     assert ranking.document_ids == ("d2",)
 
 
-def test_lines_that_are_no_results_are_counted() -> None:
+def test_invalid_lines_are_counted() -> None:
     text = (
         "\n".join(
             [
@@ -127,7 +127,7 @@ def test_lines_that_are_no_results_are_counted() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\n\n", b"\x00\x01", b"query,document\na,b\n"])
-def test_what_is_no_run_is_one_sentence(data: bytes) -> None:
+def test_a_file_that_is_not_a_run_is_refused_in_one_sentence(data: bytes) -> None:
     with pytest.raises(UserError, match="is not a run in TREC's format"):
         run_of(data)
 
@@ -141,7 +141,7 @@ def test_a_run_of_other_queries_is_refused() -> None:
         placed(run, collection())
 
 
-def test_it_is_read_packed_and_offered_by_name(tmp_path: Path) -> None:
+def test_a_gzipped_run_is_read_and_registered_by_name(tmp_path: Path) -> None:
     path = tmp_path / "a.run.gz"
     path.write_bytes(gzip.compress(line("q0", "d1", 1).encode()))
     assert trec_runs.register("a", path) is trec_runs.known()["a"]
@@ -149,7 +149,7 @@ def test_it_is_read_packed_and_offered_by_name(tmp_path: Path) -> None:
         trec_runs.register("b", tmp_path / "gone")
 
 
-def test_documents_in_parts_go_by_their_keys(tmp_path: Path) -> None:
+def test_documents_of_several_parts_are_matched_by_key(tmp_path: Path) -> None:
     for part in ("a", "b"):
         (tmp_path / part / "qrels").mkdir(parents=True)
         (tmp_path / part / "corpus.jsonl").write_text('{"_id": "1", "text": "Fog lifts."}\n')

@@ -47,19 +47,19 @@ def test_the_limit_of_a_black_box_is_found(limit: int) -> None:
     assert TEXT[: found.end].split()[-1] == f"word{limit - 1}"
 
 
-def test_a_model_that_reads_everything_reads_to_the_end() -> None:
+def test_a_model_without_a_limit_is_read_to_the_end() -> None:
     found = last_word(black_box(10_000), TEXT)
     assert found.word == found.n_words == 300
 
 
-def test_a_model_that_answers_unsteadily_is_given_its_own_noise() -> None:
+def test_the_limit_is_found_despite_noise_in_the_vectors() -> None:
     lot = np.random.default_rng(0)
     steady = black_box(77)
     found = last_word(lambda text: steady(text) + lot.normal(0, 1e-5, 300), TEXT)
     assert found.word == 77
 
 
-def test_it_asks_for_few_vectors() -> None:
+def test_few_vectors_are_requested() -> None:
     asked = []
 
     def embed(text: str) -> np.ndarray:
@@ -72,7 +72,9 @@ def test_it_asks_for_few_vectors() -> None:
 
 @pytest.mark.parametrize("limit", [1, 2, 77, 299, 300])
 @pytest.mark.parametrize("expected", [0, 1, 76, 77, 78, 299, 300])
-def test_the_expected_end_saves_vectors_and_changes_nothing(limit: int, expected: int) -> None:
+def test_an_expected_limit_saves_vectors_and_does_not_change_the_result(
+    limit: int, expected: int
+) -> None:
     asked = []
 
     def embed(text: str) -> np.ndarray:
@@ -103,7 +105,7 @@ def embedder(retriever: DenseRetriever) -> Callable[[str], Any]:
 @pytest.mark.parametrize(
     ("name", "limit"), [("bert", 128), ("bert", 40), ("roberta", 33), ("qwen3-left", 50)]
 )
-def test_a_model_stops_where_it_was_told_to(tiny: Tiny, name: str, limit: int) -> None:
+def test_a_model_truncates_at_its_configured_length(tiny: Tiny, name: str, limit: int) -> None:
     retriever = tiny(name, max_length=limit)
     text = " ".join(f"The tide rises {n} times." for n in range(60))
     found = truncation(retriever, embedder(retriever), text)
@@ -112,14 +114,14 @@ def test_a_model_stops_where_it_was_told_to(tiny: Tiny, name: str, limit: int) -
     assert found.as_claimed
 
 
-def test_a_model_that_stops_earlier_than_it_claims_is_told(tiny: Tiny) -> None:
+def test_truncation_before_the_claimed_length_is_detected(tiny: Tiny) -> None:
     honest, claiming = tiny("bert", max_length=40), tiny("bert", max_length=128)
     text = " ".join(f"The tide rises {n} times." for n in range(60))
     found = truncation(claiming, embedder(honest), text)
     assert found.claimed == 128 and found.last < 60 and not found.as_claimed
 
 
-def test_a_short_text_is_read_whole(tiny: Tiny) -> None:
+def test_a_short_text_is_not_truncated(tiny: Tiny) -> None:
     retriever = tiny("bert")
     found = truncation(retriever, embedder(retriever), "The tide rises twice.")
     assert found.reads_all and found.as_claimed
@@ -135,7 +137,7 @@ def test_short_documents_are_joined() -> None:
 
 
 @pytest.mark.parametrize("text", ["whole", "windows:128:32", "windows:64", "late:128"])
-def test_chunks_are_called_as_they_are_asked_for(text: str) -> None:
+def test_the_name_of_chunks_is_the_text_they_are_parsed_from(text: str) -> None:
     assert str(chunks_of(text)) == text
 
 
@@ -149,12 +151,12 @@ def test_chunks_are_called_as_they_are_asked_for(text: str) -> None:
         ("windows:16:32", "below 16"),
     ],
 )
-def test_bad_chunks_are_refused_in_a_sentence(text: str, said: str) -> None:
+def test_invalid_chunks_are_refused_in_one_sentence(text: str, said: str) -> None:
     with pytest.raises(UserError, match=said):
         chunks_of(text)
 
 
-def test_windows_have_so_many_tokens_and_share_so_many(tiny: Tiny) -> None:
+def test_windows_have_the_given_size_and_overlap(tiny: Tiny) -> None:
     retriever = tiny("bert")
     text = " ".join(f"The tide rises {n} times." for n in range(20))
     ids = retriever.model.tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -196,11 +198,11 @@ def test_no_window_has_more_tokens_than_its_size(
         assert sum(map(len, windows)) <= len(SCRIPTS)
 
 
-def test_a_text_of_one_window_is_itself(tiny: Tiny) -> None:
+def test_a_text_that_fits_one_window_is_its_only_window(tiny: Tiny) -> None:
     assert windows_of(tiny("bert"), "A tide.", Chunks("windows", 30, 10)) == ["A tide."]
 
 
-def test_bm25_has_windows_of_words() -> None:
+def test_bm25_windows_are_measured_in_words() -> None:
     bm25 = load(presets()["BM25"])
     assert windows_of(bm25, "one two three four five", Chunks("windows", 2)) == [
         "one two",
@@ -236,7 +238,7 @@ def test_a_late_chunk_of_everything_is_the_text_s_own_vector(tiny: Tiny) -> None
     np.testing.assert_allclose(found[0].numpy(), own, rtol=1e-5, atol=1e-6)
 
 
-def test_what_a_model_cannot_do_is_said(tiny: Tiny) -> None:
+def test_chunks_that_do_not_fit_a_model_are_refused(tiny: Tiny) -> None:
     with pytest.raises(UserError, match="not the mean of token vectors"):
         require_fit(tiny("bert-cls"), Chunks("late", 8))
     with pytest.raises(UserError, match="not the mean of token vectors"):
@@ -247,7 +249,7 @@ def test_what_a_model_cannot_do_is_said(tiny: Tiny) -> None:
 
 
 @pytest.mark.parametrize("prompt", [None, "passage: "])
-def test_the_longest_windows_that_are_let_through_are_read_whole(
+def test_the_longest_accepted_windows_are_not_truncated(
     tiny: Tiny, sample: DataSet, prompt: str | None
 ) -> None:
     """Windows begin and end inside words here, and a prompt stands before each."""

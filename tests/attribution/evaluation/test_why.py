@@ -85,7 +85,7 @@ def early(part: str) -> float:
     return 1 - part.index("heron") / 500 if "heron" in part else 0.0
 
 
-def test_a_document_in_the_top_is_no_miss() -> None:
+def test_a_document_in_the_top_k_is_not_a_miss() -> None:
     found = explained(share, NEEDLE, "x y z")
     assert (found.rank, found.cause, found.steps) == (1, "found", {})
 
@@ -104,7 +104,7 @@ def test_evidence_at_a_neglected_position() -> None:
     assert found.cause == "position"
 
 
-def test_not_read_comes_before_position_and_dilution() -> None:
+def test_truncation_precedes_position_and_dilution_as_a_cause() -> None:
     behind = "x" * 300 + " heron"
     found = explained(early, text(*FILL, NEEDLE), behind, "none", limit=20, top=1)
     assert found.rank == 2 and found.evidence_read == 0
@@ -134,7 +134,7 @@ def test_evidence_that_does_not_match() -> None:
     assert found.shared_words == ("heron",) and found.n_query_words == 1
 
 
-def test_near_duplicates_and_relevant_documents_are_taken_out() -> None:
+def test_near_duplicates_and_relevant_documents_are_removed() -> None:
     wanted = text(*FILL, NEEDLE)
     copy = text(FILL[0], NEEDLE)  # it holds the evidence, in fewer words
     other = "heron " + "x " * 15
@@ -149,7 +149,7 @@ def test_near_duplicates_and_relevant_documents_are_taken_out() -> None:
     assert relevant.duplicates_above == 0 and relevant.shorter_above == 1
 
 
-def test_the_null_of_taking_documents_out_is_the_expected_rank() -> None:
+def test_the_null_of_removing_documents_is_the_expected_rank() -> None:
     # Of 40 others 20 are above and 2 of these are taken out: at random one of the two would be.
     texts = [text("heron", "x " * 6)] * 18 + [text(FILL[0], NEEDLE)] * 2 + ["none"] * 20
     found = explained(share, text(*FILL, NEEDLE), *texts)
@@ -164,7 +164,7 @@ def test_without_marked_evidence_the_best_sentence_is_proposed() -> None:
     assert explained(share, wanted, "heron x").source == "data set"
 
 
-def test_a_document_of_one_sentence_has_nothing_to_move() -> None:
+def test_a_document_of_one_sentence_cannot_be_reordered() -> None:
     found = explained(lambda part: float("egret" in part), NEEDLE, "egret")
     assert found.steps == {} and found.cause == "no match"
 
@@ -191,7 +191,7 @@ def test_no_text_is_scored_twice() -> None:
     assert wanted not in scored
 
 
-def test_a_position_is_no_cause_if_any_new_order_does_half_as_much() -> None:
+def test_position_is_not_the_cause_if_any_new_order_gains_half_as_much() -> None:
     base = {
         "document_id": "d",
         "top": 10,
@@ -216,7 +216,7 @@ def test_a_position_is_no_cause_if_any_new_order_does_half_as_much() -> None:
     assert Why(**base, moved=Step(3, 10, 0.9, 0.71)).named(most_by_chance=1) == "position"  # type: ignore[arg-type]
 
 
-def test_a_position_is_no_cause_if_the_evidence_alone_gains_far_more() -> None:
+def test_position_is_not_the_cause_if_the_evidence_alone_gains_far_more() -> None:
     def explained(moved: float, alone: Step) -> Why:
         return Why(
             "d", 10, 20, 12, 0.5, "marked", 0, 5, 0.5, 1.0, moved=Step(9, 11, moved), alone=alone
@@ -237,7 +237,7 @@ def test_ties_go_to_the_document_that_comes_first() -> None:
     assert found.above(3, 2) == [0, 1] and found.above(0, 5) == []
 
 
-def test_above_is_in_the_order_of_the_ranking() -> None:
+def test_documents_above_are_listed_in_ranking_order() -> None:
     scores = np.array([0.1, 0.9, 0.5, 0.9, -np.inf], dtype=np.float32)
     found = Searched(scores, lambda texts: scores, tokens(), OTHERS, lambda numbers: [])
     assert found.above(0, 9) == [1, 3, 2]
@@ -245,7 +245,7 @@ def test_above_is_in_the_order_of_the_ranking() -> None:
     assert [found.rank(float(scores[n]), n) for n in range(5)] == [4, 1, 3, 2, NOT_FOUND]
 
 
-def test_windows_cover_the_document_and_are_as_long_as_the_model_reads() -> None:
+def test_windows_cover_the_document_and_are_as_long_as_the_context_limit() -> None:
     document = " ".join(f"w{n}" for n in range(100))
     windows = list(_windows(document, tokens(20)))
     parts = [document[a:b].split() for a, b in windows]
@@ -267,5 +267,5 @@ def test_scores_of_every_document_agree_with_ranks() -> None:
     assert index.statistics.n == 3 and index.statistics.frequencies["heron"] == 2
 
 
-def test_stored_under_the_top() -> None:
+def test_results_are_stored_under_their_top_k() -> None:
     assert repr(why_method(5)) == "why(top=5, version=4)"

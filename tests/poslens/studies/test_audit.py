@@ -74,7 +74,7 @@ def summaries(path: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Audi
     return done
 
 
-def test_everything_is_counted(summaries: list[AuditSummary]) -> None:
+def test_tables_count_every_document_and_sentence(summaries: list[AuditSummary]) -> None:
     tables = AUDIT.tables
     frame = tables["summary"].frame(summaries)
     assert frame["documents"].tolist() == [12] * 3 and frame["sentences"].tolist() == [72] * 3
@@ -130,7 +130,7 @@ def test_a_models_truncation_is_stated_with_its_limit(summaries: list[AuditSumma
     assert "truncates" not in AUDIT.verdict(replace(whole, truncations=()))
 
 
-def test_provenance_says_what_the_numbers_are_over(summaries: list[AuditSummary]) -> None:
+def test_provenance_states_documents_top_k_and_control(summaries: list[AuditSummary]) -> None:
     entry = AUDIT.provenance(summaries[0]).entry()
     assert entry["n_documents"] == 12 and "bootstrap over 12 documents" in str(entry["interval"])
     assert entry["method"] == "reachability(chunks=whole, version=1)"
@@ -148,7 +148,7 @@ def test_the_figure_has_a_line_for_each_order_and_a_band(summaries: list[AuditSu
     assert list(lines[0].y) == pytest.approx(list(share), nan_ok=True)
 
 
-def test_another_top_or_query_form_computes_nothing(summaries: list[AuditSummary]) -> None:
+def test_another_top_k_or_query_form_uses_the_stored_ranks(summaries: list[AuditSummary]) -> None:
     """Ranks are stored, so the same results answer for any top."""
     summary = summaries[0]
     other = replace(summary, index=replace(summary.index, top=1, query_form="question"))
@@ -156,7 +156,9 @@ def test_another_top_or_query_form_computes_nothing(summaries: list[AuditSummary
     assert share is not None and share.value >= 0
 
 
-def test_what_cannot_be_audited_is_one_sentence(path: Path, tmp_path: Path) -> None:
+def test_a_model_that_cannot_be_audited_is_refused_in_one_sentence(
+    path: Path, tmp_path: Path
+) -> None:
     compute = Compute(tmp_path)
     with pytest.raises(UserError, match="includes all"):
         AUDIT.job(compute, index(formats.corpus(path, "things"), "BM25", "whole", 12))
@@ -165,7 +167,7 @@ def test_what_cannot_be_audited_is_one_sentence(path: Path, tmp_path: Path) -> N
         AUDIT.job(compute, index(formats.corpus(tmp_path / "one.jsonl", "one"), "BM25", "whole", 1))
 
 
-def test_the_call_gives_the_tables_of_the_command(
+def test_the_python_call_gives_the_tables_of_the_command(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compute = Compute(tmp_path)
@@ -214,7 +216,7 @@ def test_the_command_prints_each_table(home: Path, path: Path, table: str) -> No
     assert "BM25: " in said and "72 sentences" in said
 
 
-def test_the_command_draws_and_goes_on_where_a_model_does_not_fit(home: Path, path: Path) -> None:
+def test_the_command_draws_and_skips_models_that_do_not_fit(home: Path, path: Path) -> None:
     figure = home / "unretrieved.json"
     code, out, said = run(
         "--corpus",
@@ -236,7 +238,7 @@ def test_the_command_draws_and_goes_on_where_a_model_does_not_fit(home: Path, pa
     assert json.loads(figure.read_text())["data"]
 
 
-def test_a_sample_is_stated_and_its_cost_is_estimated(home: Path, path: Path) -> None:
+def test_the_sample_is_stated_and_its_time_estimated(home: Path, path: Path) -> None:
     options = ("--dataset", str(path), "--model", "MiniLM", "--top", "2", "--documents", "6")
     code, out, said = run(*options)
     assert code == 0, said
@@ -268,7 +270,7 @@ def test_a_sample_is_stated_and_its_cost_is_estimated(home: Path, path: Path) ->
         (["--corpus", "{empty}"], "not in a known format|no rows|lacks"),
     ],
 )
-def test_bad_input_is_one_sentence(
+def test_invalid_input_is_refused_in_one_sentence(
     home: Path,
     path: Path,
     arguments: list[str],
@@ -303,7 +305,7 @@ def things(path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "things"
 
 
-def test_the_page_computes_nothing_unasked_and_shows_what_is_stored(things: str) -> None:
+def test_the_page_shows_stored_results_and_computes_nothing_before_a_click(things: str) -> None:
     asked = {"dataset": things, "models": ["BM25"], "top": "2"}
     page = open_page("audit", **asked).run()
     assert not page.exception and not page.error
@@ -342,7 +344,7 @@ def test_the_page_audits_a_sample(things: str) -> None:
         ({"top": "12"}, "includes all"),
     ],
 )
-def test_what_cannot_be_audited_leaves_the_page_whole(
+def test_a_model_that_cannot_be_audited_leaves_the_page_intact(
     things: str, query: dict[str, object], said: str
 ) -> None:
     page = open_page("audit", **({"dataset": things, "models": ["BM25"]} | query)).run()
@@ -352,13 +354,13 @@ def test_what_cannot_be_audited_leaves_the_page_whole(
     assert "Audit: what can't an index retrieve" in "".join(one.value for one in page.markdown)
 
 
-def test_an_infinite_number_in_a_link_is_the_usual_one(things: str) -> None:
+def test_an_infinite_number_in_a_link_falls_back_to_the_default(things: str) -> None:
     page = open_page("audit", dataset=things, models=["BM25"], top="inf").run()
     assert not page.exception and not page.error
     assert [one.value for one in page.number_input if one.label == "Top k"] == [10]
 
 
-def test_a_page_that_needs_queries_says_so(things: str) -> None:
+def test_a_page_that_needs_queries_states_it(things: str) -> None:
     page = open_page("ranking", dataset=things, models=["BM25"]).run()
     assert not page.exception
     assert not page.error

@@ -63,7 +63,7 @@ def searched(path: Path, root: Path, width: float, **options: object) -> AuditSt
     return store
 
 
-def test_a_run_stops_once_the_interval_is_narrow_and_goes_on_for_a_narrower_one(
+def test_a_run_stops_once_the_interval_is_narrow_and_resumes_for_a_narrower_one(
     path: Path, tmp_path: Path
 ) -> None:
     whole = searched(path, tmp_path / "whole", 0.0).select(KEY, WHOLE).results
@@ -131,7 +131,7 @@ def test_the_command_stops_at_the_width_and_states_the_sample(
     assert code == 2 and "whole number from 1 to 100" in err
 
 
-def test_the_call_takes_the_width(path: Path, own_service: None) -> None:
+def test_the_python_call_accepts_the_width(path: Path, own_service: None) -> None:
     result = poslens.audit("BM25", path, width=20)
     (verdict,) = result.verdicts
     assert "documents, in random order" in verdict
@@ -171,7 +171,7 @@ def test_the_page_shows_an_incomplete_audit_as_a_sample(offices: str) -> None:
     assert f"of {N} documents, in random order" in " ".join(one.value for one in page.markdown)
 
 
-def test_fewer_documents_than_have_an_interval_are_not_shown(offices: str) -> None:
+def test_samples_too_small_for_an_interval_are_not_shown(offices: str) -> None:
     partly(offices, 3)
     page = open_page("audit", dataset=offices, models=["BM25"]).run()
     assert any("nothing to show yet" in one.value for one in page.info)

@@ -105,7 +105,7 @@ def same(found: dict[str, SentenceRanks], expected: dict[str, list]) -> None:
 
 
 @pytest.mark.parametrize("chunks", ["whole", "windows:16:4", "late:16"])
-def test_ranks_are_those_of_a_plain_loop(tiny: Tiny, tmp_path: Path, chunks: str) -> None:
+def test_ranks_equal_those_of_a_plain_loop(tiny: Tiny, tmp_path: Path, chunks: str) -> None:
     retriever, found, how = tiny("bert", max_length=48), corpus(), chunks_of(chunks)
     store = AuditStore(tmp_path, found)
     done = run_audit(store, retriever, KEY, how)
@@ -121,7 +121,7 @@ def test_ranks_are_those_of_a_plain_loop(tiny: Tiny, tmp_path: Path, chunks: str
         assert read[0, 0] == 1 and read[0, -1] == 0
 
 
-def test_a_stopped_audit_goes_on_and_gives_the_same(tiny: Tiny, tmp_path: Path) -> None:
+def test_a_resumed_audit_gives_the_same_results(tiny: Tiny, tmp_path: Path) -> None:
     retriever, found = tiny("bert", max_length=48), corpus()
     whole = AuditStore(tmp_path / "whole", found)
     run_audit(whole, retriever, KEY, WHOLE)
@@ -148,13 +148,13 @@ def test_a_stopped_audit_goes_on_and_gives_the_same(tiny: Tiny, tmp_path: Path) 
         assert one.positions.tolist() == expected[key].positions.tolist()
 
 
-def test_it_can_be_stopped_while_documents_are_read(tiny: Tiny, tmp_path: Path) -> None:
+def test_an_audit_can_be_stopped_while_documents_are_encoded(tiny: Tiny, tmp_path: Path) -> None:
     store = AuditStore(tmp_path, corpus())
     done = run_audit(store, tiny("bert"), KEY, WHOLE, options=RunOptions(lambda: True))
     assert done.stopped and not store.select(KEY, WHOLE).results
 
 
-def test_a_model_that_is_down_is_asked_once(
+def test_a_model_that_is_unavailable_is_asked_once(
     tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     retriever, asked = tiny("bert"), list[int]()
@@ -172,9 +172,7 @@ def test_a_model_that_is_down_is_asked_once(
     assert len(asked) == 1
 
 
-def test_reading_documents_has_an_estimate_that_the_store_does_not_flatter(
-    tiny: Tiny, tmp_path: Path
-) -> None:
+def test_the_time_estimate_ignores_stored_vectors(tiny: Tiny, tmp_path: Path) -> None:
     retriever = tiny("bert")
 
     def rates(again: bool) -> list[float | None]:
@@ -201,7 +199,7 @@ def test_reading_documents_has_an_estimate_that_the_store_does_not_flatter(
     assert rates(again=True) == [None, None]
 
 
-def test_truncation_is_tried_once(tiny: Tiny, tmp_path: Path) -> None:
+def test_truncation_is_measured_once(tiny: Tiny, tmp_path: Path) -> None:
     retriever, store = tiny("bert", max_length=48), AuditStore(tmp_path, corpus())
     run_audit(store, retriever, KEY, WHOLE)
     found = store.truncations(KEY)
@@ -230,13 +228,13 @@ def test_sentences_of_several_documents_are_encoded_together(
     assert len(batches) <= 4 and sum(batches) <= 12 * 12  # `copy` has the texts of `d3`
 
 
-def test_a_changed_corpus_is_another(tiny: Tiny, tmp_path: Path) -> None:
+def test_a_changed_corpus_is_audited_separately(tiny: Tiny, tmp_path: Path) -> None:
     store = AuditStore(tmp_path, corpus())
     run_audit(store, tiny("bert"), KEY, WHOLE)
     assert not AuditStore(tmp_path, corpus(13)).select(KEY, WHOLE).results
 
 
-def test_bm25_is_blind_to_order(tmp_path: Path) -> None:
+def test_bm25_ignores_sentence_order(tmp_path: Path) -> None:
     """The same words in another order are the same to it: both rows of ranks are one."""
     store = AuditStore(tmp_path, corpus())
     run_audit(store, load(presets()["BM25"]), KEY, WHOLE)
@@ -249,13 +247,13 @@ def test_bm25_is_blind_to_order(tmp_path: Path) -> None:
     assert store.truncations(KEY) == []
 
 
-def test_what_has_no_index_is_refused() -> None:
+def test_models_without_an_index_are_refused() -> None:
     spec = next(one for one in presets().values() if one.family == "cross_encoder")
     with pytest.raises(UserError, match="doesn't have a single vector"):
         require_family(spec)
 
 
-def test_only_documents_of_a_data_set_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_audit_reads_documents_and_no_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     """An audit of millions of documents doesn't hold their pairs in memory."""
     monkeypatch.setattr(datasets, "read", lambda name: pytest.fail(f"pairs of {name} were read"))
     asked = AUDIT.parameters.settings({"documents": 12})

@@ -100,7 +100,7 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
-def test_a_model_that_reads_the_first_sentence_alone_is_told_to_use_windows(
+def test_windows_are_recommended_for_a_model_that_reads_only_the_first_sentence(
     home: Path, short: str
 ) -> None:
     data = write(home / "mine.jsonl", rows())
@@ -134,7 +134,7 @@ def test_documents_shorter_than_every_window_show_no_difference(
     assert len({row["unretrieved"] for row in settings}) == 1
 
 
-def test_settings_that_do_not_fit_are_left_out_in_a_sentence(
+def test_settings_that_do_not_fit_are_left_out_with_a_reason(
     home: Path, tiny_folder: Callable[..., Path]
 ) -> None:
     data = write(home / "mine.jsonl", rows(4, 12))
@@ -190,7 +190,7 @@ def answered(n: int, text: Callable[[int], str], query: str, span: tuple[int, in
     return datasets.from_pairs(DataSet("set", "set", Pairs(rows)))
 
 
-def test_evidence_is_cut_where_no_window_holds_all_of_it(tmp_path: Path) -> None:
+def test_evidence_counts_as_cut_if_no_window_contains_all_of_it(tmp_path: Path) -> None:
     # "c d e" is characters 4 to 9: not in a-d, d-g or g-j, but in a-e.
     found = answered(3, lambda d: f"a b c d e f g h i j{d}", "j{}", (4, 9))
     settings = [IndexSetting(chunks_of(name)) for name in ("windows:4:1", "windows:5", "whole")]
@@ -202,7 +202,7 @@ def test_evidence_is_cut_where_no_window_holds_all_of_it(tmp_path: Path) -> None
     assert [one.documents["d1"].query_ranks.tolist() for one in tried] == [[1]] * 3
 
 
-def test_titles_tell_windows_apart(tmp_path: Path) -> None:
+def test_titles_distinguish_windows(tmp_path: Path) -> None:
     """Four titles times three facts: a fact's window has the title only if it is put there."""
     names = [(title, fact) for title in NOUNS[:4] for fact in ("red", "green", "blue")]
     documents = [
@@ -226,7 +226,7 @@ def test_titles_tell_windows_apart(tmp_path: Path) -> None:
     assert len(ranks[0]) == 12 and max(ranks[0]) > 1 and ranks[1] == [1] * 12
 
 
-def test_a_stopped_plan_goes_on_and_encodes_queries_once(
+def test_a_stopped_plan_is_resumed_and_encodes_queries_once(
     tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     retriever, settings = tiny("bert"), settings_of((30,), (0,), titled=False)
@@ -265,7 +265,7 @@ def test_a_stopped_plan_goes_on_and_encodes_queries_once(
             assert document.vectors == other.documents[key].vectors
 
 
-def test_ranks_are_those_of_the_audit(home: Path, tiny_folder: Callable[..., Path]) -> None:
+def test_ranks_equal_those_of_the_audit(home: Path, tiny_folder: Callable[..., Path]) -> None:
     """Sentences, both ways: the audit encodes them on its own."""
     data, folder = write(home / "mine.jsonl", rows(4, 12)), str(tiny_folder("bert"))
     asked = ("--model", folder, "--dataset", data, "--top", "3")
@@ -294,7 +294,7 @@ def exported(home: Path, short: str) -> dict[str, Any]:
     return plan
 
 
-def test_the_export_is_what_splitters_take(exported: dict[str, Any]) -> None:
+def test_the_export_has_the_options_of_text_splitters(exported: dict[str, Any]) -> None:
     reason = exported.pop("reason")
     assert exported == {
         "model": "short",
@@ -355,14 +355,16 @@ def test_the_export_loads_in_llamaindex(exported: dict[str, Any], short: str) ->
         (["--top", "12"], "includes all"),
     ],
 )
-def test_bad_input_is_one_sentence(home: Path, arguments: list[str], expected: str) -> None:
+def test_invalid_input_is_refused_in_one_sentence(
+    home: Path, arguments: list[str], expected: str
+) -> None:
     data = write(home / "mine.jsonl", rows(4, 12))
     done = run("--dataset", data, "--model", "BM25", *arguments)
     assert done.exit_code == 2 and done.stdout == ""
     assert expected in done.stderr and "Traceback" not in done.stderr
 
 
-def test_the_figure_marks_the_setting_to_use(home: Path) -> None:
+def test_the_figure_marks_the_recommended_setting(home: Path) -> None:
     data = write(home / "mine.jsonl", rows())
     result = poslens.chunks(["BM25"], data, top=3, windows=[10], overlaps=[0])
     (summary,) = result.summaries
@@ -374,7 +376,7 @@ def test_the_figure_marks_the_setting_to_use(home: Path) -> None:
     assert "windows of 10 words" in str(figure.data[1].customdata)
 
 
-def test_the_page_has_a_tab_that_computes_nothing_unasked(home: Path) -> None:
+def test_the_pages_tab_computes_nothing_before_a_click(home: Path) -> None:
     data = home / "mine.jsonl"
     write(data, rows(4, 12))
     datasets.register("mine", data)

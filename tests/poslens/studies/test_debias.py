@@ -76,7 +76,7 @@ def planned(data: DataSet, spec: RetrieverSpec) -> Plan[DebiasPoint]:
     return found
 
 
-def test_every_point_is_judged_on_held_out_documents(planned: Plan[DebiasPoint]) -> None:
+def test_every_setting_is_evaluated_on_held_out_documents(planned: Plan[DebiasPoint]) -> None:
     summaries = stored(DEBIAS, service(), planned.subjects)
     kinds = ["plain", "debiased", "calibrated", "debiased and calibrated"]
     assert [one.point.kind for one in summaries] == kinds
@@ -203,9 +203,7 @@ def test_the_call_writes_the_folder(planned: Plan[DebiasPoint], tmp_path: Path) 
         poslens.needles("tiny", "short", out=tmp_path / "needles")
 
 
-def test_a_stopped_training_goes_on_where_it_was(
-    data: DataSet, spec: RetrieverSpec, home: Path
-) -> None:
+def test_stopped_training_is_resumed(data: DataSet, spec: RetrieverSpec, home: Path) -> None:
     settings = DEBIAS.parameters.settings({"steps": 40, "seed": 3})
     corpus = DEBIAS.corpus(data, settings)
     point = DEBIAS.subjects(service(), spec, corpus, settings)[1]
@@ -242,7 +240,7 @@ def test_endpoints_and_cross_encoders_are_refused() -> None:
         require_trainable(cross)
 
 
-def test_a_corpus_that_is_too_small_is_one_sentence(home: Path) -> None:
+def test_a_corpus_that_is_too_small_is_refused_in_one_sentence(home: Path) -> None:
     path = home / "small.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in judged_rows(5)))
     datasets.register("small", path)
@@ -251,7 +249,7 @@ def test_a_corpus_that_is_too_small_is_one_sentence(home: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_the_page_shows_what_was_measured(planned: Plan[DebiasPoint]) -> None:
+def test_the_page_shows_the_results(planned: Plan[DebiasPoint]) -> None:
     page = AppTest.from_file(str(page_file("debias")), default_timeout=SECONDS)
     for name, value in {
         "dataset": "short",
@@ -277,7 +275,7 @@ def test_the_page_refuses_a_model_that_cannot_be_trained(home: Path) -> None:
 
 
 @pytest.mark.usefixtures("own_service")
-def test_a_first_visit_shows_what_there_is_to_remove(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_first_visit_shows_the_bias_to_remove(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POSLENS_SHIPPED", "yes")
     page = AppTest.from_file(str(page_file("debias")), default_timeout=SECONDS)
     page.run()

@@ -74,7 +74,7 @@ def test_every_pair_of_models_is_compared_on_every_measure(
     assert rows["documents"].tolist()[:5] == [29, 30, 68, 66, 30]
 
 
-def test_saliency_indices_are_those_of_the_models_mean_curves(
+def test_saliency_indices_equal_those_of_the_models_mean_curves(
     summaries: list[MeasuredSummary], differences: list[PairedDifference], shipped: Compute
 ) -> None:
     pairs = summaries[0].card.scope.moved
@@ -89,7 +89,7 @@ def test_saliency_indices_are_those_of_the_models_mean_curves(
     assert difference.value == pytest.approx(index[1].value - index[0].value)
 
 
-def test_planted_biases_are_told_apart_where_it_matters(
+def test_planted_biases_differ_in_relocation_and_rank(
     summaries: list[MeasuredSummary], differences: list[PairedDifference]
 ) -> None:
     relocation, rank = (
@@ -124,7 +124,7 @@ def test_a_difference_is_paired_by_query(
     assert each.comparison.p == pytest.approx(stats.ttest_1samp(apart, 0).pvalue, abs=0.1)
 
 
-def test_the_chart_is_in_margins(summaries: list[MeasuredSummary]) -> None:
+def test_the_chart_is_in_units_of_the_margin(summaries: list[MeasuredSummary]) -> None:
     provenance = [DIFFERENCES.provenance(one) for one in summaries]
     (figure,) = DIFFERENCES.figures
     traces = figure.draw(summaries, Style(), provenance).data
@@ -151,7 +151,7 @@ def test_a_model_does_not_differ_from_itself(shipped: Compute) -> None:
     assert all(each.comparison.difference.value == 0 for each in differences)
 
 
-def test_documents_alone_are_one_sentence(
+def test_documents_without_queries_are_refused_in_one_sentence(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path_factory.mktemp("texts")
@@ -166,7 +166,7 @@ def test_documents_alone_are_one_sentence(
 
 
 @pytest.mark.usefixtures("own_service")
-def test_the_page_has_the_data_set_behind_a_tab(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_shows_the_data_set_in_a_tab(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POSLENS_SHIPPED", "yes")
     page = AppTest.from_file(str(page_file("compare")), default_timeout=SECONDS)
     page.query_params["tab"] = "Data set"

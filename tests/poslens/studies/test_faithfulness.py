@@ -67,7 +67,7 @@ def test_orders_are_compared_on_the_same_model_only(pairs: str) -> None:
     assert {each.over_random.n_compared for each in result.summaries} == {6}
 
 
-def test_the_command_writes_the_same_and_draws(pairs: str, tmp_path: Path) -> None:
+def test_the_command_equals_the_python_call_and_draws(pairs: str, tmp_path: Path) -> None:
     asked = ["--model", "BM25", "--dataset", pairs, "--unit", "sentence", "--random-orders", "2"]
     figure = tmp_path / "gains.svg"
     output = CliRunner().invoke(app, ["faithfulness", *asked, "--figure", str(figure)])
@@ -89,7 +89,7 @@ def test_each_selection_of_the_same_pairs_has_its_own_provenance(pairs: str) -> 
     assert readable == f"{everything}, only pairs whose evidence no model truncates"
 
 
-def test_pairs_are_spread_and_bad_input_is_one_sentence(pairs: str) -> None:
+def test_pairs_are_spread_and_invalid_input_is_refused(pairs: str) -> None:
     (first, *_) = poslens.faithfulness("BM25", pairs, pairs=4).summaries
     assert first.summary.n + first.summary.n_equal == 4
     with pytest.raises(UserError, match="of these methods is available for BM25: this"):

@@ -119,7 +119,7 @@ def test_the_document_at_the_mean_of_all_queries_is_the_top_hub(tmp_path: Path) 
     assert len(found.to_frame("words")) == 0  # shares of the score need more than vectors
 
 
-def test_in_degrees_are_those_of_the_rankings(
+def test_in_degrees_equal_those_of_the_rankings(
     corpus: str, tiny_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = str(tiny_folder("bert"))
@@ -143,7 +143,7 @@ def test_in_degrees_are_those_of_the_rankings(
     assert other.to_frame("words").empty
 
 
-def test_word_order_means_nothing_to_bm25_and_its_words_make_the_hub(
+def test_bm25_ignores_word_order_and_its_hub_is_explained_by_words(
     corpus: str, tmp_path: Path
 ) -> None:
     asked = ("--model", "BM25", "--dataset", corpus, "--top", "3")
@@ -175,7 +175,7 @@ def test_word_order_means_nothing_to_bm25_and_its_words_make_the_hub(
     assert drawn["data"][0]["y"][0] == N and drawn["data"][0]["customdata"][0] == ["hub"]
 
 
-def test_a_corpus_without_queries_asks_its_own_sentences(tmp_path: Path) -> None:
+def test_a_corpus_without_queries_uses_its_sentences_as_queries(tmp_path: Path) -> None:
     path = written(
         tmp_path / "texts.jsonl", [{"_id": f"d{n}", "text": document_of(n)} for n in range(N)]
     )
@@ -197,7 +197,7 @@ def test_a_corpus_without_queries_asks_its_own_sentences(tmp_path: Path) -> None
         (12, ["--top", "51"], "must be a whole number from 1 to 50"),
     ],
 )
-def test_too_little_data_is_one_sentence(
+def test_too_little_data_is_refused_in_one_sentence(
     tmp_path: Path, n: int, arguments: list[str], sentence: str
 ) -> None:
     rows = [
@@ -208,7 +208,7 @@ def test_too_little_data_is_one_sentence(
     assert result.exit_code == 2 and sentence in result.stderr and "Traceback" not in result.stderr
 
 
-def test_an_empty_corpus_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_corpus_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     empty = Collection("mine", "Mine", (), lambda: iter(()))
     monkeypatch.setattr("poslens.studies.hubs.study.searched", lambda _: empty)
     with pytest.raises(UserError, match="Mine has no documents: add some to its corpus"):

@@ -62,7 +62,7 @@ def test_cells_are_computed_once_and_printed(
     assert drawn["layout"]["yaxis"]["ticktext"] == ["BM25 · 64", "BM25 · 128"]
 
 
-def test_lengths_that_a_model_does_not_read_are_left_out(
+def test_lengths_beyond_the_context_limit_are_left_out(
     corpus: str, tiny_folder: Callable[..., Path]
 ) -> None:
     folder = str(tiny_folder("bert"))
@@ -87,7 +87,7 @@ def test_lengths_that_a_model_does_not_read_are_left_out(
         (("--figure", "x.txt"), "doesn't have a supported suffix"),
     ],
 )
-def test_bad_input_is_one_sentence(options: tuple[str, ...], said: str) -> None:
+def test_invalid_input_is_refused_in_one_sentence(options: tuple[str, ...], said: str) -> None:
     found = run("--model", "BM25", *options)
     assert found.exit_code == 2 and said in found.stderr
     assert "\n" not in found.stderr.strip()
@@ -103,7 +103,7 @@ def test_a_cell_is_read_back_and_has_a_rank_for_each_needle(tmp_path: Path) -> N
         NeedleCell((1, 3), (60, 61), 1)
 
 
-def test_the_python_call_gives_the_commands_numbers(corpus: str, tmp_path: Path) -> None:
+def test_the_python_call_gives_the_same_numbers_as_the_command(corpus: str, tmp_path: Path) -> None:
     asked = ("--model", "BM25", "--dataset", corpus, "--needles", "3", "--depths", "0,100")
     printed = json.loads(run(*asked, "--lengths", "64", "--table", "summary").stdout)["rows"]
     found = poslens.needles("BM25", corpus, lengths="64", depths=[0, 100], needles=3)
@@ -119,7 +119,7 @@ def test_the_python_call_gives_the_commands_numbers(corpus: str, tmp_path: Path)
         poslens.needles("BM25", corpus, length="64")
 
 
-def test_two_models_are_compared_on_the_cells_of_both() -> None:
+def test_two_models_are_compared_on_common_cells() -> None:
     study = needle_study.NEEDLE_STUDY
     depths = (0.0, 50.0, 100.0)
 

@@ -98,7 +98,7 @@ def by_hand(folder: Path) -> Iterator[tuple[str, int, int]]:
                 yield f"{word}{at}", place, 1 + sum(higher)
 
 
-def test_ranks_are_those_of_a_brute_force_ranking(
+def test_ranks_equal_those_of_a_brute_force_ranking(
     corpus: str, tiny_folder: Callable[..., Path]
 ) -> None:
     folder = tiny_folder("bert")
@@ -144,7 +144,7 @@ def texts_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return read
 
 
-def test_without_stored_results_each_text_is_read_once(
+def test_each_text_is_embedded_once(
     corpus: str, tiny_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of four sentences, with the first or the third at four positions each, there are seven
@@ -156,7 +156,7 @@ def test_without_stored_results_each_text_is_read_once(
     assert sum(read) == len(WORDS) * (7 + 2)
 
 
-def test_cause_has_encoded_every_text_of_the_pairs(
+def test_results_of_cause_are_reused(
     corpus: str, tiny_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = str(tiny_folder("bert"))
@@ -172,7 +172,7 @@ def test_cause_has_encoded_every_text_of_the_pairs(
     assert json.loads(run("--model", folder, "--dataset", corpus).stdout) == first
 
 
-def test_bm25_does_not_read_positions(corpus: str) -> None:
+def test_bm25_has_no_position_effect(corpus: str) -> None:
     found = run("--model", "BM25", "--dataset", corpus, "--null", "--positions", "4")
     assert "are equivalent: the 90% interval is within the margin of 0.02" in found.stderr
     (row,) = json.loads(found.stdout)["rows"]
@@ -205,7 +205,7 @@ def test_models_are_compared_on_the_same_queries(
         (("--pairs", "-1"), "must be a whole number from 0 to"),
     ],
 )
-def test_bad_values_are_one_sentence(options: tuple[str, ...], words: str) -> None:
+def test_invalid_values_are_refused_in_one_sentence(options: tuple[str, ...], words: str) -> None:
     found = run("--model", "BM25", *options)
     assert found.exit_code == 2 and words in found.stderr
     assert "\n" not in found.stderr.strip()
@@ -223,7 +223,7 @@ def test_data_without_evidence_and_cross_encoders_are_refused(
         poslens.rank("BM25", corpus, null=True)
 
 
-def test_a_planted_bias_is_seen_and_the_models_are_told_apart() -> None:
+def test_a_planted_bias_is_detected_and_distinguishes_the_models() -> None:
     """33 pairs of the sample's 11 shortest documents, the evidence first and last."""
     settings = POSITIONS.parameters.settings({"positions": 2, "pairs": 0})
     corpus = POSITIONS.corpus(datasets.read("sample"), settings)

@@ -60,7 +60,7 @@ def test_bm25_is_predicted_from_its_terms(corpus: str) -> None:
     assert all(word.split()[0] for word in queries["higher"])
 
 
-def test_the_command_writes_the_same(corpus: str) -> None:
+def test_the_command_equals_the_python_call(corpus: str) -> None:
     output = CliRunner().invoke(
         app,
         [
@@ -75,7 +75,7 @@ def test_the_command_writes_the_same(corpus: str) -> None:
     assert row["gain"] == summary.gain.difference.value and row["gain_verdict"] == "higher"
 
 
-def test_what_does_not_fit_is_one_sentence(corpus: str, tmp_path: Path) -> None:
+def test_unusable_methods_and_data_are_refused_in_one_sentence(corpus: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="None of these methods is available for BM25: "):
         poslens.simulatability("BM25", corpus, methods=["saliency"])
     apart = tmp_path / "apart.jsonl"

@@ -137,14 +137,14 @@ def assert_ranks(summary: WhySummary, ranked: dict[str, tuple[str, ...]]) -> Non
             assert rank == NOT_FOUND
 
 
-def test_ranks_are_those_of_a_search(corpus: str, tiny_folder: Callable[..., Path]) -> None:
+def test_ranks_equal_those_of_a_search(corpus: str, tiny_folder: Callable[..., Path]) -> None:
     for name in ("BM25", str(tiny_folder("bert"))):
         (summary,) = poslens.why(name, dataset=corpus, top=1).summaries
         ranked = poslens.rank(name, corpus).summaries[0].rankings
         assert_ranks(summary, {one.query_id: one.document_ids for one in ranked})
 
 
-def test_a_stored_ranking_is_that_of_a_search(corpus: str) -> None:
+def test_a_stored_ranking_equals_that_of_a_search(corpus: str) -> None:
     data = WHY.read(data_name(corpus))
     settings = WHY.parameters.settings({"top": 3})
     asked = WHY.corpus(data, settings)
@@ -164,7 +164,7 @@ def test_a_stored_ranking_is_that_of_a_search(corpus: str) -> None:
 
 
 @pytest.mark.parametrize("family", ["late_interaction", "sparse"])
-def test_models_without_a_stored_index(
+def test_models_without_a_stored_index_can_be_explained(
     family: str, corpus: str, tiny_folder: Callable[..., Path], tmp_path: Path
 ) -> None:
     make = getattr(tiny_families, family)
@@ -175,7 +175,7 @@ def test_models_without_a_stored_index(
     assert_ranks(summary, {one.query_id: one.document_ids for one in ranked})
 
 
-def test_queries_that_miss_one_document_share_its_changes(
+def test_queries_that_miss_the_same_document_share_its_variants(
     corpus: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compute, collection = service(), datasets.collection(data_name(corpus))
@@ -253,19 +253,21 @@ def test_each_query_has_its_own_explanations(tmp_path: Path) -> None:
         (["--top", "0"], "must be a whole number from 1"),
     ],
 )
-def test_bad_input_is_one_sentence(corpus: str, arguments: list[str], words: str) -> None:
+def test_invalid_input_is_refused_in_one_sentence(
+    corpus: str, arguments: list[str], words: str
+) -> None:
     result = run("--model", "BM25", "--dataset", corpus, *arguments)
     assert result.exit_code == 2 and words in result.stderr and "Traceback" not in result.stderr
 
 
-def test_an_empty_corpus_is_one_sentence(corpus: str) -> None:
+def test_an_empty_corpus_is_refused_in_one_sentence(corpus: str) -> None:
     collection = replace(datasets.collection(data_name(corpus)), stream=lambda: iter(()))
     nothing = Misses(resolve("BM25"), WhyCorpus(collection, (), ""), 10)
     with pytest.raises(UserError, match=r"^BM25: there is no document to explain\.$"):
         WHY.summarize(service(), nothing)
 
 
-def test_judged_documents_that_the_corpus_lacks_are_one_sentence(
+def test_judged_documents_missing_from_the_corpus_are_reported_in_one_sentence(
     corpus: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = WHY.read(data_name(corpus))
@@ -284,7 +286,7 @@ def test_a_reranker_has_no_ranking_to_explain(
         poslens.why(str(folder), dataset=corpus)
 
 
-def test_stored_explanations_are_read_back_as_they_were() -> None:
+def test_stored_explanations_are_read_back_unchanged() -> None:
     one = Why(
         "d",
         10,
@@ -335,7 +337,7 @@ def test_stored_explanations_are_read_back_as_they_were() -> None:
         ),
     ],
 )
-def test_the_verdict_says_what_moving_the_evidence_does(
+def test_the_verdict_states_the_effect_of_moving_the_evidence(
     moved: Step, alone: Step | None, words: str
 ) -> None:
     about = Why(
@@ -344,7 +346,7 @@ def test_the_verdict_says_what_moving_the_evidence_does(
     assert words in sentence(about)
 
 
-def test_no_miss_among_twelve_documents_is_no_proof_of_none() -> None:
+def test_no_miss_among_twelve_documents_still_has_an_interval() -> None:
     """By hand: n' = 12 + 1.96^2, p' = 1.96^2 / 2 / n', p' + 1.96 sqrt(p' (1 - p') / n')."""
 
     def share(*rows: bool) -> Estimate:
