@@ -34,7 +34,7 @@ def test_every_item_is_in_one_batch_within_the_budget(lengths: list[int], budget
         assert len(batch) == 1 or len(batch) * batch[0][1] <= budget
 
 
-def test_batches_are_as_large_as_fits() -> None:
+def test_batches_are_as_large_as_possible() -> None:
     assert [len(b) for b in batches([10] * 7, lambda n: n, 30)] == [3, 3, 1]
     assert [len(b) for b in batches([100, 1, 1, 1], lambda n: n, 30)] == [1, 3]
     assert list(batches([], len, 30)) == []
@@ -54,7 +54,7 @@ def test_a_batch_that_does_not_fit_is_halved(error: type[Exception]) -> None:
     assert [len(batch) for batch in tried] == [7, 3, 1, 2, 4, 2, 2]
 
 
-def test_what_a_batch_took_is_remembered_for_the_next() -> None:
+def test_the_batch_size_that_fitted_is_remembered() -> None:
     tried: list[int] = []
 
     def run(batch: list[int]) -> list[int]:
@@ -86,7 +86,9 @@ def test_an_item_that_does_not_fit_alone_makes_no_later_batch_smaller() -> None:
     assert halving(run, [1] * 8) == [1] * 8 and tried == [8]
 
 
-def test_torch_says_in_words_that_memory_ran_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory_errors_are_recognized_by_their_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with pytest.raises(RuntimeError) as caught:
         torch.empty(10**17)
     assert out_of_memory(caught.value), "of a CPU"
@@ -99,7 +101,7 @@ def test_torch_says_in_words_that_memory_ran_out(monkeypatch: pytest.MonkeyPatch
     assert not out_of_memory(ValueError("can't allocate memory"))
 
 
-def test_memory_is_given_back_once_the_failed_attempt_is_gone(
+def test_memory_is_released_after_a_failed_attempt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     held: list[weakref.ref[torch.Tensor]] = []
@@ -118,7 +120,7 @@ def test_memory_is_given_back_once_the_failed_attempt_is_gone(
     assert alive == [False]
 
 
-def test_one_item_that_does_not_fit_is_a_sentence() -> None:
+def test_an_item_that_does_not_fit_alone_is_reported_in_one_sentence() -> None:
     def run(batch: list[int]) -> list[int]:
         raise torch.OutOfMemoryError("CUDA out of memory at /home/somebody")
 
@@ -127,7 +129,7 @@ def test_one_item_that_does_not_fit_is_a_sentence() -> None:
     assert "CUDA" not in str(caught.value)
 
 
-def test_other_errors_are_not_halved() -> None:
+def test_batches_are_not_halved_on_other_errors() -> None:
     def run(batch: list[int]) -> list[int]:
         raise RuntimeError("planted")
 
@@ -135,7 +137,7 @@ def test_other_errors_are_not_halved() -> None:
         Halving()(run, [1, 2, 3])
 
 
-def test_batches_run_in_parts_until_somebody_says_stop() -> None:
+def test_batches_run_in_parts_until_stopped() -> None:
     def run(part: list[int]) -> int:
         if len(part) > 2:
             raise torch.OutOfMemoryError("no memory")
@@ -161,7 +163,7 @@ def with_compute(monkeypatch: pytest.MonkeyPatch, compute) -> None:
     monkeypatch.setitem(methods.METHODS, "saliency", entry)
 
 
-def test_running_out_of_memory_changes_no_number(
+def test_running_out_of_memory_does_not_change_results(
     tiny: Callable[..., DenseRetriever], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     retriever, pairs = tiny("bert"), pairs_of(7)
@@ -188,7 +190,7 @@ def test_running_out_of_memory_changes_no_number(
         )
 
 
-def test_a_run_remembers_what_did_not_fit(
+def test_a_run_remembers_the_batch_size_that_did_not_fit(
     tiny: Callable[..., DenseRetriever], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[int] = []
@@ -223,7 +225,7 @@ def test_a_document_too_large_for_the_memory_fails_alone(
     assert all("does not fit" in o.reason for o in outcomes if o.attribution is None)
 
 
-def test_stopping_is_asked_before_each_batch(tiny: Callable[..., DenseRetriever]) -> None:
+def test_should_stop_is_called_before_each_batch(tiny: Callable[..., DenseRetriever]) -> None:
     retriever, asked = tiny("bert"), []
 
     def stop_at_third() -> bool:
@@ -236,7 +238,7 @@ def test_stopping_is_asked_before_each_batch(tiny: Callable[..., DenseRetriever]
     assert list(attribute_batches(retriever, METHOD, [])) == []
 
 
-def test_a_defect_is_not_taken_for_a_failed_pair(
+def test_a_bug_is_not_recorded_as_a_failed_pair(
     tiny: Callable[..., DenseRetriever], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(retriever, method, part):

@@ -90,7 +90,7 @@ def test_an_answer_comes_back_whole() -> None:
     assert answer == data + b"('\xc3\xa4', 3, None)"
 
 
-def test_a_childs_sentence_is_raised_here() -> None:
+def test_an_error_in_the_child_is_raised_in_the_parent() -> None:
     with pytest.raises(UserError, match=r"^Two words: no\ufffd\.$"):
         isolated.call(refuse, damaged="damaged")
 
@@ -100,7 +100,7 @@ def test_a_childs_sentence_is_raised_here() -> None:
     [(abort, []), (take, [300]), (talk, [9]), (hang, [])],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_who_takes_too_much_is_ended(function, arguments) -> None:
+def test_a_child_that_exceeds_its_memory_limit_is_ended(function, arguments) -> None:
     limits = Limits(
         memory=200 * MEGABYTE, seconds=1 if function is hang else 60, answer=8 * MEGABYTE
     )
@@ -129,7 +129,7 @@ def test_a_child_writes_no_file(tmp_path: Path) -> None:
     assert not (tmp_path / "x").exists() or not (tmp_path / "x").stat().st_size
 
 
-def test_an_orphan_is_limited_in_time() -> None:
+def test_an_orphaned_child_ends_after_its_time_limit() -> None:
     """Who was killed kills no child any more."""
     request = b'{"function": "%s:hang", "arguments": [], "bytes": 0}\n' % __name__.encode()
     done = subprocess.run(
@@ -142,7 +142,7 @@ def test_an_orphan_is_limited_in_time() -> None:
     assert done.returncode < 0
 
 
-def test_the_child_has_no_secret_in_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_childs_environment_contains_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     secrets = ("POSLENS_KEY_OURS", "POSLENS_COOKIE_SECRET", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY")
     for name in secrets:
         monkeypatch.setenv(name, "a secret")

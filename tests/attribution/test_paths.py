@@ -49,7 +49,7 @@ def answer(forked: Forked, imports: str, call: str, *arguments: object) -> str:
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
-def test_opening_anything_but_a_regular_file_is_an_error(tmp_path: Path, kind: str) -> None:
+def test_opening_anything_but_a_regular_file_raises_an_error(tmp_path: Path, kind: str) -> None:
     opened = Path("/proc/self/fd")
     before = len(list(opened.iterdir())) if opened.exists() else 0
     with pytest.raises(IrregularFileError, match="not a regular file"):

@@ -46,7 +46,7 @@ TEXTS = {
         *((TEXTS[one], "") for one in TEXTS if one != "tha"),
     ],
 )
-def test_scripts_in_which_sentences_cannot_be_told(text: str, script: str) -> None:
+def test_scripts_whose_sentences_cannot_be_split_are_refused(text: str, script: str) -> None:
     assert script_without_sentences(text) == script
     if script:
         with pytest.raises(UserError, match=f"in {script} script"):
@@ -58,7 +58,7 @@ def test_scripts_in_which_sentences_cannot_be_told(text: str, script: str) -> No
 # -- clean -------------------------------------------------------------------------------------
 
 
-def test_what_is_not_text_is_replaced() -> None:
+def test_invalid_characters_are_replaced() -> None:
     dirty = "a\ud800b\x00c\udfff🚀"
     found = clean(dirty, "query")
     assert found == "a\ufffdb\ufffdc\ufffd🚀"
@@ -67,7 +67,7 @@ def test_what_is_not_text_is_replaced() -> None:
 
 
 @pytest.mark.parametrize("text", ["plain", "  kept \n", "\ufffd", "e\u0301", "\u200b", "a\tb"])
-def test_everything_else_stays(text: str) -> None:
+def test_all_other_text_is_unchanged(text: str) -> None:
     assert clean(text, "query") == text
 
 
@@ -121,7 +121,7 @@ def cut(text: str, spans) -> list[str]:
         ("   ", []),
     ],
 )
-def test_words_by_hand(text: str, expected: list[str]) -> None:
+def test_words_split_by_hand(text: str, expected: list[str]) -> None:
     assert cut(text, words(text)) == expected
 
 
@@ -154,7 +154,7 @@ some_text = st.text(
 
 @given(some_text)
 @settings(max_examples=300)
-def test_words_are_lawful_for_any_text(text: str) -> None:
+def test_words_partition_any_text(text: str) -> None:
     lawful(text, words(text))
 
 
@@ -169,7 +169,7 @@ def test_words_are_lawful_for_any_text(text: str) -> None:
         ("spa", ["¿Qué es?", "El Sr. López vive aquí.", "¡Sí!"]),
     ],
 )
-def test_sentences_by_hand(language: str, expected: list[str]) -> None:
+def test_sentences_split_by_hand(language: str, expected: list[str]) -> None:
     assert cut(TEXTS[language], sentences(TEXTS[language], language)) == expected
 
 
@@ -182,7 +182,7 @@ def test_abbreviations_do_not_end_a_sentence() -> None:
     ]
 
 
-def test_repeated_sentences_keep_their_places() -> None:
+def test_repeated_sentences_keep_their_offsets() -> None:
     text = "No. Wait! Wait! Stop it. Wait!"
     spans = sentences(text, "eng")
     lawful(text, spans)
@@ -197,18 +197,18 @@ def test_sentences_cover_the_text(language: str | None) -> None:
         assert all(text[a:b] == text[a:b].strip() for a, b in spans)
 
 
-def test_offsets_count_characters_behind_emoji() -> None:
+def test_offsets_count_characters_after_emoji() -> None:
     text = "🚀 rises. 👩\u200d🚀 waves. 海 ends."
     assert cut(text, sentences(text, "eng")) == ["🚀 rises.", "👩\u200d🚀 waves.", "海 ends."]
 
 
 @given(some_text, st.sampled_from([None, "eng", "cmn", "ara", "tha", "hin"]))
 @settings(max_examples=200)
-def test_sentences_are_lawful_for_any_text(text: str, language: str | None) -> None:
+def test_sentences_partition_any_text(text: str, language: str | None) -> None:
     lawful(text, sentences(text, language))
 
 
-def test_tokens_belong_to_the_span_they_start_in_or_the_next_by_hand() -> None:
+def test_tokens_belong_to_the_span_they_start_in_or_the_next() -> None:
     #        0123456789
     # text: "ab cd, ef "; spans "ab", "cd", "ef"
     tokens = (

@@ -65,7 +65,7 @@ BAD = [np.nan, np.inf, -np.inf, 1e39]  # 1e39 is no float32
 @pytest.mark.parametrize("bad", BAD)
 @pytest.mark.parametrize("field", ["query_scores", "document_scores", "matrix", "score"])
 @pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
-def test_attribution_refuses_what_is_not_finite(field: str, bad: float) -> None:
+def test_attribution_refuses_non_finite_numbers(field: str, bad: float) -> None:
     value: object = bad
     if field != "score":
         shape = (3, 3) if field == "matrix" else (3,)
@@ -79,7 +79,7 @@ def test_attribution_refuses_what_is_not_finite(field: str, bad: float) -> None:
 @pytest.mark.parametrize("bad", BAD)
 @pytest.mark.parametrize("field", ["mean", "std", "ci_low", "ci_high"])
 @pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
-def test_curve_refuses_what_is_not_finite(field: str, bad: float) -> None:
+def test_curve_refuses_non_finite_numbers(field: str, bad: float) -> None:
     array = np.ones(100)
     array[50] = bad
     with pytest.raises(UserError, match="not a finite number"):
@@ -88,7 +88,7 @@ def test_curve_refuses_what_is_not_finite(field: str, bad: float) -> None:
 
 @pytest.mark.parametrize("field", ["bias_share", "completeness_error"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_shares_refuse_what_is_not_finite(field: str, bad: float) -> None:
+def test_shares_refuse_non_finite_numbers(field: str, bad: float) -> None:
     with pytest.raises(UserError, match="not a finite number"):
         make(**{field: bad})
 
@@ -102,7 +102,7 @@ def test_shares_refuse_what_is_not_finite(field: str, bad: float) -> None:
         {"matrix": np.ones((3, 2))},
     ],
 )
-def test_a_wrong_shape_is_a_defect(change: dict) -> None:
+def test_a_wrong_shape_raises_value_error(change: dict) -> None:
     with pytest.raises(ValueError, match="expected"):
         make(**change)
     with pytest.raises(ValueError, match="expected"):
@@ -123,7 +123,7 @@ def test_arrays_are_read_only_copies() -> None:
     assert as_array([[1, 2]], (None, 2), "x").shape == (1, 2)
 
 
-def test_tokens_and_truncation() -> None:
+def test_truncation_is_derived_from_the_number_of_tokens() -> None:
     assert TEXT.content.tolist() == [False, True, True]
     assert not TEXT.truncated and TEXT.read_until == 4
     assert replace(TEXT, n_tokens_full=3).truncated
@@ -131,7 +131,7 @@ def test_tokens_and_truncation() -> None:
     assert nothing.read_until == 0 and not nothing.truncated
 
 
-def test_tokens_are_columns_and_come_back_one_by_one() -> None:
+def test_tokens_are_stored_as_columns_and_read_one_by_one() -> None:
     assert (TEXT.texts, len(TEXT)) == (("[CLS]", "fog", "##s"), 3)
     tokens = TEXT.tokens
     assert tokens == (("[CLS]", 0, 0, True), ("fog", 0, 3, False), ("##s", 3, 4, False))
@@ -149,12 +149,12 @@ def test_tokens_are_columns_and_come_back_one_by_one() -> None:
 
 
 @pytest.mark.parametrize(("start", "end"), [(-1, 2), (2, 2), (3, 2)])
-def test_an_evidence_span_is_not_empty(start: int, end: int) -> None:
+def test_an_empty_evidence_span_is_refused(start: int, end: int) -> None:
     with pytest.raises(ValueError, match="span"):
         EvidenceSpan(start, end)
 
 
-def test_evidence_lies_inside_its_document() -> None:
+def test_evidence_outside_its_document_is_refused() -> None:
     assert TextPair("p", "q", "abc", EvidenceSpan(0, 3)).evidence == EvidenceSpan(0, 3)
     with pytest.raises(ValueError, match="evidence ends at 4"):
         TextPair("p", "q", "abc", EvidenceSpan(0, 4))
@@ -184,7 +184,7 @@ def test_a_methods_repr_is_its_identity() -> None:
         (Method("m", {"a": True}), Method("m", {"a": 1})),
     ],
 )
-def test_methods_are_equal_where_their_reprs_are(one: Method, other: Method) -> None:
+def test_methods_are_equal_if_their_reprs_are(one: Method, other: Method) -> None:
     """As Method says: the repr is label, equality and part of the key at once."""
     assert (one == other) == (repr(one) == repr(other))
     assert one != other or hash(one) == hash(other)
@@ -203,13 +203,15 @@ def test_methods_are_equal_where_their_reprs_are(one: Method, other: Method) -> 
         ),
     ],
 )
-def test_an_unknown_choice_is_named(name: str, options: dict | None, sentence: str) -> None:
+def test_an_unknown_choice_is_refused_by_name(
+    name: str, options: dict | None, sentence: str
+) -> None:
     with pytest.raises(UserError) as caught:
         make_method(name, options)
     assert str(caught.value) == sentence
 
 
-def test_the_table_of_methods_fits_itself() -> None:
+def test_the_table_of_methods_is_consistent() -> None:
     for name, entry in METHODS.items():
         assert entry.name == name and entry.title and entry.help.endswith(".")
         for parameter in entry.parameters:
@@ -217,7 +219,7 @@ def test_the_table_of_methods_fits_itself() -> None:
                 assert make_method(name, {parameter.name: value}).params[parameter.name] == value
 
 
-def test_provenance_says_what_it_knows() -> None:
+def test_provenance_states_only_what_is_known() -> None:
     full = Provenance(
         poslens="0.1.0",
         model="MiniLM",

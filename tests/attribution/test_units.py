@@ -29,12 +29,12 @@ AGGREGATES: tuple[Aggregate, ...] = get_args(Aggregate)
     ("how", "wanted"),
     [("sum", [1.0, np.nan, 2.0]), ("mean", [1 / 3, np.nan, 1.0]), ("max", [-4.0, np.nan, 1.5])],
 )
-def test_tokens_become_units_by_hand(how: Aggregate, wanted: list[float]) -> None:
+def test_tokens_are_grouped_into_units_as_by_hand(how: Aggregate, wanted: list[float]) -> None:
     np.testing.assert_allclose(aggregated(SCORES, UNITS, 3, how), wanted, rtol=1e-6)
 
 
 @given(st.lists(st.tuples(st.integers(-1, 4), st.integers(-9, 9)), max_size=30))
-def test_tokens_become_units_as_in_a_plain_loop(tokens: list[tuple[int, int]]) -> None:
+def test_tokens_are_grouped_into_units_as_by_a_plain_loop(tokens: list[tuple[int, int]]) -> None:
     unit_of = np.array([unit for unit, _ in tokens], dtype=np.int64)
     scores = np.array([score for _, score in tokens], dtype=np.float32)
     for how in AGGREGATES:
@@ -49,13 +49,13 @@ def test_tokens_become_units_as_in_a_plain_loop(tokens: list[tuple[int, int]]) -
                 assert found[unit] == pytest.approx(sum(own) / (len(own) if how == "mean" else 1))
 
 
-def test_only_what_adds_up_is_summed() -> None:
+def test_only_additive_scores_are_summed() -> None:
     lengths = {"saliency", "profile"}
     for name, entry in METHODS.items():
         assert entry.aggregate == ("mean" if name in lengths else "sum"), name
 
 
-def test_word_saliency_does_not_follow_the_number_of_pieces(minilm, sample: DataSet) -> None:
+def test_word_saliency_does_not_depend_on_the_number_of_tokens(minilm, sample: DataSet) -> None:
     method = make_method("saliency")
     pairs = [pair for pair in sample.pairs if pair.language == "eng"][::12][:10]
     found: dict[Aggregate, list[float]] = {how: [] for how in AGGREGATES}
@@ -75,9 +75,7 @@ def test_word_saliency_does_not_follow_the_number_of_pieces(minilm, sample: Data
 
 
 @pytest.mark.parametrize(("method", "first"), [("saliency", 1), ("decomposition", 0)])
-def test_words_are_ordered_for_faithfulness_by_what_suits_the_method(
-    method: str, first: int
-) -> None:
+def test_word_order_for_faithfulness_depends_on_the_method(method: str, first: int) -> None:
     tokens = tuple(Token("t", at, at + 1) for at in range(4))  # "abc" in three pieces, and "d"
     scores = np.array([1, 1, 1, 2], dtype=np.float32)
     document = SimpleNamespace(

@@ -19,7 +19,7 @@ from poslens.attribution.errors import UserError
 from tests.attribution.debiasing.debias_testing import documents
 
 
-def test_half_of_the_documents_are_held_out_and_none_of_their_sentences_is_used() -> None:
+def test_half_of_the_documents_are_held_out_with_all_their_sentences() -> None:
     texts = documents(40)
     found = training_corpus("c", texts)
     held_out = [text for text, _ in texts if found.held_out(text)]
@@ -28,7 +28,7 @@ def test_half_of_the_documents_are_held_out_and_none_of_their_sentences_is_used(
     assert not any(f"{part}." in used for text in held_out for part in text.rstrip(".").split(". "))
 
 
-def test_no_document_is_both_trained_and_validated_on() -> None:
+def test_no_document_is_in_both_training_and_validation() -> None:
     texts = documents(40)
     found = training_corpus("c", texts)
     train, validate = ({one.text for one in part} for part in (found.train, found.validate))
@@ -64,7 +64,7 @@ def test_scripts_without_marked_sentences_are_left_out() -> None:
 
 
 @given(st.integers(0, 10_000))
-def test_a_half_query_has_half_of_the_words_in_their_order(seed: int) -> None:
+def test_a_half_query_has_half_of_the_words_in_order(seed: int) -> None:
     sentence = "The quick brown fox isn't 3.5 times faster, they say."
     query = half_query(sentence, random.Random(seed)).split()
     words = ["The", "quick", "brown", "fox", "isn't", "3.5", "times", "faster", "they", "say"]
@@ -72,7 +72,7 @@ def test_a_half_query_has_half_of_the_words_in_their_order(seed: int) -> None:
     assert places == sorted(places) and len(query) == 5
 
 
-def test_scripts_without_spaces_get_none() -> None:
+def test_scripts_without_spaces_are_joined_without_spaces() -> None:
     first, second = "海洋潮汐是由月球引力引起的。", "土星有光环。"
     assert joined([first, second]) == first + second
     assert joined(["One.", "Two.", second]) == f"One. Two.{second}"

@@ -56,7 +56,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["bert", "bge-m3", "qwen3-left", "gpt_neo", "labse"])
-def test_a_folder_holds_the_trained_model(tiny: Build, home: Path, kind: str) -> None:
+def test_a_folder_contains_the_trained_model(tiny: Build, home: Path, kind: str) -> None:
     retriever = tiny(kind, query_prompt="query: ")
     plain = vectors(retriever)
     training = Training(retriever, corpus(), replace(QUICK, steps=2))
@@ -87,7 +87,7 @@ def test_a_folder_holds_the_trained_model(tiny: Build, home: Path, kind: str) ->
     assert folders.new_folder("some/tiny model").name == "tiny-model-debiased-2"
 
 
-def test_a_folder_loads_where_poslens_is_not(tiny: Build, home: Path) -> None:
+def test_a_folder_loads_without_poslens(tiny: Build, home: Path) -> None:
     retriever = tiny("bert")
     training = Training(retriever, corpus(), replace(QUICK, steps=1))
     training.run()
@@ -146,7 +146,7 @@ def test_a_copy_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     assert list((tmp_path / "new").iterdir()) == []
 
 
-def test_folders_that_are_no_debiased_models_are_passed_over(home: Path) -> None:
+def test_folders_without_a_debiased_model_are_skipped(home: Path) -> None:
     for name, text in {"a": "", "b": "{}", "c": "[1]", "d": "{" * 5000}.items():
         (folders.root() / name).mkdir(parents=True)
         (folders.root() / name / MANIFEST).write_text(text)

@@ -91,7 +91,7 @@ def test_a_target_does_not_depend_on_the_order_of_sentences(tiny: Build, kind: s
 # -- the loss and the schedule ---------------------------------------------------------------------
 
 
-def test_the_loss_is_0_where_the_student_is_the_teacher_and_grows_with_the_distance() -> None:
+def test_the_loss_is_0_if_student_equals_teacher_and_grows_with_the_distance() -> None:
     torch.manual_seed(0)
     targets, queries, present = torch.randn(4, 8), torch.randn(4, 8), torch.randn(6, 8)
     plain = TrainingRecipe()
@@ -112,7 +112,7 @@ def test_the_loss_is_0_where_the_student_is_the_teacher_and_grows_with_the_dista
     assert at(other, asked) == pytest.approx(document + query + 20 * sentence, rel=1e-5)
 
 
-def test_the_schedule_is_that_of_pytorch() -> None:
+def test_the_schedule_equals_that_of_pytorch() -> None:
     weight = torch.nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.AdamW([weight], lr=1e-3)
     schedule = OneCycleLR(optimizer, 1e-3, total_steps=161, pct_start=0.1)
@@ -127,7 +127,7 @@ def test_the_schedule_is_that_of_pytorch() -> None:
 
 
 @pytest.mark.parametrize("kind", TINY)
-def test_every_linear_layer_of_every_architecture_takes_part(tiny: Build, kind: str) -> None:
+def test_every_linear_layer_of_every_architecture_is_trained(tiny: Build, kind: str) -> None:
     retriever = tiny(kind)
     layers = linear_layers(retriever.backbone, "tiny")
     assert len(layers) >= 8 and not any("pooler" in path for path in layers)
@@ -142,7 +142,7 @@ def test_every_linear_layer_of_every_architecture_takes_part(tiny: Build, kind: 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_loss_falls_on_batches_that_are_not_trained_on(tiny: Build, kind: str) -> None:
+def test_the_loss_falls_on_held_out_batches(tiny: Build, kind: str) -> None:
     """And with it the position effect of a causal model, to which position matters untrained."""
     causal = kind in ("qwen3-left", "mistral")
     recipe = replace(QUICK, steps=32, check_every=32, validation_texts=12 if causal else 3)
@@ -174,14 +174,14 @@ def test_the_planted_bias_of_a_real_model_shrinks() -> None:
     assert effect.value < -0.05 and abs(left.value) < 0.7 * abs(effect.value)
 
 
-def test_a_training_ends_early_once_the_effect_is_small_enough(tiny: Build) -> None:
+def test_training_ends_early_once_the_effect_is_small_enough(tiny: Build) -> None:
     recipe = replace(QUICK, steps=12, tolerance=1e9)
     found = Training(tiny("bert"), corpus(), recipe).run()
     assert (found.steps, found.early) == (5, True)
     assert [one.step for one in found.checks] == [0, 3, 5]
 
 
-def test_a_model_without_a_position_effect_stays_as_it_is(tiny: Build) -> None:
+def test_a_model_without_a_position_effect_is_unchanged(tiny: Build) -> None:
     recipe = replace(QUICK, validation_texts=12)
     training = Training(tiny("bert"), corpus(), replace(recipe, margin=1.0))
     steps: list[tuple[int, int]] = []
@@ -208,7 +208,7 @@ def uninterrupted(
 
 
 @pytest.mark.parametrize("stop_at", [2, 3, 4])
-def test_a_resumed_training_equals_an_uninterrupted_one(
+def test_resumed_training_equals_uninterrupted_training(
     tiny: Build,
     tmp_path: Path,
     stop_at: int,
@@ -228,7 +228,7 @@ def test_a_resumed_training_equals_an_uninterrupted_one(
         assert value.tobytes() == state(second)[path].tobytes()
 
 
-def test_a_checkpoint_of_another_training_is_not_gone_on_from(tiny: Build, tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_training_is_not_resumed(tiny: Build, tmp_path: Path) -> None:
     path = tmp_path / "c.safetensors"
     Training(tiny("bert"), corpus(), replace(QUICK, steps=3), path).run()
     assert path.is_file()
@@ -240,14 +240,14 @@ def test_a_checkpoint_of_another_training_is_not_gone_on_from(tiny: Build, tmp_p
         assert seen[0] == 0
 
 
-def test_a_damaged_checkpoint_is_none(tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_counts_as_missing(tmp_path: Path) -> None:
     path = tmp_path / "c.safetensors"
     assert read_checkpoint(path, "any") is None
     path.write_bytes(b"\x08\0\0\0\0\0\0\0{}      ")
     assert read_checkpoint(path, "any") is None
 
 
-def test_two_encoders_are_refused(tiny: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_with_two_encoders_are_refused(tiny: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     retriever: Any = tiny("bert")
     monkeypatch.setattr(type(retriever), "asymmetric", True)
     with pytest.raises(UserError, match="separate encoders for queries"):

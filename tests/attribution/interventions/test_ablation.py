@@ -53,12 +53,12 @@ def test_parts_cover_the_text_and_begin_at_words(text: str, bins: int) -> None:
     assert "".join(text[a:b] for a, b in parts) == text
 
 
-def test_parts_by_hand() -> None:
+def test_parts_computed_by_hand() -> None:
     assert parts_of("aa bb cc dd", 11, 4) == ((0, 3), (3, 6), (6, 9), (9, 11))
     assert without("aa bb cc dd", (3, 6)) == "aa cc dd"
 
 
-def test_deleting_is_scoring_the_text_made_by_hand(tiny: Callable[..., Any]) -> None:
+def test_deletion_equals_scoring_the_text_edited_by_hand(tiny: Callable[..., Any]) -> None:
     retriever = tiny("roberta")
     found = ablation(retriever, PAIR, "delete", 4)
     assert len(found.spans) == 4 and found.note == "" and found.read_share == 1
@@ -69,7 +69,7 @@ def test_deleting_is_scoring_the_text_made_by_hand(tiny: Callable[..., Any]) -> 
         assert whole == pytest.approx(found.score, abs=2e-5)
 
 
-def test_masking_a_word_is_occlusion_of_it(tiny: Callable[..., Any]) -> None:
+def test_masking_a_word_equals_occluding_it(tiny: Callable[..., Any]) -> None:
     retriever = tiny("bert")
     text = "The tide rises twice"
     pair = TextPair("p", PAIR.query, text)
@@ -82,7 +82,7 @@ def test_masking_a_word_is_occlusion_of_it(tiny: Callable[..., Any]) -> None:
         assert effect == pytest.approx(float(scores[inside].sum()), abs=2e-5)
 
 
-def test_masking_everything_is_the_empty_document(tiny: Callable[..., Any]) -> None:
+def test_masking_everything_gives_the_empty_document(tiny: Callable[..., Any]) -> None:
     """Both ends of another module's curve."""
     retriever = tiny("bert")
     pair = TextPair("p", PAIR.query, "tide rises")
@@ -104,7 +104,7 @@ def test_filler_has_as_many_tokens_and_moves_nothing(tiny: Callable[..., Any]) -
     assert found.effects.shape == (5,) and np.ptp(found.effects) > 0
 
 
-def test_bm25_loses_what_its_matching_words_gave() -> None:
+def test_bm25_loses_the_shares_of_its_matching_words() -> None:
     found = ablation(load(resolve("BM25")), TextPair("p", "tide", "aa tide bb cc"), "mask", 4)
     assert found.effects.tolist() == pytest.approx([0, found.score, 0, 0])
 
@@ -115,7 +115,7 @@ def test_one_word_cannot_be_ablated(by: Any, tiny: Callable[..., Any]) -> None:
         ablation(tiny("bert"), TextPair("p", "q", "tide"), by)
 
 
-def test_it_stops(tiny: Callable[..., Any]) -> None:
+def test_ablation_can_be_stopped(tiny: Callable[..., Any]) -> None:
     for by in REPLACEMENTS:
         with pytest.raises(Stopped):
             ablation(tiny("bert"), PAIR, by, 5, should_stop=lambda: True)
@@ -130,9 +130,7 @@ def test_only_what_was_read_is_ablated(tiny: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize("by", REPLACEMENTS)
-def test_what_is_behind_the_limit_is_not_pulled_into_view(
-    by: Any, tiny: Callable[..., Any]
-) -> None:
+def test_text_past_the_context_limit_is_not_pulled_in(by: Any, tiny: Callable[..., Any]) -> None:
     """Whatever stands there, the effects are those of what was read by itself."""
     retriever = tiny("bert", max_length=10)
     until = tokens_of(retriever, PAIR.query, TEXT).read_until
@@ -143,13 +141,13 @@ def test_what_is_behind_the_limit_is_not_pulled_into_view(
         np.testing.assert_allclose(found.effects, read.effects, atol=2e-6)
 
 
-def test_names_and_limits() -> None:
+def test_methods_are_named_and_unknown_replacements_refused() -> None:
     assert repr(ablation_method("mask", 10)) == "ablation(by=mask, bins=10, version=2)"
     with pytest.raises(UserError, match="delete, mask, filler"):
         ablation_method("burn")  # type: ignore[arg-type]
 
 
-def test_filler_text(sample: Any) -> None:
+def test_filler_text_exists_in_every_language_of_the_sample(sample: Any) -> None:
     assert set(FILLERS) == {pair.language for pair in sample.pairs}
     for language in FILLERS:
         assert len(filler(language, 300)) >= 300 and filler_note(language) == ""

@@ -106,14 +106,14 @@ def curves(explained: Sequence[Attribution]) -> list[Array]:
     return [document_curve(one, SALIENCY) for one in explained]
 
 
-def test_much_is_behind_the_limit(moved: list[Relocation]) -> None:
+def test_much_text_is_past_the_context_limit(moved: list[Relocation]) -> None:
     """The control is one of truncation: without that it would prove little."""
     assert all(one.read_share < 0.9 and not one.whole.all() for one in moved)
     lost = [one.lost for one in moved if one.lost is not None]
     assert len(lost) > 20 and np.mean(lost) > 0.005, "what is not read is missed"
 
 
-def test_relocation_leans_nowhere(moved: list[Relocation], pairs: list[TextPair]) -> None:
+def test_relocation_finds_no_bias(moved: list[Relocation], pairs: list[TextPair]) -> None:
     leans = [one.last_minus_first for one in moved if one.last_minus_first is not None]
     assert len(leans) > 10 and not np.any(leans)
     for one in moved:
@@ -128,14 +128,14 @@ def test_relocation_leans_nowhere(moved: list[Relocation], pairs: list[TextPair]
     assert found is not None and found.interval is not None and found.interval[1] < 0
 
 
-def test_no_curve_agrees_with_it(
+def test_no_agreement_is_reported(
     explained: list[Attribution], moved: list[Relocation], pairs: list[TextPair]
 ) -> None:
     found = agreement("blind", SALIENCY, curves(explained), moved, documents(pairs))
     assert found.n > 10 and found.each is None and found.means is None
 
 
-def test_the_position_test_is_a_tie(blind: DenseRetriever, pairs: list[TextPair]) -> None:
+def test_the_position_test_finds_ties(blind: DenseRetriever, pairs: list[TextPair]) -> None:
     data = DataSet("blind", "blind", Pairs(pairs))
     for place in ("middle", "end"):
         items = pairs_for(data, "position", place).pairs
@@ -155,7 +155,7 @@ def test_the_position_test_is_a_tie(blind: DenseRetriever, pairs: list[TextPair]
 
 
 @pytest.mark.parametrize("by", ["delete", "mask"])
-def test_ablation_leans_nowhere(by, blind: DenseRetriever, pairs: list[TextPair]) -> None:
+def test_ablation_finds_no_bias(by, blind: DenseRetriever, pairs: list[TextPair]) -> None:
     """Over texts in random order, and exactly so where every part is the same."""
     rows = [ablation(blind, pair, by, 6).curve(9) for pair in pairs]
     lean = np.array([[row[-3:].mean() - row[:3].mean()] for row in rows])
@@ -171,7 +171,7 @@ def test_ablation_leans_nowhere(by, blind: DenseRetriever, pairs: list[TextPair]
     np.testing.assert_allclose(parts.effects, alone.effects, atol=2e-6)
 
 
-def test_index_and_null_controls_see_no_side(
+def test_index_and_null_controls_find_no_bias(
     blind: DenseRetriever, explained: list[Attribution], pairs: list[TextPair]
 ) -> None:
     own = np.array(curves(explained))
@@ -230,7 +230,7 @@ def test_whole_texts_have_no_slope(explained: list[Attribution], pairs: list[Tex
     assert inside.mean() > 0.8
 
 
-def test_psi_stands_beside_what_was_read(
+def test_psi_is_reported_with_the_share_read(
     blind: DenseRetriever, pairs: list[TextPair], tmp_path: Path
 ) -> None:
     collection = from_pairs(DataSet("blind", "blind", Pairs(pairs)))

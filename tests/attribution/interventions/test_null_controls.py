@@ -70,7 +70,9 @@ def moved(positions: list[float], scores: list[float], **fields: Any) -> Relocat
 # -- controls --------------------------------------------------------------------------------------
 
 
-def test_an_unrelated_query_is_of_another_document_in_the_same_language(sample: DataSet) -> None:
+def test_an_unrelated_query_belongs_to_another_document_in_the_same_language(
+    sample: DataSet,
+) -> None:
     queries = {pair.query: pair for pair in sample.pairs}
     for pair in sample.pairs[::17]:
         null = control("unrelated", pair, sample.pairs)
@@ -83,7 +85,7 @@ def test_an_unrelated_query_is_of_another_document_in_the_same_language(sample: 
     assert len(drawn) > 1
 
 
-def test_no_unrelated_query_says_so() -> None:
+def test_a_missing_unrelated_query_is_reported() -> None:
     with pytest.raises(UserError, match="No other document"):
         control("unrelated", PAIR, [PAIR, TextPair("o", "other", PAIR.document)])
 
@@ -102,14 +104,14 @@ def test_shuffling_keeps_sentences_and_follows_the_evidence(sample: DataSet) -> 
         control("shuffled", TextPair("p", "q", "One sentence is here."), [])
 
 
-def test_filler_has_the_documents_length(sample: DataSet) -> None:
+def test_filler_is_as_long_as_the_document(sample: DataSet) -> None:
     for pair in sample.pairs[::29]:
         null = control("filler", pair, [])
         assert len(null.document) == len(pair.document) and null.evidence is None
     assert set(CONTROLS) == {"unrelated", "shuffled", "filler", "profile"}
 
 
-def test_a_curve_that_is_its_control_is_equivalent() -> None:
+def test_a_curve_equal_to_its_control_is_equivalent() -> None:
     noise = RNG.normal(0, 0.001, (2, 40, 100))
     same = minus_null("unrelated", RISING + noise[0], RISING + noise[1], range(40))
     assert same.verdict == "equivalent" and same.sentence.endswith("within the margin of 0.05.")
@@ -121,7 +123,7 @@ def test_a_curve_that_is_its_control_is_equivalent() -> None:
     assert few.sentence.endswith("Too few documents to decide: an interval needs 10.")
 
 
-def test_a_curve_that_leans_otherwise_is_lower_or_higher() -> None:
+def test_a_curve_with_another_index_than_its_control_is_lower_or_higher() -> None:
     noise = RNG.normal(0, 0.05, (2, 40, 100))
     found = minus_null("shuffled", RISING + noise[0], RISING[::-1] + noise[1], range(40))
     assert found.verdict == "higher" and found.sentence.endswith(
@@ -136,7 +138,7 @@ def test_a_curve_that_leans_otherwise_is_lower_or_higher() -> None:
     np.testing.assert_allclose(found.mean, RISING - RISING[::-1], atol=0.06)
 
 
-def test_few_noisy_documents_decide_nothing() -> None:
+def test_few_noisy_documents_give_no_verdict() -> None:
     wild = RNG.uniform(0, 1, (2, 12, 100)) * RNG.uniform(0, 1, (2, 12, 1)) + RISING[None]
     assert minus_null("filler", wild[0], wild[1], range(12)).verdict == "too few documents"
     few = minus_null("filler", np.tile(RISING, (3, 1)), np.tile(RISING, (3, 1)), range(3))
@@ -210,7 +212,7 @@ def test_the_profile_is_offered_for_scaled_saliency_alone() -> None:
     assert "profile" not in controls_for(make_method("decomposition"))
 
 
-def test_agreement_of_controls_is_pearsons_of_their_means() -> None:
+def test_agreement_with_controls_is_pearson_of_the_means() -> None:
     first, second = RNG.random((40, 100)) + RISING, RNG.random((40, 100)) + RISING**2
     found = curves_agree(first, second)
     assert found is not None and found.interval is None
@@ -220,7 +222,7 @@ def test_agreement_of_controls_is_pearsons_of_their_means() -> None:
     assert curves_agree(first, np.ones((40, 100))) is None
 
 
-def test_cells_and_their_means_by_hand() -> None:
+def test_cells_and_their_means_computed_by_hand() -> None:
     np.testing.assert_allclose(cells(np.array([0.1, 0.5, 0.7])), [0, 0.3, 0.6, 1])
     steps = np.repeat([1.0, 2.0, 3.0, 4.0], 25)
     np.testing.assert_allclose(averaged(steps, np.array([0, 0.25, 0.5, 1])), [1, 2, 3.5])
@@ -230,7 +232,7 @@ def test_cells_and_their_means_by_hand() -> None:
     assert np.isnan(half[2:]).all()
 
 
-def test_agreement_is_spearmans_over_the_places_that_were_read() -> None:
+def test_agreement_is_spearman_over_the_positions_that_were_read() -> None:
     places = [0.05, 0.3, 0.5, 0.8, 0.95]
     assert with_relocation(RISING, moved(places, [1, 2, 3, 4, 5])) == pytest.approx(1)
     assert with_relocation(RISING[::-1], moved(places, [1, 2, 3, 4, 5])) == pytest.approx(-1)
@@ -241,7 +243,7 @@ def test_agreement_is_spearmans_over_the_places_that_were_read() -> None:
     assert with_relocation(RISING, moved(places, [1] * 5)) is None
 
 
-def test_agreement_with_ablation_uses_the_parts_own_edges() -> None:
+def test_agreement_with_ablation_uses_the_edges_of_the_parts() -> None:
     effects = np.array([1.0, 3.0, 2.0])
     found = Ablation(
         "m",
@@ -259,7 +261,7 @@ def test_agreement_with_ablation_uses_the_parts_own_edges() -> None:
     assert with_ablation(curve, found) == pytest.approx(1)
 
 
-def test_agreement_of_a_data_set() -> None:
+def test_agreement_over_a_data_set() -> None:
     method = make_method("saliency")
     places = np.linspace(0.02, 0.98, 11).tolist()
     curves = [RISING + RNG.normal(0, 0.05, 100) for _ in range(20)]
@@ -281,7 +283,7 @@ def test_agreement_of_a_data_set() -> None:
     assert (left.n, left.n_left_out) == (2, 1)
 
 
-def test_a_causal_curve_is_centred_and_keeps_its_lean() -> None:
+def test_a_causal_curve_is_centered_and_keeps_its_slope() -> None:
     found = moved([0.1, 0.5, 0.9], [1.0, 2.0, 3.0])
     curve = relocation_curve(found)
     assert curve.mean() == pytest.approx(0, abs=1e-6) and found.last_minus_first == pytest.approx(2)
@@ -290,7 +292,7 @@ def test_a_causal_curve_is_centred_and_keeps_its_lean() -> None:
     assert first == pytest.approx(-last, abs=1e-5) and last > 0.5
 
 
-def test_only_places_read_whole_say_something_about_position() -> None:
+def test_only_positions_read_in_full_count_for_position_effects() -> None:
     """Half the document is read. There the score rises; behind the limit it falls."""
     places, scores = [0.05, 0.2, 0.4, 0.5, 0.7, 0.95], [1.0, 2.0, 3.0, 2.5, 0.2, 0.0]
     found = moved(places, scores, read=np.array([1, 1, 1, 0.6, 0, 0]), read_share=0.5)
@@ -311,7 +313,7 @@ def test_only_places_read_whole_say_something_about_position() -> None:
 # -- displacement ----------------------------------------------------------------------------------
 
 
-def test_a_prefix_of_nothing_is_the_document_itself(tiny: Callable[..., Any]) -> None:
+def test_an_empty_prefix_gives_the_document_itself(tiny: Callable[..., Any]) -> None:
     found = behind_prefix(tiny("bert", max_length=48), PAIR, (0, 8, 60))
     assert found.tokens == (0, 8, 60) and found.read[0] == 1
     assert found.read[2] < 0.1, "a prefix ends with a word: at most punctuation's room is left"
@@ -319,7 +321,9 @@ def test_a_prefix_of_nothing_is_the_document_itself(tiny: Callable[..., Any]) ->
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "distilbert"])
-def test_shifting_positions_is_giving_other_ids(name: str, tiny: Callable[..., Any]) -> None:
+def test_shifting_positions_equals_passing_other_position_ids(
+    name: str, tiny: Callable[..., Any]
+) -> None:
     retriever = tiny(name)
     found = shifted_positions(retriever, PAIR, (0, 5, 9999))
     assert found.tokens == (0, 5) and "1 shifts exceed" in found.note
@@ -349,7 +353,7 @@ def test_shifting_positions_is_giving_other_ids(name: str, tiny: Callable[..., A
         shifted_positions(retriever, PAIR, should_stop=lambda: True)
 
 
-def test_where_positions_are_no_embeddings_it_is_not_offered(tiny: Callable[..., Any]) -> None:
+def test_models_without_position_embeddings_cannot_be_shifted(tiny: Callable[..., Any]) -> None:
     for retriever in (tiny("qwen3-right"), load(resolve("BM25"))):
         with pytest.raises(UserError, match="adds no position embeddings"):
             shifted_positions(retriever, PAIR)
@@ -361,7 +365,7 @@ def test_where_positions_are_no_embeddings_it_is_not_offered(tiny: Callable[...,
 # -- graded adapters -------------------------------------------------------------------------------
 
 
-def test_a_scaled_adapter_is_another_model_between_the_two() -> None:
+def test_a_scaled_adapter_is_another_model_in_between() -> None:
     half, whole = resolve("MiniLM-recency@0.5"), resolve("MiniLM-recency")
     assert half.name == "MiniLM-recency@0.5" and half.settings != whole.settings
     assert "strength=0.5" in half.settings and "strength" not in whole.settings
@@ -378,7 +382,7 @@ def test_a_scaled_adapter_is_another_model_between_the_two() -> None:
     assert not torch.allclose(vectors[half.name], vectors["MiniLM"], atol=1e-3)
 
 
-def test_the_tables_in_the_documentation_are_those_of_the_bench() -> None:
+def test_the_tables_in_the_docs_equal_those_of_the_benchmark() -> None:
     from bench.planted import METHODS, indices
 
     text = (Path(__file__).parents[3] / "docs" / "causality.md").read_text(encoding="utf-8")

@@ -61,9 +61,7 @@ def test_evidence_in_a_script_without_sentences_is_not_moved(sample: DataSet) ->
 
 
 @given(documents(), st.integers(2, 15))
-def test_a_variant_is_the_same_sentences_around_the_same_gaps(
-    made: tuple[str, int], positions: int
-) -> None:
+def test_a_variant_has_the_same_sentences_and_gaps(made: tuple[str, int], positions: int) -> None:
     document, number = made
     pair = pair_of(document, number)
     whole = Pieces.of(document, sentences(document))
@@ -85,7 +83,7 @@ def test_a_variant_is_the_same_sentences_around_the_same_gaps(
     assert document in {v.text for v in relocated(pair, len(whole.sentences))[0]}
 
 
-def test_places_are_spread_evenly_by_hand() -> None:
+def test_positions_are_spread_evenly_as_by_hand() -> None:
     pair = pair_of("One is. Two is. Three is. Four is. Five is.", 3)
     texts = [v.text for v in relocated(pair, 3)[0]]
     assert texts == [
@@ -118,7 +116,7 @@ def test_evidence_that_is_not_one_sentence_moves_whole_sentences() -> None:
         (TextPair("a", "q", "One is. Two is.", EvidenceSpan(0, 15)), "covers every sentence"),
     ],
 )
-def test_what_cannot_be_moved_says_why(pair: TextPair, sentence: str) -> None:
+def test_evidence_that_cannot_be_moved_has_a_reason(pair: TextPair, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         relocated(pair)
 
@@ -138,7 +136,7 @@ def test_bm25_has_a_flat_curve(sample: DataSet) -> None:
 
 
 @pytest.mark.parametrize(("name", "sign"), [("MiniLM-primacy", -1), ("MiniLM-recency", 1)])
-def test_a_planted_bias_shows_its_side(
+def test_a_planted_bias_is_detected_with_its_direction(
     name: str, sign: int, sample: DataSet, one_thread: None
 ) -> None:
     retriever = load(resolve(name), "cpu")
@@ -147,7 +145,7 @@ def test_a_planted_bias_shows_its_side(
     assert len(leans) >= 3 and sign * float(np.mean(leans)) > 0.01
 
 
-def test_scores_are_those_of_the_variants(tiny: Callable[..., Any]) -> None:
+def test_scores_equal_those_of_the_variants(tiny: Callable[..., Any]) -> None:
     retriever = tiny("bert")
     text = "The tide rises. The fox jumps. Twice a day. Lazy dogs. The Moon pulls."
     pair = pair_of(text, 1)
@@ -161,7 +159,7 @@ def test_scores_are_those_of_the_variants(tiny: Callable[..., Any]) -> None:
         assert float(retriever.similarity(query, document)) == pytest.approx(score, abs=1e-5)
 
 
-def test_evidence_behind_the_limit_is_said(tiny: Callable[..., Any]) -> None:
+def test_evidence_past_the_context_limit_is_reported(tiny: Callable[..., Any]) -> None:
     retriever = tiny("bert", max_length=24)
     text = " ".join(f"The tide number {i} rises twice a day." for i in range(12))
     found = relocation(retriever, pair_of(text, 5), 12)
@@ -172,6 +170,6 @@ def test_evidence_behind_the_limit_is_said(tiny: Callable[..., Any]) -> None:
     assert len(unread) >= 3 and np.ptp(unread[1:]) < 1e-5
 
 
-def test_rank_counts_who_scores_more() -> None:
+def test_the_rank_counts_documents_with_higher_scores() -> None:
     assert rank_among(0.5, [0.9, 0.5, 0.1]) == 2
     assert rank_among(1.0, []) == 1

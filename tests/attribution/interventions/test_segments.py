@@ -43,7 +43,7 @@ def dense(request: pytest.FixtureRequest, tiny: Callable[..., DenseRetriever]) -
     return tiny(request.param)
 
 
-def test_segments_are_cut_where_sentences_begin_and_compared_with_the_whole(
+def test_segments_start_at_sentences_and_are_compared_with_the_whole(
     dense: DenseRetriever,
 ) -> None:
     found = segment_curve(dense, PAIR, segments=2)
@@ -89,7 +89,7 @@ def test_shuffled_segments_are_compared_with_the_shuffled_text(dense: DenseRetri
     assert [text[a:b].strip() for a, b in spans] == [parts.sentences[i] for i in orders[0]]
 
 
-def test_thirds_are_equal_in_characters(dense: DenseRetriever) -> None:
+def test_thirds_have_equal_numbers_of_characters(dense: DenseRetriever) -> None:
     assert thirds("abcdefg") == ((0, 2), (2, 5), (5, 7))
     found = segment_curve(dense, PAIR, "thirds")
     n = len(TEXT)
@@ -98,7 +98,7 @@ def test_thirds_are_equal_in_characters(dense: DenseRetriever) -> None:
     np.testing.assert_allclose(found.cosines, cosines(dense.model, TEXT, parts), atol=1e-5)
 
 
-def test_text_is_put_in_and_taken_out_by_hand() -> None:
+def test_insertions_and_removals_equal_those_made_by_hand() -> None:
     text = "aaa bbb ccc ddd eee "
     put = inserted(text, "eng", 0.25, "beginning")
     assert put == f"This {text}" and inserted(text, "eng", 0.25, "end") == f"{text} This"
@@ -124,7 +124,7 @@ def test_edits_are_compared_with_the_text_itself(dense: DenseRetriever, by: Any)
     np.testing.assert_allclose(found.cosines, expected, atol=1e-5)
 
 
-def test_what_is_put_in_is_read_also_where_the_text_is_long(tiny: Callable[..., Any]) -> None:
+def test_inserted_text_is_read_even_in_a_long_document(tiny: Callable[..., Any]) -> None:
     model = tiny("bert")
     long = TextPair("p", "", "The tide rises and the boats wait. " * 400)
     found = edit_curves(model, long, "insertion")
@@ -143,7 +143,7 @@ def test_text_without_spaces_is_edited_too(tiny: Callable[..., Any]) -> None:
     assert edit_curves(model, TextPair("p", "", text), "removal").cosines.max() < 1
 
 
-def test_the_query_has_no_say_and_documents_count_once(dense: DenseRetriever) -> None:
+def test_queries_have_no_influence_and_documents_count_once(dense: DenseRetriever) -> None:
     pairs = [
         TextPair("a", "moon", TEXT, EvidenceSpan(0, 3)),
         TextPair("b", "boats", TEXT),
@@ -158,7 +158,7 @@ def test_the_query_has_no_say_and_documents_count_once(dense: DenseRetriever) ->
     np.testing.assert_array_equal(first.cosines, second.cosines)
 
 
-def test_bad_input_is_one_sentence(dense: DenseRetriever) -> None:
+def test_invalid_input_is_refused_in_one_sentence(dense: DenseRetriever) -> None:
     with pytest.raises(UserError, match="choose a dense model"):
         segment_curve(load(resolve("BM25"), "cpu", "float32"), PAIR)
     with pytest.raises(UserError, match="one word"):

@@ -36,7 +36,7 @@ def lively(tiny: Callable[..., DenseRetriever]) -> DenseRetriever:
 
 
 @pytest.mark.parametrize("gamma", ["0", "0.25"])
-def test_equals_relevance_propagation_written_out(lively: DenseRetriever, gamma: str) -> None:
+def test_equals_explicit_relevance_propagation(lively: DenseRetriever, gamma: str) -> None:
     config = lively.backbone.config
     bert = Bert(
         lively.backbone.state_dict(),
@@ -59,7 +59,7 @@ def test_equals_relevance_propagation_written_out(lively: DenseRetriever, gamma:
     np.testing.assert_allclose(result.matrix, expected, atol=1e-6 * np.abs(expected).max())
 
 
-def test_without_gamma_it_is_the_matrix_of_decomposition(lively: DenseRetriever) -> None:
+def test_without_gamma_it_equals_the_decomposition_matrix(lively: DenseRetriever) -> None:
     (bilrp,) = attribute(lively, make_method("bilrp", {"gamma": "0"}), [PAIR])
     (whole,) = decompose(lively, make_method("decomposition", {"matrix": "yes"}), [PAIR])
     assert bilrp.matrix is not None and whole.matrix is not None
@@ -83,7 +83,7 @@ def test_relevance_is_conserved(name: str, gamma: str, tiny: Callable[..., Dense
         np.testing.assert_allclose(result.document_scores, result.matrix.sum(0), atol=1e-5 * parts)
 
 
-def test_the_gamma_rule_by_hand() -> None:
+def test_the_gamma_rule_computed_by_hand() -> None:
     """One output, 1 * 3 + (-2) * 1 + 0.5 = 1.5. With gamma 1 its positive parts count twice:
     6 - 2 + 1 = 5, so inputs get 6 / 5 and -2 / 5 of the output, and the bias gets 1 / 5."""
     x = torch.tensor([[[1.0, -2.0]]], requires_grad=True)
@@ -103,7 +103,7 @@ def test_the_gamma_rule_by_hand() -> None:
     assert constants[0].item() == 1.0 and sum(shares) + 1.5 / 5 == pytest.approx(1.5)
 
 
-def test_an_output_of_zero_gets_nothing() -> None:
+def test_an_output_of_zero_gets_no_relevance() -> None:
     x = torch.tensor([[[1.0, 1.0]]], requires_grad=True)
     y = gamma_rule(x, torch.tensor([[1.0, -1.0], [0.0, 0.0]]), None, 0.25, lambda y, _: y)
     (gradient,) = torch.autograd.grad(y.sum(), x)

@@ -187,7 +187,7 @@ def test_spread_biases_equal_the_propagation(
     assert np.abs(explicit.document_scores - found.document_scores).max() > 1e-3
 
 
-def test_spread_biases_on_minilm_and_their_limits(
+def test_spread_biases_on_minilm_add_up_and_have_limits(
     exact: DenseRetriever, minilm: DenseRetriever
 ) -> None:
     method = make_method("decomposition", {"biases": "absdot"})
@@ -201,7 +201,7 @@ def test_spread_biases_on_minilm_and_their_limits(
         attribute(minilm, make_method("decomposition", {"biases": "absdot", "part": "word"}), PAIRS)
 
 
-def test_spread_biases_have_a_longest_text(
+def test_texts_too_long_for_spread_biases_are_refused(
     tiny: Callable[..., DenseRetriever], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("poslens.attribution.methods.propagation.MAX_TOKENS", 8)
@@ -243,7 +243,7 @@ def test_decompx_needs_a_model_built_like_bert(
         attribute(retriever, DECOMPX, PAIRS[:1])
 
 
-def test_explicit_is_the_default() -> None:
+def test_explicit_biases_are_the_default() -> None:
     assert METHOD.params["biases"] == "explicit"
     assert "biases=explicit" in repr(METHOD) and repr(METHOD) != repr(
         make_method("decomposition", {"biases": "decompx"})
@@ -306,7 +306,7 @@ def fractions(*values: str) -> list[float]:
     return [float(Fraction(value)) for value in values]
 
 
-def test_three_tokens_by_hand() -> None:
+def test_shares_of_three_tokens_computed_by_hand() -> None:
     """W a = (1, 0), W b = (1, 1), W c = (2, 1). Query "ab": shares (1/2, 0), (1/2, 1/2), constant
     (1, -1), so q = (2, -1/2). Document "abc": (1/3, 0), (1/3, 1/3), (2/3, 1/3), constant (1, -1),
     so d = (7/3, -1/3). Score 14/3 + 1/6 = 29/6."""
@@ -327,7 +327,7 @@ def test_three_tokens_by_hand() -> None:
     np.testing.assert_allclose(result.matrix, expected, rtol=1e-6)
 
 
-def test_rows_are_the_query() -> None:
+def test_matrix_rows_are_query_tokens() -> None:
     """With orthogonal words only equal letters meet: "ab" and "bbb" share b, query token 1."""
     toy = Toy([A, B, C], NOWHERE, [[1.0, 0.0], [0.0, 1.0]], [0.0, 0.0])
     (result,) = attribute(toy, MATRIX, [TextPair("t", "ab", "bab")])
@@ -336,7 +336,7 @@ def test_rows_are_the_query() -> None:
     assert result.bias_share == 0
 
 
-def test_position_shares_by_hand() -> None:
+def test_position_shares_computed_by_hand() -> None:
     """W p = (2, 0), (0, 0), (3, 3) at the three places; with q = (1, 2) and the mean of three:
     2/3, 0, 9/3. Words bring 1/3, 3/3, 4/3 and the constant -1."""
     places = [[2.0, 0.0], [0.0, 0.0], [0.0, 3.0]]
@@ -352,7 +352,7 @@ def test_position_shares_by_hand() -> None:
     assert float(whole.bias) == -1
 
 
-def test_positions_of_many_rows(lively: DenseRetriever) -> None:
+def test_batched_position_shares_equal_those_of_each_row(lively: DenseRetriever) -> None:
     """The embedding of positions is looked up once for a batch; each row has its own shares."""
     encoded = lively.encode_texts([pair.document for pair in PAIRS[:2]], "document")
     torch.manual_seed(1)
@@ -383,7 +383,7 @@ def test_positions_of_many_rows(lively: DenseRetriever) -> None:
         ("llama-right", False),
     ],
 )
-def test_who_has_position_shares(
+def test_models_with_absolute_positions_have_position_shares(
     tiny: Callable[..., DenseRetriever], name: str, present: bool
 ) -> None:
     retriever = tiny(name)
@@ -414,7 +414,7 @@ def test_matrix_and_shares_agree(minilm: DenseRetriever) -> None:
         assert abs(result.completeness_error or 0) < 2e-6
 
 
-def test_a_batch_gives_what_single_pairs_give(minilm: DenseRetriever) -> None:
+def test_a_batch_equals_single_pairs(minilm: DenseRetriever) -> None:
     together = attribute(minilm, MATRIX, PAIRS)
     for pair, padded in zip(PAIRS, together, strict=True):
         (alone,) = attribute(minilm, MATRIX, [pair])
@@ -425,7 +425,7 @@ def test_a_batch_gives_what_single_pairs_give(minilm: DenseRetriever) -> None:
         assert padded.bias_share == pytest.approx(alone.bias_share, abs=1e-5)
 
 
-def test_taking_out_what_carries_the_score_lowers_it(
+def test_removing_the_tokens_with_the_largest_shares_lowers_the_score(
     minilm: DenseRetriever, sample: DataSet
 ) -> None:
     """A share is no effect, but the sign has to be right: without the fifth of a document's tokens
@@ -499,7 +499,7 @@ def plant(
         (lambda x: x.clone().add_(torch.ones(32)), "can't be linearized"),
     ],
 )
-def test_a_missed_nonlinearity_is_refused(
+def test_an_unhandled_nonlinearity_is_refused(
     tiny: Callable[..., DenseRetriever], monkeypatch: pytest.MonkeyPatch, function, sentence: str
 ) -> None:
     retriever = tiny("bert")
@@ -525,7 +525,7 @@ def test_a_missed_nonlinearity_is_refused(
         lambda x: torch.nn.functional.linear(x, torch.eye(32), torch.ones(32)).add_(x),
     ],
 )
-def test_what_is_linear_once_frozen_is_taken(
+def test_functions_that_are_linear_once_frozen_are_accepted(
     tiny: Callable[..., DenseRetriever], monkeypatch: pytest.MonkeyPatch, function
 ) -> None:
     retriever = tiny("bert")
@@ -558,7 +558,9 @@ def test_a_distance_is_refused(
     assert abs(result.completeness_error or 0) < 1e-5 * abs(result.score)
 
 
-def test_sixteen_bits_are_held_to_less(tiny: Callable[..., DenseRetriever]) -> None:
+def test_completeness_has_a_larger_tolerance_in_bfloat16(
+    tiny: Callable[..., DenseRetriever],
+) -> None:
     retriever = tiny("bert")
     retriever.model.bfloat16()
     retriever.precision = "bfloat16"
@@ -567,7 +569,7 @@ def test_sixteen_bits_are_held_to_less(tiny: Callable[..., DenseRetriever]) -> N
     assert 0 < abs(result.completeness_error or 0) <= 0.05 * parts
 
 
-def test_a_matrix_reports_how_much_of_it_is_done_and_can_be_stopped(
+def test_a_matrix_reports_progress_and_can_be_stopped(
     tiny: Callable[..., DenseRetriever], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     retriever, told = tiny("bert"), list[float]()

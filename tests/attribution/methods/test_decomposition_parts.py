@@ -19,7 +19,7 @@ def scores(retriever: DenseRetriever, part: str):
     return attribute(retriever, make_method("decomposition", {"part": part}), [PAIR])[0]
 
 
-def test_parts_add_up_to_the_whole_and_claim_nothing_alone(minilm: DenseRetriever) -> None:
+def test_parts_add_up_to_the_whole_and_state_no_completeness(minilm: DenseRetriever) -> None:
     whole, word, position = (scores(minilm, part) for part in ("whole", "word", "position"))
     total = word.document_scores + position.document_scores
     assert total == pytest.approx(whole.document_scores, abs=1e-6)
@@ -28,12 +28,14 @@ def test_parts_add_up_to_the_whole_and_claim_nothing_alone(minilm: DenseRetrieve
     assert word.bias_share is None and position.completeness_error is None
 
 
-def test_a_model_without_position_embeddings_says_so(tiny: Callable[..., DenseRetriever]) -> None:
+def test_a_model_without_position_embeddings_is_refused(
+    tiny: Callable[..., DenseRetriever],
+) -> None:
     with pytest.raises(UserError, match="no position embeddings"):
         scores(tiny("qwen3-right"), "position")
 
 
-def test_the_matrix_is_of_whole_shares(minilm: DenseRetriever) -> None:
+def test_a_matrix_of_a_part_is_refused(minilm: DenseRetriever) -> None:
     method = make_method("decomposition", {"part": "word", "matrix": "yes"})
     with pytest.raises(UserError, match="matrix"):
         attribute(minilm, method, [PAIR])

@@ -131,7 +131,7 @@ def test_auto_doubles_the_steps_until_it_is_complete(
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "qwen3-left"])
-def test_special_tokens_and_prompts_are_no_part_of_it(
+def test_special_tokens_and_prompts_have_no_share(
     tiny: Callable[..., DenseRetriever], name: str
 ) -> None:
     """The baseline keeps them, so integrated gradients give them nothing."""
@@ -148,7 +148,9 @@ def test_special_tokens_and_prompts_are_no_part_of_it(
         assert (scores[text.content] != 0).all()
 
 
-def test_batches_change_nothing(minilm: DenseRetriever, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batching_does_not_change_results(
+    minilm: DenseRetriever, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Neither pairs padded to one length nor steps that run one by one."""
     for pair, padded in zip(PAIRS, input_x_gradient.attribute(minilm, PRODUCT, PAIRS), strict=True):
         (alone,) = input_x_gradient.attribute(minilm, PRODUCT, [pair])

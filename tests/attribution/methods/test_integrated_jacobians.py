@@ -62,7 +62,7 @@ class Linear:
 
 
 @pytest.mark.parametrize("steps", ["auto", "8"])
-def test_a_linear_encoder_by_hand(steps: str) -> None:
+def test_shares_of_a_linear_encoder_computed_by_hand(steps: str) -> None:
     """Differences from padding, times position: query `a b` has (0.5, 0) and (-1, 4), document
     `c a b` has (0.5, 1), (1, 0) and (-1.5, 6)."""
     method = make_method("integrated_jacobians", {"matrix": "yes", "steps": steps})
@@ -128,7 +128,7 @@ def test_equals_whole_jacobians_averaged_along_the_path(
 
 
 @pytest.mark.parametrize("name", ["bert", "mpnet", "bert-cls", "modernbert"])
-def test_matrix_and_reference_terms_are_the_score(
+def test_matrix_and_reference_terms_sum_to_the_score(
     name: str, tiny: Callable[..., DenseRetriever]
 ) -> None:
     retriever = tiny(name)
@@ -158,7 +158,9 @@ def test_matrix_and_reference_terms_are_the_score(
         np.testing.assert_allclose(alone.query_scores, result.matrix.sum(1), atol=2e-3 * scale)
 
 
-def test_auto_doubles_until_little_is_missing(tiny: Callable[..., DenseRetriever]) -> None:
+def test_auto_doubles_the_steps_until_it_is_nearly_complete(
+    tiny: Callable[..., DenseRetriever],
+) -> None:
     retriever = tiny("bert")
     for matrix in ("no", "yes"):
         options = {"matrix": matrix}

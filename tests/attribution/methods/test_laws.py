@@ -110,7 +110,7 @@ def assert_close(one: Attribution, other: Attribution) -> None:
 
 
 @every_case
-def test_the_same_alone_as_padded_in_a_batch_of_any_order(model: Any, name: str) -> None:
+def test_results_do_not_depend_on_batching_or_order(model: Any, name: str) -> None:
     together = attribute(model, name, PAIRS)
     backward = attribute(model, name, PAIRS[::-1])[::-1]
     for pair, one, other in zip(PAIRS, together, backward, strict=True):
@@ -121,7 +121,7 @@ def test_the_same_alone_as_padded_in_a_batch_of_any_order(model: Any, name: str)
 
 
 @every_case
-def test_the_same_each_time_to_the_last_bit(model: Any, name: str) -> None:
+def test_results_are_reproducible_bit_for_bit(model: Any, name: str) -> None:
     for one, other in zip(*(attribute(model, name, PAIRS) for _ in range(2)), strict=True):
         assert one.score == other.score
         assert one.document_scores.tobytes() == other.document_scores.tobytes()
@@ -129,7 +129,7 @@ def test_the_same_each_time_to_the_last_bit(model: Any, name: str) -> None:
 
 
 @every_case
-def test_nothing_remains_on_the_model(model: Any, name: str) -> None:
+def test_nothing_is_left_on_the_model(model: Any, name: str) -> None:
     before = [parameter.clone() for parameter in parameters(model)]
     training = [module.training for module in network(model).modules()]
     attribute(model, name, PAIRS)
@@ -140,7 +140,7 @@ def test_nothing_remains_on_the_model(model: Any, name: str) -> None:
 
 @every_case
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-def test_nothing_remains_after_an_exception(
+def test_nothing_is_left_on_the_model_after_an_exception(
     model: Any, name: str, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wherever the model is run: it breaks at its first run, its second, and so on."""
@@ -170,7 +170,7 @@ def test_nothing_remains_after_an_exception(
 
 
 @every_case
-def test_gradient_buffers_are_left_alone(model: Any, name: str) -> None:
+def test_existing_gradient_buffers_are_untouched(model: Any, name: str) -> None:
     buffers = [torch.full_like(parameter, 3.0) for parameter in parameters(model)]
     for parameter, buffer in zip(parameters(model), buffers, strict=True):
         parameter.grad = buffer
@@ -180,7 +180,7 @@ def test_gradient_buffers_are_left_alone(model: Any, name: str) -> None:
 
 
 @every_case
-def test_what_is_additive_adds_up_to_the_score(model: Any, name: str) -> None:
+def test_additive_methods_add_up_to_the_score(model: Any, name: str) -> None:
     if not METHODS[name].additive:
         pytest.skip("its numbers make no such claim")
     for found in attribute(model, name, PAIRS):

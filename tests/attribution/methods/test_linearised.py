@@ -129,7 +129,7 @@ def traces(retriever: DenseRetriever) -> list[str]:
 
 @each
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_complete_in_float32_and_the_forward_pass_is_unchanged(
+def test_shares_are_complete_in_float32_and_the_forward_pass_is_unchanged(
     lively: Callable[..., DenseRetriever], name: str, attention: str
 ) -> None:
     retriever = lively(name, torch.float32, attention)
@@ -153,7 +153,7 @@ def test_complete_in_float32_and_the_forward_pass_is_unchanged(
 
 @each
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_complete_in_float64(
+def test_shares_are_complete_in_float64(
     lively: Callable[..., DenseRetriever], name: str, attention: str
 ) -> None:
     """Shares and matrix to ten digits: what is missing in float32 is rounding and nothing else."""
@@ -172,7 +172,7 @@ def test_complete_in_float64(
 
 
 @each
-def test_the_bias_share_is_what_constants_bring(
+def test_the_bias_share_comes_only_from_constants(
     lively: Callable[..., DenseRetriever], name: str
 ) -> None:
     retriever = lively(name, torch.float64)
@@ -201,7 +201,9 @@ def test_the_bias_share_is_what_constants_bring(
 
 
 @pytest.mark.parametrize("pooling", ["max", "weightedmean", "mean_sqrt_len_tokens", "lasttoken"])
-def test_complete_with_any_pooling(lively: Callable[..., DenseRetriever], pooling: str) -> None:
+def test_shares_are_complete_with_any_pooling(
+    lively: Callable[..., DenseRetriever], pooling: str
+) -> None:
     base = lively("bert")
     model = SentenceTransformer(
         modules=[base.model[0], Pooling(32, pooling), Normalize()], device="cpu"
@@ -211,7 +213,9 @@ def test_complete_with_any_pooling(lively: Callable[..., DenseRetriever], poolin
         assert abs(result.completeness_error or 0) <= 1e-5
 
 
-def test_complete_with_a_dense_layer_and_tanh(lively: Callable[..., DenseRetriever]) -> None:
+def test_shares_are_complete_with_a_dense_layer_and_tanh(
+    lively: Callable[..., DenseRetriever],
+) -> None:
     from sentence_transformers.sentence_transformer.modules import Dense
 
     base = lively("bert")
@@ -291,7 +295,7 @@ def test_an_activation_is_a_ratio_times_its_input(function: Callable[[Tensor], T
         "swish",
     ],
 )
-def test_activations_of_transformers(name: str) -> None:
+def test_activations_of_transformers_are_complete_or_refused(name: str) -> None:
     """Those written as formulas too; what is not covered (gelu_10 clips) must not add up."""
     from transformers.activations import ACT2FN
 
@@ -319,7 +323,9 @@ def test_activations_of_transformers(name: str) -> None:
         (lambda x: torch.addmm(torch.ones(9).double(), x[0], torch.eye(9).double())[None], 9.0),
     ],
 )
-def test_norms_and_constants(function: Callable[[Tensor], Tensor], constant: float) -> None:
+def test_norms_are_frozen_and_their_constants_counted(
+    function: Callable[[Tensor], Tensor], constant: float
+) -> None:
     y, product, bias = frozen(function, POINTS)
     torch.testing.assert_close(y, function(POINTS))
     assert float(bias) == constant
@@ -331,7 +337,9 @@ def test_norms_and_constants(function: Callable[[Tensor], Tensor], constant: flo
     [(False, "no"), (True, "no"), (False, "boolean"), (False, "added")],
 )
 @pytest.mark.parametrize("groups", [1, 2])
-def test_attention_is_frozen_weights_times_values(causal: bool, groups: int, masked: str) -> None:
+def test_attention_is_the_frozen_weights_times_values(
+    causal: bool, groups: int, masked: str
+) -> None:
     """The gradient by the values is the weights' transpose; queries and keys get none."""
     torch.manual_seed(0)
     q = torch.randn(2, 4, 5, 3).double()
@@ -363,7 +371,7 @@ def test_attention_is_frozen_weights_times_values(causal: bool, groups: int, mas
     torch.testing.assert_close(many, expected)
 
 
-def test_a_gate_is_the_constant_side() -> None:
+def test_a_gate_is_treated_as_constant() -> None:
     x = torch.tensor([[[0.5, -2.0]]]).double()
     for gated in (
         lambda x: F.silu(x[..., :1]) * x[..., 1:],
@@ -378,7 +386,7 @@ def test_a_gate_is_the_constant_side() -> None:
         assert torch.overrides._get_current_function_mode() is None
 
 
-def test_one_bias_can_be_collected_position_by_position() -> None:
+def test_a_bias_can_be_collected_per_position() -> None:
     """y = x + b at three positions, weighted 1, 10, 100: the share of b at each."""
     layer = nn.Linear(2, 2).requires_grad_(False)
     layer.weight.copy_(torch.eye(2))
@@ -410,7 +418,7 @@ def same(one: Attribution, other: Attribution, tolerance: float = 1e-4) -> None:
 
 
 @each
-def test_batches_and_kernels_change_nothing(
+def test_batching_and_kernels_do_not_change_shares(
     lively: Callable[..., DenseRetriever], name: str
 ) -> None:
     retriever = lively(name)
@@ -423,7 +431,7 @@ def test_batches_and_kernels_change_nothing(
         same(other, alone)
 
 
-def test_the_side_of_the_padding_changes_nothing(lively: Callable[..., DenseRetriever]) -> None:
+def test_the_padding_side_does_not_change_shares(lively: Callable[..., DenseRetriever]) -> None:
     right, left = lively("qwen3-right"), lively("qwen3-left")
     assert right.encode_texts(["a fox", "a"], "document").offsets == (0, 0)
     assert left.encode_texts(["a fox", "a"], "document").offsets != (0, 0)
@@ -435,7 +443,7 @@ def test_the_side_of_the_padding_changes_nothing(lively: Callable[..., DenseRetr
 
 
 @pytest.mark.parametrize("name", ["bert", "modernbert", "gpt2", "qwen3-left", "gemma3"])
-def test_attention_weights_are_the_same_some_heads_at_a_time(
+def test_attention_weights_do_not_depend_on_heads_per_step(
     lively: Callable[..., DenseRetriever], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """As of long texts: none kept, one head at a time; padded, causal, grouped, with windows."""
@@ -456,7 +464,7 @@ def test_attention_weights_are_the_same_some_heads_at_a_time(
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "gemma3"])
-def test_nothing_remains(lively: Callable[..., DenseRetriever], name: str) -> None:
+def test_nothing_is_left_on_the_model(lively: Callable[..., DenseRetriever], name: str) -> None:
     retriever = lively(name)
     weights = {n: p.clone() for n, p in retriever.model.named_parameters()}
     attribute(retriever, MATRIX, PAIRS)
@@ -467,7 +475,7 @@ def test_nothing_remains(lively: Callable[..., DenseRetriever], name: str) -> No
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, torch.OutOfMemoryError])
 @pytest.mark.parametrize("call", [1, 2])
-def test_nothing_remains_after_an_exception(
+def test_nothing_is_left_on_the_model_after_an_exception(
     lively: Callable[..., DenseRetriever],
     monkeypatch: pytest.MonkeyPatch,
     error: type[BaseException],
@@ -499,7 +507,7 @@ def test_nothing_remains_after_an_exception(
     np.testing.assert_array_equal(before.document_scores, after.document_scores)
 
 
-def test_the_mode_ends_with_its_thread_of_control() -> None:
+def test_the_mode_does_not_affect_other_threads() -> None:
     """The mode is one thread's: another one's tensors are not touched meanwhile."""
     x = torch.ones(1, 1, 4, requires_grad=True)
     seen: list[Tensor] = []
@@ -516,7 +524,7 @@ def test_the_mode_ends_with_its_thread_of_control() -> None:
     torch.testing.assert_close(seen[0], seen[1], rtol=0, atol=0)
 
 
-def test_two_threads_give_what_one_gives(lively: Callable[..., DenseRetriever]) -> None:
+def test_two_threads_give_the_same_results_as_one(lively: Callable[..., DenseRetriever]) -> None:
     """On one retriever (they take turns) and each on its own (they run at once)."""
     shared, own = lively("bert"), lively("gpt2")
     work = [

@@ -119,7 +119,7 @@ def test_equals_a_loop(
     assert result.bias_share is None and result.completeness_error is None
 
 
-def test_the_answer_is_what_the_score_hangs_on(minilm: DenseRetriever) -> None:
+def test_occluding_the_answer_has_the_largest_effect(minilm: DenseRetriever) -> None:
     (result,) = attribute(minilm, METHOD["sentence"], [PAIR])
     sentence_of = units(result.document, PAIR, "sentence")
     effects = aggregated(result.document_scores, sentence_of, int(sentence_of.max()) + 1, "sum")
@@ -135,7 +135,7 @@ def test_the_answer_is_what_the_score_hangs_on(minilm: DenseRetriever) -> None:
         ("sentence", None, "One. Two", ["One.", "Two"]),
     ],
 )
-def test_units(
+def test_tokens_are_grouped_into_units(
     tiny: Callable[..., DenseRetriever],
     level: str,
     language: str | None,
@@ -156,7 +156,7 @@ def test_units(
         assert rest.startswith(group)
 
 
-def test_copies_that_run_together_change_nothing(
+def test_batching_copies_does_not_change_effects(
     minilm: DenseRetriever, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (together,) = attribute(minilm, METHOD["token"], [PAIR])
@@ -167,7 +167,7 @@ def test_copies_that_run_together_change_nothing(
 
 
 @pytest.mark.parametrize("limit", [0, 3000, 2**28])
-def test_what_is_kept_for_other_queries_has_a_limit_and_changes_nothing(
+def test_the_cache_for_other_queries_is_bounded_and_does_not_change_effects(
     tiny: Callable[..., DenseRetriever], monkeypatch: pytest.MonkeyPatch, limit: int
 ) -> None:
     """Vectors of 32 numbers are 128 bytes; batches of five copies are 640, the last is smaller."""
@@ -204,7 +204,7 @@ def test_prompts_and_special_tokens_have_no_effect(
     assert (result.document_scores[content] != 0).all()
 
 
-def test_a_token_that_is_padding_already_has_no_effect(
+def test_a_token_that_already_is_padding_has_no_effect(
     tiny: Callable[..., DenseRetriever],
 ) -> None:
     """The law behind the sign: replacing a token by itself changes nothing."""

@@ -125,11 +125,11 @@ def check_against_autograd(model: Any) -> None:
                 np.testing.assert_allclose(found, wanted, rtol=0, atol=limit)
 
 
-def test_gradients_are_those_of_each_pair_alone(model: Any) -> None:
+def test_batched_gradients_equal_those_of_each_pair_alone(model: Any) -> None:
     check_against_autograd(model)
 
 
-def test_gradients_of_two_encoders_are_those_of_each_pair_alone(
+def test_batched_gradients_of_two_encoders_equal_those_of_each_pair_alone(
     asymmetric: DenseRetriever,
 ) -> None:
     check_against_autograd(asymmetric)
@@ -137,7 +137,7 @@ def test_gradients_of_two_encoders_are_those_of_each_pair_alone(
 
 @pytest.mark.parametrize("matrix", ["no", "yes"])
 @pytest.mark.parametrize("biases", ["explicit", "decompx"])
-def test_decompositions_are_those_of_each_pair_alone(
+def test_batched_decompositions_equal_those_of_each_pair_alone(
     asymmetric: DenseRetriever, matrix: str, biases: str
 ) -> None:
     method = make_method("decomposition", {"matrix": matrix, "biases": biases})
@@ -225,7 +225,7 @@ def test_exact_shares_of_many_pairs_can_be_stopped(model: Any) -> None:
         METHODS["maxsim"].compute(model, make_method("maxsim"), pairs)
 
 
-def test_rounds_put_no_two_pairs_on_one_row() -> None:
+def test_no_two_pairs_share_a_row_in_a_round() -> None:
     @given(st.lists(st.integers(0, 5), min_size=1, max_size=40), st.integers(1, 400))
     def law(choices: list[int], least: int) -> None:
         texts, places = distinct([str(n) for n in choices])
@@ -249,7 +249,7 @@ def test_rounds_put_no_two_pairs_on_one_row() -> None:
     law()
 
 
-def test_short_texts_of_many_pairs_are_rows_rather_than_rounds(minilm: DenseRetriever) -> None:
+def test_short_texts_of_many_pairs_get_rows_rather_than_rounds(minilm: DenseRetriever) -> None:
     """A pass over one short query takes as long as one over several."""
     _, rounds = encode_once(minilm, ["fox"] * 8, "query")
     assert len(rounds.rounds) <= 2
@@ -260,7 +260,7 @@ def test_short_texts_of_many_pairs_are_rows_rather_than_rounds(minilm: DenseRetr
 # -- batches -----------------------------------------------------------------------------------
 
 
-def test_pairs_of_a_document_meet_in_one_batch(sample: DataSet) -> None:
+def test_pairs_of_a_document_are_in_one_batch(sample: DataSet) -> None:
     found = list(pair_batches(sample.pairs, "cpu", 512))
     assert Counter(p.pair_id for b in found for p in b) == Counter(p.pair_id for p in sample.pairs)
     homes: dict[str, set[int]] = {}
@@ -274,7 +274,7 @@ def test_pairs_of_a_document_meet_in_one_batch(sample: DataSet) -> None:
     assert list(pair_batches(left, "cpu", 512)) == found[9:]
 
 
-def test_a_document_of_very_many_queries_is_cut() -> None:
+def test_pairs_of_a_document_with_very_many_queries_are_split_into_batches() -> None:
     document = "word " * 400
     pairs = [TextPair(str(n), f"query {n}", document) for n in range(30)]
     sizes = [len(batch) for batch in pair_batches(pairs, "cpu", 4096)]
@@ -298,7 +298,9 @@ def test_pairs_that_share_nothing_are_batched_by_length(lengths: list[int], budg
 
 
 @pytest.mark.parametrize("level", ["word", "sentence"])
-def test_occluded_documents_serve_all_their_queries(asymmetric: DenseRetriever, level: str) -> None:
+def test_occluded_documents_are_embedded_once_for_all_queries(
+    asymmetric: DenseRetriever, level: str
+) -> None:
     method = make_method("occlusion", {"level": level})
     compute = METHODS["occlusion"].compute
     run: list[int] = []
@@ -336,17 +338,17 @@ def check_integrated_alone(model: Any) -> None:
             )
 
 
-def test_integrated_gradients_are_those_of_each_pair_alone(model: Any) -> None:
+def test_batched_integrated_gradients_equal_those_of_each_pair_alone(model: Any) -> None:
     check_integrated_alone(model)
 
 
-def test_integrated_gradients_of_two_encoders_are_those_of_each_pair_alone(
+def test_batched_integrated_gradients_of_two_encoders_equal_those_of_each_pair_alone(
     asymmetric: DenseRetriever,
 ) -> None:
     check_integrated_alone(asymmetric)
 
 
-def test_the_way_to_a_text_is_run_once(minilm: DenseRetriever, rows_run: list[int]) -> None:
+def test_the_path_to_a_text_is_run_once(minilm: DenseRetriever, rows_run: list[int]) -> None:
     method = make_method("integrated_gradients", {"steps": "16"})
     METHODS[method.name].compute(minilm, method, PAIRS)
     texts = len({p.query for p in PAIRS}) + len({p.document for p in PAIRS})

@@ -40,7 +40,7 @@ def jacobian_norms(retriever: DenseRetriever, text: str) -> np.ndarray:
     return torch.stack(rows).pow(2).sum((0, 2)).sqrt().numpy()
 
 
-def test_all_unit_vectors_give_the_norm_exactly(tiny: Callable[..., DenseRetriever]) -> None:
+def test_all_unit_cotangents_give_the_exact_norm(tiny: Callable[..., DenseRetriever]) -> None:
     retriever = tiny("bert")
     encoded = retriever.encode_texts([TEXT], "document")
     width = retriever.model.get_embedding_dimension()
@@ -50,7 +50,7 @@ def test_all_unit_vectors_give_the_norm_exactly(tiny: Callable[..., DenseRetriev
     assert np.abs(found - expected).max() <= 1e-4 * expected.max()
 
 
-def test_random_cotangents_are_within_the_error_that_they_state(
+def test_random_cotangents_are_within_their_stated_error(
     tiny: Callable[..., DenseRetriever],
 ) -> None:
     retriever = tiny("bert")
@@ -65,7 +65,7 @@ def test_random_cotangents_are_within_the_error_that_they_state(
 
 
 @pytest.mark.parametrize("name", ["bert", "bert-cls", "qwen3-left", "t5"])
-def test_a_padded_batch_gives_what_each_text_gives_alone(
+def test_a_padded_batch_equals_each_text_alone(
     tiny: Callable[..., DenseRetriever], name: str
 ) -> None:
     retriever = tiny(name)
@@ -102,7 +102,7 @@ def test_a_document_of_several_pairs_is_read_once(
         assert [t.text for t in alone.query.tokens] == [t.text for t in result.query.tokens]
 
 
-def test_the_query_has_no_say(tiny: Callable[..., DenseRetriever]) -> None:
+def test_the_query_has_no_influence(tiny: Callable[..., DenseRetriever]) -> None:
     retriever = tiny("bert")
     first, second = (
         attribute(retriever, METHOD, [TextPair(query, query, TEXT)])[0]
@@ -126,7 +126,7 @@ def test_a_document_needs_no_query(tiny: Callable[..., DenseRetriever]) -> None:
     assert kept.query.tokens == () and kept.score == only.score
 
 
-def test_other_methods_say_that_a_query_is_lacking(tiny: Callable[..., DenseRetriever]) -> None:
+def test_other_methods_report_a_missing_query(tiny: Callable[..., DenseRetriever]) -> None:
     pairs = [TextPair("a", "", TEXT), TextPair("b", SHORT, TEXT)]
     first, second = attribute_batch(tiny("bert"), make_method("saliency"), pairs, Halving())
     assert first.attribution is None and second.attribution is not None
@@ -156,7 +156,7 @@ def test_the_number_of_cotangents_doubles_until_the_error_is_met(
     assert TOLERANCE == 0.05
 
 
-def test_the_error_is_kept_with_the_result(tiny: Callable[..., DenseRetriever]) -> None:
+def test_the_error_is_stored_with_the_result(tiny: Callable[..., DenseRetriever]) -> None:
     pair = TextPair("p", SHORT, TEXT)
     (result,) = attribute(tiny("bert"), METHOD, [pair])
     again = decode(encode(result, pair), result.model, METHOD, "p", identity_of(pair))

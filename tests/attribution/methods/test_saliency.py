@@ -137,7 +137,7 @@ def test_ids_and_tokens_equal_sentence_transformers(
         assert [token.is_special for token in text.tokens] == [i in (101, 102) for i in ids]
 
 
-def test_length_of_the_whole_text_is_counted(minilm: DenseRetriever, sample: DataSet) -> None:
+def test_the_length_includes_truncated_text(minilm: DenseRetriever, sample: DataSet) -> None:
     tokenizer = AutoTokenizer.from_pretrained(minilm_folder())
     longest = max(sample.pairs, key=lambda pair: len(pair.document)).document
     short = "Fog forms over cold water."
@@ -165,7 +165,7 @@ def test_padding_changes_nothing(minilm: DenseRetriever) -> None:
 
 
 @pytest.mark.parametrize("calls", [1, 2])
-def test_nothing_remains_after_an_exception(
+def test_nothing_is_left_on_the_model_after_an_exception(
     tiny: Callable[..., DenseRetriever], monkeypatch: pytest.MonkeyPatch, calls: int
 ) -> None:
     """The forward pass breaks at its first call (the query) or its second (the document)."""
@@ -193,7 +193,7 @@ def test_nothing_remains_after_an_exception(
     np.testing.assert_array_equal(before.document_scores, after.document_scores)
 
 
-def test_two_threads_give_what_one_gives(tiny: Callable[..., DenseRetriever]) -> None:
+def test_two_threads_give_the_same_results_as_one(tiny: Callable[..., DenseRetriever]) -> None:
     retriever = tiny("bert")
     work = [
         [

@@ -147,7 +147,7 @@ def test_offsets_point_at_the_tokens_own_characters(
 
 
 @each
-def test_prompts_are_read_and_not_shown(tiny: Callable[..., DenseRetriever], name: str) -> None:
+def test_prompts_are_encoded_but_not_shown(tiny: Callable[..., DenseRetriever], name: str) -> None:
     prompt = "instruct: a fox\nquery: "
     bare, prompted = tiny(name), tiny(name, query_prompt=prompt)
     for text in (PAIRS[0].query, TEXT, "fox"):
@@ -200,7 +200,7 @@ def test_prompt_tokens_can_be_left_out_of_the_pooling(
 
 
 @each
-def test_a_document_longer_than_the_model_is_cut(
+def test_a_document_beyond_the_context_limit_is_truncated(
     tiny: Callable[..., DenseRetriever], tiny_folder: Callable[..., Path], name: str
 ) -> None:
     """The tiny models have 128 positions; RoBERTa-like ones 130, two of them never used."""
@@ -215,7 +215,7 @@ def test_a_document_longer_than_the_model_is_cut(
 
 
 @each
-def test_lengths_can_be_chosen(tiny: Callable[..., DenseRetriever], name: str) -> None:
+def test_maximum_lengths_can_be_set(tiny: Callable[..., DenseRetriever], name: str) -> None:
     retriever = tiny(name, max_length=32, query_max_length=12)
     text = "The tide rises twice a day. " * 10
     query = retriever.encode_texts([text], "query").texts[0]
@@ -231,7 +231,7 @@ def test_lengths_can_be_chosen(tiny: Callable[..., DenseRetriever], name: str) -
     assert len(result.document.tokens) == 128
 
 
-def test_a_prompt_is_no_part_of_a_truncated_texts_length(
+def test_a_prompt_is_not_part_of_a_truncated_texts_length(
     tiny: Callable[..., DenseRetriever],
 ) -> None:
     text = "The tide rises twice a day. " * 10
@@ -243,7 +243,7 @@ def test_a_prompt_is_no_part_of_a_truncated_texts_length(
     assert other.content.sum() < one.content.sum() and other.truncated
 
 
-def test_a_folder_of_plain_transformers_is_read(tiny_folder: Callable[..., Path]) -> None:
+def test_a_plain_transformers_folder_is_read(tiny_folder: Callable[..., Path]) -> None:
     """Without modules.json sentence-transformers takes the mean of all tokens."""
     folder = tiny_folder("bert").parent / "raw"
     assert not (folder / "modules.json").exists()
@@ -256,7 +256,7 @@ def test_a_folder_of_plain_transformers_is_read(tiny_folder: Callable[..., Path]
     np.testing.assert_allclose(result.document_scores, expected.document_scores, rtol=1e-5)
 
 
-def test_a_chat_template_is_no_part_of_the_text(
+def test_a_chat_template_is_not_part_of_the_text(
     tiny_folder: Callable[..., Path], tmp_path: Path
 ) -> None:
     """sentence-transformers renders texts through a chat template where it finds one in a folder
@@ -277,7 +277,7 @@ def test_a_chat_template_is_no_part_of_the_text(
     assert content[0].start == 0 and content[-1].end == len(text)
 
 
-def test_a_tokenizer_that_adds_nothing_and_drops_everything(
+def test_a_text_of_which_the_tokenizer_keeps_nothing_is_refused(
     tiny: Callable[..., DenseRetriever], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A causal model's tokenizer without begin and end tokens can leave no token at all."""

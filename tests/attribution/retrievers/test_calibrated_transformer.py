@@ -57,7 +57,7 @@ def test_an_exported_model_encodes_as_the_calibrated_one(
     assert np.abs(expected - vectors(tiny("bert"))).max() > 1e-4
 
 
-def test_another_process_needs_this_package_alone(exported: tuple[DenseRetriever, Path]) -> None:
+def test_another_process_needs_only_this_package(exported: tuple[DenseRetriever, Path]) -> None:
     retriever, folder = exported
     program = (
         "import sys, json; from sentence_transformers import SentenceTransformer as S; "
@@ -93,7 +93,9 @@ def test_another_calibration_is_another_model(exported: tuple[DenseRetriever, Pa
     assert used_model(spec_of(folder), "cpu", "auto").fingerprint != before
 
 
-def test_a_folder_of_an_earlier_version_is_read(exported: tuple[DenseRetriever, Path]) -> None:
+def test_a_folder_written_by_an_earlier_version_is_read(
+    exported: tuple[DenseRetriever, Path],
+) -> None:
     retriever, folder = exported
     settings = json.loads((folder / SETTINGS).read_text())
     earlier = {("basket" if key == "block" else key): value for key, value in settings.items()}
@@ -114,7 +116,7 @@ def test_a_folder_of_an_earlier_version_is_read(exported: tuple[DenseRetriever, 
         ({"block": "8"}, "has no valid settings"),
     ],
 )
-def test_a_damaged_calibration_is_one_sentence(
+def test_a_damaged_calibration_is_refused_in_one_sentence(
     exported: tuple[DenseRetriever, Path], changes: dict[str, object], said: str
 ) -> None:
     _, folder = exported
@@ -124,7 +126,9 @@ def test_a_damaged_calibration_is_one_sentence(
         load(spec_of(folder), device="cpu")
 
 
-def test_no_other_class_of_ours_is_let_in(exported: tuple[DenseRetriever, Path]) -> None:
+def test_other_poslens_classes_are_refused_as_modules(
+    exported: tuple[DenseRetriever, Path],
+) -> None:
     _, folder = exported
     modules = json.loads((folder / "modules.json").read_text())
     modules[0]["type"] = "poslens.attribution.retrievers.dense.DenseRetriever"
@@ -133,7 +137,7 @@ def test_no_other_class_of_ours_is_let_in(exported: tuple[DenseRetriever, Path])
         load(spec_of(folder), device="cpu")
 
 
-def test_what_is_not_calibrated_is_not_exported(
+def test_a_model_without_calibration_is_not_exported(
     tiny: Callable[..., DenseRetriever], exported: tuple[DenseRetriever, Path], tmp_path: Path
 ) -> None:
     retriever, folder = exported

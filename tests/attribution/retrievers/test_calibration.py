@@ -132,7 +132,7 @@ def test_every_block_has_the_same_share_at_full_strength() -> None:
     )
 
 
-def test_a_block_that_a_row_cannot_see_takes_no_share() -> None:
+def test_a_masked_block_takes_no_share() -> None:
     row = torch.tensor([[[[0.5, 0.5, 0.0, 0.0, 0.0, 0.0]]]])
     real = torch.ones(1, 6, dtype=torch.bool)
     assert torch.equal(redistribute(row, real, "mean", Calibration(1, 2)), row)
@@ -141,7 +141,7 @@ def test_a_block_that_a_row_cannot_see_takes_no_share() -> None:
     torch.testing.assert_close(found, torch.tensor([[[[0.5, 0.0, 0.0, 0.0, 0.5, 0.0]]]]))
 
 
-def test_a_text_shorter_than_a_block_stays() -> None:
+def test_a_text_shorter_than_a_block_is_unchanged() -> None:
     weights, real = attention("right", causal=False)
     for kind in ("mean", "first", "last"):
         found = calibrate(weights, real, kind, Calibration(1, 7))
@@ -152,7 +152,7 @@ def test_a_text_shorter_than_a_block_stays() -> None:
 # -- names -----------------------------------------------------------------------------------------
 
 
-def test_a_name_says_the_calibration() -> None:
+def test_a_name_states_the_calibration() -> None:
     plain, default = resolve("MiniLM"), resolve("MiniLM@calibrated")
     assert default.calibration == Calibration() and default.base == "MiniLM"
     assert resolve("MiniLM@calibrated(strength=0.50, block=128)").name == "MiniLM@calibrated"
@@ -166,7 +166,7 @@ def test_a_name_says_the_calibration() -> None:
     )
 
 
-def test_a_name_of_an_earlier_version_is_the_same_model() -> None:
+def test_a_name_from_an_earlier_version_is_the_same_model() -> None:
     now, earlier = (resolve(f"MiniLM@calibrated({name}=64)") for name in ("block", "basket"))
     assert earlier == now and now.name == "MiniLM@calibrated(block=64)"
     # The fingerprint that included results are stored under is made of these words.
@@ -213,7 +213,7 @@ def test_a_strength_has_one_name_one_number_and_one_key(name: str, called: str) 
         ("BM25@calibrated", "not a dense model"),
     ],
 )
-def test_a_bad_calibration_is_one_sentence(name: str, said: str) -> None:
+def test_an_invalid_calibration_is_refused_in_one_sentence(name: str, said: str) -> None:
     with pytest.raises(UserError, match=said):
         resolve(name)
 
@@ -261,7 +261,7 @@ def eager_loop(calibrator: dict[str, Any]) -> Callable[..., Any]:
 
 
 @every_kind
-def test_a_calibrated_model_equals_the_loop_in_an_eager_one(
+def test_a_calibrated_model_equals_an_eager_one_calibrated_by_the_loop(
     tiny: Callable[..., DenseRetriever], tiny_folder: Callable[..., Path], name: str
 ) -> None:
     retriever = tiny(name, calibration=HOW)
@@ -283,7 +283,9 @@ def test_a_calibrated_model_equals_the_loop_in_an_eager_one(
 
 
 @every_kind
-def test_strength_zero_is_the_plain_model(tiny: Callable[..., DenseRetriever], name: str) -> None:
+def test_strength_zero_equals_the_plain_model(
+    tiny: Callable[..., DenseRetriever], name: str
+) -> None:
     plain, zero = tiny(name), tiny(name, calibration=Calibration(0, 4))
     encoded = plain.encode_texts([pair.document for pair in PAIRS], "document")
     with torch.no_grad():
@@ -325,7 +327,7 @@ def test_decomposition_of_a_calibrated_model_is_complete(
 
 
 @pytest.mark.parametrize("name", ["bert", "bert-cls"])
-def test_spreading_biases_uses_the_calibrated_weights(
+def test_spread_biases_use_the_calibrated_weights(
     tiny: Callable[..., DenseRetriever], name: str
 ) -> None:
     retriever = tiny(name, calibration=HOW)
@@ -339,7 +341,7 @@ def test_spreading_biases_uses_the_calibrated_weights(
 @pytest.mark.parametrize(
     ("name", "close"), [("bert", 1e-5), ("bert-cls", 1e-5), ("qwen3-left", 1e-2)]
 )
-def test_gradients_are_those_of_the_calibrated_model(
+def test_gradients_equal_finite_differences_of_the_calibrated_model(
     tiny: Callable[..., DenseRetriever], name: str, close: float
 ) -> None:
     """Against finite differences, in float64, but for the norms that Qwen3 casts to float32."""
@@ -361,20 +363,20 @@ def test_gradients_are_those_of_the_calibrated_model(
     assert float((gradient * direction).sum()) == pytest.approx(float(slope), rel=close)
 
 
-def test_more_layers_than_there_are_is_one_sentence(tiny: Callable[..., DenseRetriever]) -> None:
+def test_too_many_layers_are_refused_in_one_sentence(tiny: Callable[..., DenseRetriever]) -> None:
     with pytest.raises(UserError, match="has only 2 attention layers, so 3 can't"):
         tiny("bert", calibration=Calibration(layers=3))
 
 
 @pytest.mark.parametrize("name", ["mpnet", "gpt_neo"])
-def test_attention_out_of_reach_is_one_sentence(
+def test_attention_that_cannot_be_calibrated_is_refused_in_one_sentence(
     tiny: Callable[..., DenseRetriever], name: str
 ) -> None:
     with pytest.raises(UserError, match="computes its attention by itself"):
         tiny(name, calibration=Calibration())
 
 
-def test_a_fetched_model_of_another_family_refuses(tmp_path: Path) -> None:
+def test_a_fetched_model_of_another_family_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config_sentence_transformers.json").write_text('{"model_type": "SparseEncoder"}')
     spec = RetrieverSpec("a/b@calibrated", "", "dense", "hub:a/b", calibration=Calibration())
     with pytest.raises(UserError, match="whose attention cannot be calibrated"):

@@ -71,7 +71,7 @@ def library(retriever: CrossEncoderRetriever, pair: TextPair) -> float:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_scores_are_the_librarys(make: Make, kind: str) -> None:
+def test_scores_equal_the_librarys(make: Make, kind: str) -> None:
     retriever = make(kind)
     scores = [library(retriever, pair) for pair in PAIRS]
     assert len(set(scores)) == 3
@@ -84,7 +84,7 @@ def test_scores_are_the_librarys(make: Make, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_tokens_are_the_texts_own_characters(make: Make, kind: str) -> None:
+def test_token_offsets_point_at_their_characters(make: Make, kind: str) -> None:
     retriever = make(kind)
     for pair in PAIRS:
         (found,) = attribute(retriever, "saliency", [pair])
@@ -114,7 +114,7 @@ def test_saliency_equals_a_direct_loop(make: Make, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["bert", "roberta", "generative"])
 @pytest.mark.parametrize("name", ["saliency", "input_x_gradient"])
-def test_batches_equal_singles(make: Make, kind: str, name: str) -> None:
+def test_batches_equal_single_pairs(make: Make, kind: str, name: str) -> None:
     retriever = make(kind)
     for pair, batched in zip(PAIRS, attribute(retriever, name, PAIRS), strict=True):
         (single,) = attribute(retriever, name, [pair])
@@ -148,7 +148,7 @@ def test_decomposition_is_refused_where_the_head_cannot_be_frozen(make: Make) ->
         attribute(make("bert"), "decomposition", PAIRS[:1], matrix="yes")
 
 
-def test_occlusion_is_the_score_without_the_word(make: Make) -> None:
+def test_occlusion_equals_the_loss_in_score_without_the_word(make: Make) -> None:
     retriever = make("bert")
     pair = PAIRS[0]
     (found,) = attribute(retriever, "occlusion", [pair], level="token")
@@ -165,7 +165,7 @@ def test_occlusion_is_the_score_without_the_word(make: Make) -> None:
         assert both[place] == pytest.approx(found.score - without, abs=1e-4)
 
 
-def test_long_documents_are_cut_where_the_library_cuts(make: Make) -> None:
+def test_long_documents_are_truncated_where_the_library_truncates(make: Make) -> None:
     retriever = make("bert", max_length=24)
     pair = TextPair("l", "tide", PAIRS[0].document * 3)
     (found,) = attribute(retriever, "saliency", [pair])
@@ -177,7 +177,7 @@ def test_long_documents_are_cut_where_the_library_cuts(make: Make) -> None:
     assert found.document.n_tokens_full == all_read.document.n_tokens_full
 
 
-def test_long_documents_keep_the_templates_end(make: Make) -> None:
+def test_truncated_documents_keep_the_end_of_the_template(make: Make) -> None:
     retriever = make("generative")
     pair = TextPair("l", "tide", PAIRS[0].document * 6)
     (found,) = attribute(retriever, "saliency", [pair])
@@ -189,7 +189,7 @@ def test_long_documents_keep_the_templates_end(make: Make) -> None:
     assert not found.document.tokens[-len(tail) - 1].is_special
 
 
-def test_prompts_are_no_part_of_the_query(make: Make) -> None:
+def test_prompts_are_not_part_of_the_query(make: Make) -> None:
     retriever = make("bert", query_prompt="query: ")
     (found,) = attribute(retriever, "saliency", PAIRS[:1])
     assert found.score == pytest.approx(library(retriever, PAIRS[0]), abs=1e-5)
@@ -198,7 +198,7 @@ def test_prompts_are_no_part_of_the_query(make: Make) -> None:
     assert (content[0].start, content[-1].end) == (0, len(PAIRS[0].query))
 
 
-def test_deletion_works(make: Make) -> None:
+def test_deletion_is_supported(make: Make) -> None:
     retriever = make("generative")
     (found,) = attribute(retriever, "occlusion", PAIRS[:1])
     result = deletion_insertion(retriever, PAIRS[0], found)
@@ -206,7 +206,7 @@ def test_deletion_works(make: Make) -> None:
     assert result.baseline != result.score
 
 
-def test_models_that_give_no_relevance_are_refused(make: Make) -> None:
+def test_models_without_a_relevance_score_are_refused(make: Make) -> None:
     with pytest.raises(UserError, match="3 output labels"):
         make("bert-three")
 
@@ -228,7 +228,7 @@ def test_a_template_that_changes_the_texts_is_refused(
         attribute(retriever, "saliency", PAIRS[:1])
 
 
-def test_folders_say_what_they_are(make: Make) -> None:
+def test_the_family_is_detected_from_the_folder(make: Make) -> None:
     for kind in ("bert", "generative"):
         folder = Path(make(kind).spec.source.removeprefix("folder:"))
         assert family_of_folder(folder).name == "cross_encoder"

@@ -16,7 +16,7 @@ from poslens.attribution.retrievers import load, model_folder, resolve
 from tests.support.forked import Forked
 
 
-def test_damaged_folders_end_in_a_model_or_a_sentence(forked: Forked) -> None:
+def test_damaged_folders_load_or_are_refused_in_one_sentence(forked: Forked) -> None:
     """In a fork with a limit on memory; more of them by
     `python -m tests.attribution.damage --cases 10000 --seed 1`."""
     main = "from tests.attribution.damage import main; main()"
@@ -26,7 +26,7 @@ def test_damaged_folders_end_in_a_model_or_a_sentence(forked: Forked) -> None:
 
 
 @pytest.mark.parametrize("damage", ["deep", "cut", "pipe", "activation"])
-def test_the_command_line_says_the_sentence_and_nothing_before_it(
+def test_the_command_line_prints_only_the_sentence(
     damage: str, tiny_folder: Callable[..., Path], tmp_path: Path, forked: Forked
 ) -> None:
     folder = Path(shutil.copytree(tiny_folder("labse"), tmp_path / "model"))
@@ -65,7 +65,7 @@ def test_changed_weights_of_the_package_are_refused(
             load.load(resolve.resolve(name), device="cpu")
 
 
-def test_every_vocabulary_of_transformers_would_be_covered() -> None:
+def test_every_vocabulary_file_of_transformers_is_covered() -> None:
     """By the names that its tokenizers look for."""
     import transformers
     from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES

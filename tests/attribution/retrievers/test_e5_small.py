@@ -59,7 +59,7 @@ def token_ids(retriever: DenseRetriever, texts: list[str]) -> list[list[int]]:
     return retriever.model.tokenizer(texts, truncation=False)["input_ids"]
 
 
-def test_the_folder_holds_no_path_no_pickle_and_no_version(
+def test_the_folder_contains_no_path_no_pickle_and_no_version(
     synthetic: tuple[e5_files.Contents, Path],
 ) -> None:
     _, folder = synthetic
@@ -72,7 +72,7 @@ def test_the_folder_holds_no_path_no_pickle_and_no_version(
     assert "dequantized" in (folder / "README.md").read_text(encoding="utf-8")
 
 
-def test_tokens_are_those_of_the_files_map_in_ten_scripts(
+def test_tokens_follow_the_files_map_in_ten_scripts(
     synthetic: tuple[e5_files.Contents, Path], retriever: DenseRetriever
 ) -> None:
     contents, _ = synthetic
@@ -89,7 +89,7 @@ def test_tokens_are_those_of_the_files_map_in_ten_scripts(
     assert token_ids(retriever, bare) == [oracle(text) for text in bare]
 
 
-def test_tokens_know_where_they_are_in_the_text(
+def test_token_offsets_point_into_the_text(
     synthetic: tuple[e5_files.Contents, Path], retriever: DenseRetriever
 ) -> None:
     contents, _ = synthetic
@@ -110,7 +110,7 @@ def test_tokens_know_where_they_are_in_the_text(
     assert encoded.tokens[-2].end - len(moved) == tokens[-1].end - len(text)
 
 
-def test_vectors_are_those_of_the_dequantized_weights(
+def test_vectors_equal_those_of_the_dequantized_weights(
     synthetic: tuple[e5_files.Contents, Path], retriever: DenseRetriever
 ) -> None:
     contents, _ = synthetic
@@ -125,7 +125,7 @@ def test_vectors_are_those_of_the_dequantized_weights(
         assert np.abs(vectors[0] - vectors[1:]).max(1).min() > 5e-3, "a text's own vector"
 
 
-def test_the_folder_needs_no_poslens(synthetic: tuple[e5_files.Contents, Path]) -> None:
+def test_the_folder_loads_without_poslens(synthetic: tuple[e5_files.Contents, Path]) -> None:
     from sentence_transformers import SentenceTransformer
 
     contents, folder = synthetic
@@ -147,7 +147,7 @@ def test_progress_counts_the_bytes_of_the_weights(tmp_path: Path) -> None:
     assert 0.9 * n_bytes < reports[-1][0] <= n_bytes
 
 
-def test_a_file_that_is_cut_off_is_one_sentence(tmp_path: Path) -> None:
+def test_a_truncated_file_is_refused_in_one_sentence(tmp_path: Path) -> None:
     whole = e5_files.contents().write(tmp_path / "whole").read_bytes()
     for end in (6, 40, len(whole) // 2, len(whole) - 1):
         payload, folder = tmp_path / "payload", tmp_path / f"converted-{end}"
@@ -232,7 +232,7 @@ def oracle_of(package: Path) -> Tokens:
     return Tokens(source.pieces, source.characters)
 
 
-def test_the_real_tokens_are_those_of_the_files_map(package: Path, real: DenseRetriever) -> None:
+def test_tokens_of_the_real_model_follow_the_files_map(package: Path, real: DenseRetriever) -> None:
     oracle, texts = oracle_of(package), [f"passage: {text}" for text in real_texts()]
     assert token_ids(real, texts) == [oracle(text) for text in texts]
 

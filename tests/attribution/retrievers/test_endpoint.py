@@ -79,7 +79,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- numbers: the oracle is the local model --------------------------------------------------------
 
 
-def test_numbers_are_those_of_the_model_behind_it(real: EndpointServer, minilm) -> None:
+def test_results_equal_those_of_the_model_behind_the_endpoint(real: EndpointServer, minilm) -> None:
     found = load(resolve.register_endpoint(f"E5={real.url}#model=m"))
     texts = [(one.query, one.document) for one in (PAIR, *OTHERS)]
     ours, theirs = score_texts(found, texts), score_texts(minilm, texts)
@@ -94,7 +94,7 @@ def test_numbers_are_those_of_the_model_behind_it(real: EndpointServer, minilm) 
     assert np.abs(cut.effects - known.effects).max() < 1e-5
 
 
-def test_a_forked_process_asks_too(server: EndpointServer) -> None:
+def test_a_forked_process_can_send_requests(server: EndpointServer) -> None:
     address = parse(f"E5={server.url}")
     vectors = EndpointClient(address).vectors(["tide"])
     if (child := os.fork()) == 0:
@@ -104,7 +104,7 @@ def test_a_forked_process_asks_too(server: EndpointServer) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_occlusion_is_what_the_score_loses_without_a_word(real: EndpointServer, minilm) -> None:
+def test_occlusion_equals_the_loss_in_score_without_a_word(real: EndpointServer, minilm) -> None:
     """By hand: each word's characters deleted, scored by the local model."""
     found = load(resolve.register_endpoint(f"E5={real.url}"))
     result = METHODS["occlusion"].compute(found, make_method("occlusion"), [PAIR])[0]
@@ -123,7 +123,7 @@ def test_occlusion_is_what_the_score_loses_without_a_word(real: EndpointServer, 
     ]
 
 
-def test_a_reranker_scores_as_what_stands_behind_it(real: EndpointServer, minilm) -> None:
+def test_a_reranker_endpoint_scores_as_its_model_does(real: EndpointServer, minilm) -> None:
     found = load(resolve.register_endpoint(f"RR={real.url}/rerank"))
     texts = [(one.query, one.document) for one in (PAIR, *OTHERS)]
     texts.append((PAIR.query, OTHERS[0].document))
@@ -136,7 +136,7 @@ def test_a_reranker_scores_as_what_stands_behind_it(real: EndpointServer, minilm
     assert result.document_scores[inside].sum() == pytest.approx(lost[0] - lost[1], abs=1e-5)
 
 
-def test_prompts_and_the_dot_product(server: EndpointServer) -> None:
+def test_prompts_and_the_dot_product_are_used(server: EndpointServer) -> None:
     address = f"E5={server.url}#query_prompt=query: &document_prompt=passage: &similarity=dot"
     found = load(resolve.register_endpoint(address))
     server.sent.clear()
@@ -146,13 +146,13 @@ def test_prompts_and_the_dot_product(server: EndpointServer) -> None:
     assert score == pytest.approx(float(query @ document), rel=1e-6)
 
 
-def test_a_text_of_which_nothing_is_left_is_sent_as_a_full_stop(server: EndpointServer) -> None:
+def test_an_empty_text_is_sent_as_a_full_stop(server: EndpointServer) -> None:
     found = load(resolve.register_endpoint(f"E5={server.url}"))
     METHODS["occlusion"].compute(found, make_method("occlusion"), [TextPair("p", "tide", "tide")])
     assert server.sent["."] and "" not in server.sent
 
 
-def test_requests_hold_no_more_texts_than_they_may(server: EndpointServer) -> None:
+def test_requests_respect_the_maximum_number_of_texts(server: EndpointServer) -> None:
     found = load(resolve.register_endpoint(f"E5={server.url}#batch=4"))
     server.requests.clear()
     vectors = found._vectors([f"w{i}" for i in range(10)])
@@ -164,7 +164,7 @@ def test_requests_hold_no_more_texts_than_they_may(server: EndpointServer) -> No
     assert [len(one["input"]) for one in server.requests] == [1, 1]
 
 
-def test_what_fits_it_and_why_the_rest_does_not(server: EndpointServer) -> None:
+def test_only_occlusion_fits_and_other_methods_state_why_not(server: EndpointServer) -> None:
     for value in (f"E5={server.url}", f"RR={server.url}/rerank"):
         family = family_of(resolve.register_endpoint(value))
         assert [name for name, entry in METHODS.items() if entry.fits(family)] == ["occlusion"]
@@ -175,7 +175,7 @@ def test_what_fits_it_and_why_the_rest_does_not(server: EndpointServer) -> None:
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_every_wrong_answer_is_one_sentence(
+def test_every_invalid_answer_is_reported_in_one_sentence(
     name: str, hostile: tuple[str, HostileServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(key_name("E5"), "sk-very-secret")
@@ -232,7 +232,7 @@ HEADER = b"HTTP/1.1 200 OK\r\nX-Slow: "
     ],
     ids=["header", "continue", "chunk-extension"],
 )
-def test_an_answer_that_never_begins_is_given_up(first: bytes, then: bytes) -> None:
+def test_an_answer_that_never_starts_times_out(first: bytes, then: bytes) -> None:
     with dripping(first, then) as (address, _):
         with pytest.raises(Unavailable, match=r"does not respond within 0\.2 s"):
             EndpointClient(parse(f"Drips={address}#timeout=0.2"))
@@ -240,7 +240,7 @@ def test_an_answer_that_never_begins_is_given_up(first: bytes, then: bytes) -> N
 
 
 @pytest.mark.parametrize("dripped", [HEADER, b""], ids=["dripping", "silent"])
-def test_an_answer_that_nobody_wants_any_more_is_not_waited_for(dripped: bytes) -> None:
+def test_a_canceled_request_is_not_waited_for(dripped: bytes) -> None:
     with dripping(dripped, dripped[-1:]) as (address, asked):
         with stoppable(asked.is_set), pytest.raises(Stopped) as raised:
             EndpointClient(parse(f"Drips={address}#timeout=3600"))
@@ -256,7 +256,7 @@ def assert_nobody_reads() -> None:
         time.sleep(0.05)
 
 
-def test_requests_go_over_a_connection_that_is_there(server: EndpointServer) -> None:
+def test_requests_reuse_an_open_connection(server: EndpointServer) -> None:
     client = EndpointClient(parse(f"E5={server.url}"))
     pool = client._http._transport._pool
     (connection,) = pool.connections
@@ -265,12 +265,12 @@ def test_requests_go_over_a_connection_that_is_there(server: EndpointServer) -> 
 
 
 @pytest.mark.parametrize("name", ["wait-nonsense", "cut-off"])
-def test_what_passes_is_tried_again(name: str, hostile: tuple[str, HostileServer]) -> None:
+def test_temporary_errors_are_retried(name: str, hostile: tuple[str, HostileServer]) -> None:
     client = EndpointClient(parse(f"E5={hostile[0]}/{name}/then-well"))
     assert client.probe.shape == (64,)
 
 
-def test_what_does_not_pass_is_not(hostile: tuple[str, HostileServer]) -> None:
+def test_permanent_errors_are_not_retried(hostile: tuple[str, HostileServer]) -> None:
     address, server = hostile
     for name in ("html", "redirect", "unauthorized", "too-few", "wait-an-hour"):
         with pytest.raises(UserError):
@@ -278,7 +278,7 @@ def test_what_does_not_pass_is_not(hostile: tuple[str, HostileServer]) -> None:
         assert server.asked[f"/{name}/then-well/embeddings"] == 1
 
 
-def test_a_busy_server_is_asked_until_it_answers(server: EndpointServer) -> None:
+def test_a_busy_server_is_retried_until_it_answers(server: EndpointServer) -> None:
     server.fail = [500, 429, 503, 502]
     assert EndpointClient(parse(f"E5={server.url}")).probe.shape == (64,)
     server.fail = [500] * 9
@@ -291,16 +291,16 @@ def test_a_busy_server_is_asked_until_it_answers(server: EndpointServer) -> None
     ("said", "seconds"),
     [("7", 7.0), ("0.5", 0.5), ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0), ("soon", None), ("", None)],
 )
-def test_retry_after(said: str, seconds: float | None) -> None:
+def test_retry_after_is_parsed(said: str, seconds: float | None) -> None:
     assert endpoint_client._retry_after(said) == seconds
 
 
-def test_nobody_at_the_address_is_one_sentence() -> None:
+def test_an_unreachable_address_is_reported_in_one_sentence() -> None:
     with pytest.raises(Unavailable, match="can't be reached"):
         EndpointClient(parse("E5=http://127.0.0.1:9/v1"))
 
 
-def test_an_endpoint_that_does_not_answer_is_not_asked_at_once_again(
+def test_a_failed_endpoint_is_not_asked_again_at_once(
     server: EndpointServer,
 ) -> None:
     server.fail = [401, 500]
@@ -311,7 +311,7 @@ def test_an_endpoint_that_does_not_answer_is_not_asked_at_once_again(
     assert server.fail == [500]
 
 
-def test_a_wait_ends_when_nobody_wants_the_answer(
+def test_a_wait_between_retries_ends_when_canceled(
     server: EndpointServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(endpoint_client, "_FIRST_WAIT_S", 1000.0)
@@ -322,7 +322,7 @@ def test_a_wait_ends_when_nobody_wants_the_answer(
         client.vectors(["a"])
 
 
-def test_a_rate_keeps_requests_apart(server: EndpointServer) -> None:
+def test_a_rate_limit_spaces_requests(server: EndpointServer) -> None:
     started = time.monotonic()
     client = EndpointClient(parse(f"E5={server.url}#rate=600"))
     for _ in range(3):
@@ -330,7 +330,7 @@ def test_a_rate_keeps_requests_apart(server: EndpointServer) -> None:
     assert time.monotonic() - started >= 0.3
 
 
-def test_a_model_that_changes_is_noticed_at_once(server: EndpointServer) -> None:
+def test_a_changed_model_is_noticed_at_once(server: EndpointServer) -> None:
     found = load(resolve.register_endpoint(f"E5={server.url}"))
     score_texts(found, [("a", "b")])
     server.embed = lambda texts: hashed(texts)[:, ::-1]
@@ -341,7 +341,7 @@ def test_a_model_that_changes_is_noticed_at_once(server: EndpointServer) -> None
     assert score_texts(again, [("a", "b")]).shape == (1,)
 
 
-def test_a_reranker_that_changes_is_noticed_within_twenty_requests(server: EndpointServer) -> None:
+def test_a_changed_reranker_is_noticed_within_twenty_requests(server: EndpointServer) -> None:
     found = load(resolve.register_endpoint(f"RR={server.url}/rerank"))
     server.embed = lambda texts: hashed([text[::-1][:9] for text in texts])
     with pytest.raises(Unavailable, match="model has changed"):
@@ -349,7 +349,7 @@ def test_a_reranker_that_changes_is_noticed_within_twenty_requests(server: Endpo
             score_texts(found, [(f"a{number}", "b")])
 
 
-def test_an_answer_that_differs_by_its_rounding_is_the_same_model(server: EndpointServer) -> None:
+def test_answers_that_differ_by_rounding_are_of_the_same_model(server: EndpointServer) -> None:
     found = load(resolve.register_endpoint(f"E5={server.url}"))
     server.embed = lambda texts: hashed(texts).astype(np.float16) * 1.004
     score_texts(found, [("a", "b")])
@@ -390,7 +390,7 @@ def test_a_server_that_mixes_up_texts_is_refused(server: EndpointServer) -> None
         "MiniLM=http://a/v1",
     ],
 )
-def test_bad_endpoints_are_refused_in_a_sentence(value: str) -> None:
+def test_invalid_endpoints_are_refused_in_one_sentence(value: str) -> None:
     with pytest.raises(UserError) as raised:
         resolve.register_endpoint(value)
     assert "secret" not in str(raised.value)
@@ -406,11 +406,11 @@ def test_bad_endpoints_are_refused_in_a_sentence(value: str) -> None:
         ("http://[::1]:80/v1", "http://[::1]:80/v1/embeddings"),
     ],
 )
-def test_addresses(written: str, url: str) -> None:
+def test_addresses_are_completed(written: str, url: str) -> None:
     assert parse(f"E5={written}#model=a/b:c").url == url
 
 
-def test_only_what_was_named_at_the_start_can_be_asked(server: EndpointServer) -> None:
+def test_only_endpoints_named_at_startup_can_be_used(server: EndpointServer) -> None:
     spec = parse(f"E5={server.url}").spec
     with pytest.raises(UserError, match="There is no retriever 'E5'"):
         resolve.resolve("E5")
@@ -442,7 +442,7 @@ def test_keys_come_from_the_environment_or_a_file(
         key_of(address)
 
 
-def test_a_key_crosses_the_network_encrypted_or_not_at_all(
+def test_a_key_is_never_sent_unencrypted_over_the_network(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(key_name("E5"), "sk-very-secret")
@@ -452,7 +452,7 @@ def test_a_key_crosses_the_network_encrypted_or_not_at_all(
         assert key_of(parse(f"E5={url}")) == "sk-very-secret"
 
 
-def test_the_key_is_sent_and_stands_in_no_log(
+def test_the_key_is_sent_and_never_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv(key_name("E5"), "sk-very-secret")

@@ -29,7 +29,7 @@ def answer(n: int, width: int, **more: object) -> bytes:
 
 @pytest.mark.parametrize("indent", [None, 4])
 @pytest.mark.parametrize(("n", "width"), [(1, 3), (1, 1), (33, 384), (2, MAX_WIDTH)])
-def test_vectors_are_what_json_says(n: int, width: int, indent: int | None) -> None:
+def test_vectors_equal_those_parsed_by_json(n: int, width: int, indent: int | None) -> None:
     known = json.loads(answer(n, width, usage={"prompt_tokens": 5}))
     body = json.dumps(known, indent=indent).encode()
     found = of_vectors(n).parse(body)
@@ -41,7 +41,7 @@ def test_vectors_are_what_json_says(n: int, width: int, indent: int | None) -> N
     "value",
     ["[[1.0, 2.0]]", "[]", "[true]", '["1"]', "null", "0", '"abc"', "[{}]", "[[[]], 5]"],
 )
-def test_what_is_no_vector_becomes_none(value: str) -> None:
+def test_invalid_vectors_become_none(value: str) -> None:
     text = f'{{"data": [{{"index": 0, "embedding": {value}}}]}}'.encode()
     found = of_vectors(1).parse(text)
     assert isinstance(found, dict)
@@ -94,7 +94,7 @@ def ticking() -> Iterator[list[float]]:
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_made_up_answer_holds_no_other_thread(name: str) -> None:
+def test_a_malicious_answer_blocks_no_other_thread(name: str) -> None:
     body = HOSTILE[name]()
     asked = json.dumps({"query": "q", "documents": ["d"] * 100}).encode()
     with ticking() as longest:
@@ -104,7 +104,7 @@ def test_a_made_up_answer_holds_no_other_thread(name: str) -> None:
     assert longest[0] < 0.3, "seconds of this process's processor time in one piece"
 
 
-def test_the_largest_real_answer_holds_no_other_thread() -> None:
+def test_the_largest_valid_answer_blocks_no_other_thread() -> None:
     body = answer(300, 1536)
     with ticking() as longest:
         found = of_vectors(300).parse(body)
@@ -112,7 +112,7 @@ def test_the_largest_real_answer_holds_no_other_thread() -> None:
     assert longest[0] < 0.3
 
 
-def test_documents_that_come_back_with_their_scores_are_read() -> None:
+def test_scores_are_read_from_answers_that_include_documents() -> None:
     documents = ['[1], {"a"}, ' * 1000, "\N{HIRAGANA LETTER A}" * 1000]
     asked = json.dumps({"query": "q", "documents": documents, "top_n": 2}).encode()
     rows = [
@@ -125,7 +125,7 @@ def test_documents_that_come_back_with_their_scores_are_read() -> None:
 
 
 @pytest.mark.parametrize("name", ["lists", "fewer-lists", "huge"])
-def test_a_hostile_server_costs_little_memory_and_no_other_thread(name: str) -> None:
+def test_a_hostile_server_costs_little_memory_and_blocks_no_other_thread(name: str) -> None:
     with serving(HostileServer().app()) as address:
         client = EndpointClient(parse(f"E5={address}/{name}/well-once#timeout=120"))
         before = sys.getallocatedblocks()

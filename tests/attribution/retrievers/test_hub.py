@@ -70,7 +70,9 @@ except UserError as error:
 """
 
 
-def test_what_is_above_the_limit_is_not_begun(repository: FakeHub, tmp_path: Path) -> None:
+def test_a_model_above_the_size_limit_is_not_downloaded(
+    repository: FakeHub, tmp_path: Path
+) -> None:
     found = python(repository, tmp_path, "-c", SIZES.format(limit="1000"))
     said = found.stdout.splitlines()
     # Files that no model is made of are neither counted nor fetched.
@@ -99,7 +101,7 @@ print(fetch("evil/repo", lambda *told: None) == folder)
 """
 
 
-def test_what_is_here_whole_is_not_asked_for_again(repository: FakeHub, tmp_path: Path) -> None:
+def test_a_complete_model_is_not_requested_again(repository: FakeHub, tmp_path: Path) -> None:
     found = python(repository, tmp_path, "-c", AGAIN)
     assert found.stdout.splitlines()[:1] == ["True"], found.stderr
     # What was begun is fetched to its end: here there is no room for the rest.
@@ -120,7 +122,7 @@ print(installed(resolve("evil/repo")))
 """
 
 
-def test_a_folder_that_another_program_began_is_fetched_to_its_end(
+def test_a_download_that_another_program_began_is_completed(
     repository: FakeHub, tmp_path: Path
 ) -> None:
     place = tmp_path / "hub" / "hub" / f"models--{NAME.replace('/', '--')}"
@@ -142,7 +144,7 @@ def test_a_folder_that_another_program_began_is_fetched_to_its_end(
     assert found.returncode == 0 and len(repository.requests) == n_before, found.stderr
 
 
-def test_what_is_larger_than_the_hub_said_is_ended(
+def test_a_download_larger_than_announced_is_stopped(
     tiny_folder: Callable[..., Path], tmp_path: Path
 ) -> None:
     folder = tmp_path / "repository"
@@ -158,20 +160,20 @@ def test_what_is_larger_than_the_hub_said_is_ended(
     assert sum(path.stat().st_size for path in (tmp_path / "hub").rglob("*")) < 30 << 20
 
 
-def test_a_download_leaves_room_on_the_disk() -> None:
+def test_a_download_leaves_free_space_on_the_disk() -> None:
     Size("m", 10**9, 3 * 10**9).require()
     with pytest.raises(UserError, match="not enough disk space for m: it needs"):
         Size("m", 10**9, 2 * 10**9).require()
 
 
-def test_which_models_come_from_where() -> None:
+def test_sources_and_repositories_of_models() -> None:
     assert hub.repositories(resolve(NAME)) == (NAME,)
     assert len(hub.repositories(resolve("dragon-plus"))) == 2, "an encoder a side"
     assert can_fetch(resolve("mpnet")) and can_fetch(resolve("bge-m3"))
     assert not can_fetch(resolve("MiniLM")) and not can_fetch(resolve("BM25"))
 
 
-def test_a_hub_that_does_not_answer_is_one_sentence() -> None:
+def test_an_unresponsive_hub_is_reported_in_one_sentence() -> None:
     with pytest.raises(UserError) as caught:
         hub.size_of(resolve("tests/attribution"))
     sentence = str(caught.value)

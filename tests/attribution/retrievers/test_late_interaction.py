@@ -70,7 +70,7 @@ def library(retriever: LateInteractionRetriever, pair: TextPair) -> float:
     ],
 )
 @pytest.mark.parametrize("similarity", ["maxsim", "meanmaxsim"])
-def test_scores_are_the_librarys(make: Make, expansion: object, similarity: str) -> None:
+def test_scores_equal_the_librarys(make: Make, expansion: object, similarity: str) -> None:
     retriever = make(expansion=expansion, similarity_fn_name=similarity)
     for pair in PAIRS:
         expected = library(retriever, pair)
@@ -80,7 +80,9 @@ def test_scores_are_the_librarys(make: Make, expansion: object, similarity: str)
     assert checked.library.distance < 1e-5 and not checked.unfit
 
 
-def test_shares_add_up_and_fall_to_the_winners(late: LateInteractionRetriever) -> None:
+def test_shares_add_up_and_belong_to_the_best_matching_tokens(
+    late: LateInteractionRetriever,
+) -> None:
     for pair in PAIRS:
         (found,) = attribute(late, "maxsim", [pair])
         (shown,) = attribute(late, "maxsim", [pair], matrix="similarities")
@@ -101,7 +103,7 @@ def test_shares_add_up_and_fall_to_the_winners(late: LateInteractionRetriever) -
         np.testing.assert_array_equal(found.document_scores, shown.document_scores)
 
 
-def test_expansion_tokens_are_special_and_skipped_ones_get_nothing(
+def test_expansion_tokens_are_special_and_skipped_tokens_have_no_share(
     late: LateInteractionRetriever,
 ) -> None:
     (found,) = attribute(late, "maxsim", PAIRS[:1])
@@ -134,7 +136,7 @@ def test_saliency_equals_a_direct_loop(late: LateInteractionRetriever) -> None:
     np.testing.assert_allclose(found.document_scores, gradient[0].norm(dim=-1), rtol=1e-4)
 
 
-def test_integrated_gradients_and_deletion_work(late: LateInteractionRetriever) -> None:
+def test_integrated_gradients_and_deletion_are_supported(late: LateInteractionRetriever) -> None:
     (found,) = attribute(late, "integrated_gradients", PAIRS[:1], steps="64")
     assert found.bias_share is not None and found.completeness_error is not None
     total = float(found.document_scores.sum()) + found.bias_share + found.completeness_error
@@ -143,7 +145,7 @@ def test_integrated_gradients_and_deletion_work(late: LateInteractionRetriever) 
     assert result.score == pytest.approx(found.score, abs=1e-5)
 
 
-def test_long_documents_are_cut_where_the_model_cuts(make: Make) -> None:
+def test_long_documents_are_truncated_where_the_model_truncates(make: Make) -> None:
     retriever = make(document_length=20)
     pair = TextPair("l", "tide", PAIRS[0].document * 4)
     (found,) = attribute(retriever, "maxsim", [pair])
@@ -206,5 +208,5 @@ def test_a_bare_encoder_is_refused(tiny_folder: Callable[..., Path]) -> None:
         load(RetrieverSpec("raw", "raw", "late_interaction", f"folder:{raw}"), "cpu")
 
 
-def test_decomposition_is_not_for_it(late: LateInteractionRetriever) -> None:
+def test_decomposition_is_unavailable(late: LateInteractionRetriever) -> None:
     assert not METHODS["decomposition"].fits(family_of(late.spec))

@@ -54,7 +54,7 @@ def explain(retriever: LexicalRetriever, pair: TextPair) -> Attribution:
     return METHODS["terms"].compute(retriever, TERMS, [pair])[0]
 
 
-def test_scores_are_those_of_bm25s_over_the_whole_data_set(
+def test_scores_equal_those_of_bm25s_over_the_whole_data_set(
     bound: LexicalRetriever, sample: DataSet
 ) -> None:
     documents = list(dict.fromkeys(p.document for p in sample.pairs))
@@ -64,7 +64,7 @@ def test_scores_are_those_of_bm25s_over_the_whole_data_set(
         assert explain(bound, pair).score == pytest.approx(theirs, rel=1e-6)
 
 
-def test_by_hand_of_the_two_texts(typed: LexicalRetriever) -> None:
+def test_scores_of_two_texts_computed_by_hand(typed: LexicalRetriever) -> None:
     """Query "tide moon", document "Tide, tide! sea": both hold tide, so idf = ln(1 + 0.5 / 2.5);
     lengths 2 and 3, 2.5 on average."""
     found = explain(typed, TextPair("p", "tide moon", "Tide, tide! sea"))
@@ -74,7 +74,7 @@ def test_by_hand_of_the_two_texts(typed: LexicalRetriever) -> None:
     np.testing.assert_allclose(found.query_scores, [share, 0], rtol=1e-6)
 
 
-def test_a_word_asked_twice_counts_twice(typed: LexicalRetriever) -> None:
+def test_a_repeated_query_word_counts_twice(typed: LexicalRetriever) -> None:
     once = explain(typed, TextPair("p", "tide moon sun", "the tide"))
     twice = explain(typed, TextPair("p", "tide tide sun", "the tide"))
     assert twice.score == pytest.approx(2 * once.score, rel=1e-6)
@@ -94,7 +94,7 @@ def test_a_word_asked_twice_counts_twice(typed: LexicalRetriever) -> None:
         ("\ud55c\uad6d", "\u1112\u1161\u11ab\u1100\u116e\u11a8"),
     ],
 )
-def test_spellings_of_one_word_are_one_word(
+def test_spellings_of_a_word_match_each_other(
     typed: LexicalRetriever, spellings: tuple[str, ...]
 ) -> None:
     assert len({terms_of(one) for one in spellings}) == 1 and len(terms_of(spellings[0])) == 1
@@ -106,7 +106,7 @@ def test_spellings_of_one_word_are_one_word(
     assert len(scores) == 1 and scores.pop() > 0
 
 
-def test_quotation_marks_around_a_word_are_no_part_of_it() -> None:
+def test_quotation_marks_are_not_part_of_a_word() -> None:
     assert terms_of("\u2018tide\u2019 \u201ctide\u201d 'tide' dogs\u2019 tide") == (
         "tide",
         "tide",
@@ -128,7 +128,7 @@ def test_every_letter_is_folded_once_and_the_same_in_both_forms() -> None:
             assert folded(unicodedata.normalize(form, letter)) == once, (form, hex(code))
 
 
-def test_a_word_that_the_statistics_lack_is_the_rarest(
+def test_a_word_missing_from_the_statistics_counts_as_the_rarest(
     bound: LexicalRetriever, sample: DataSet
 ) -> None:
     """Typed texts have words of their own; without statistics they counted nothing."""
@@ -150,7 +150,7 @@ def test_shares_add_up_to_the_score_on_both_sides(bound: LexicalRetriever, sampl
         assert abs(found.completeness_error or 0) <= 1e-5 * max(found.score, 1)
 
 
-def test_tokens_are_the_texts_own_characters(bound: LexicalRetriever, sample: DataSet) -> None:
+def test_token_offsets_point_at_their_characters(bound: LexicalRetriever, sample: DataSet) -> None:
     pair = next(p for p in sample.pairs if p.language != "eng")
     found = explain(bound, pair)
     for text, read in ((pair.query, found.query), (pair.document, found.document)):
@@ -158,7 +158,7 @@ def test_tokens_are_the_texts_own_characters(bound: LexicalRetriever, sample: Da
     assert found.score > 0 and not found.document.truncated
 
 
-def test_order_of_sentences_changes_no_share(bound: LexicalRetriever, sample: DataSet) -> None:
+def test_sentence_order_does_not_change_shares(bound: LexicalRetriever, sample: DataSet) -> None:
     pair = next(p for p in sample.pairs if len(sentences(p.document)) > 5)
     pieces = [pair.document[a:b] for a, b in sentences(pair.document, pair.language)]
     random.Random(3).shuffle(pieces)
@@ -174,7 +174,7 @@ def test_order_of_sentences_changes_no_share(bound: LexicalRetriever, sample: Da
     assert by_word(one) == by_word(other)
 
 
-def test_occlusion_of_all_occurrences_is_the_terms_share(typed: LexicalRetriever) -> None:
+def test_occluding_all_occurrences_of_a_term_equals_its_share(typed: LexicalRetriever) -> None:
     """A word that occurs once loses, taken out, its whole share."""
     pair = TextPair("p", "tide moon", "The tide follows the moon.")
     method = make_method("occlusion")
@@ -185,7 +185,9 @@ def test_occlusion_of_all_occurrences_is_the_terms_share(typed: LexicalRetriever
     np.testing.assert_allclose(found.query_scores, exact.query_scores, rtol=1e-5)
 
 
-def test_deletion_ends_at_zero_and_beats_chance(bound: LexicalRetriever, sample: DataSet) -> None:
+def test_deletion_ends_at_zero_and_beats_random_orders(
+    bound: LexicalRetriever, sample: DataSet
+) -> None:
     pair = sample.pairs[0]
     result = deletion_insertion(bound, pair, explain(bound, pair))
     assert result.score == pytest.approx(explain(bound, pair).score, rel=1e-5)
@@ -193,7 +195,7 @@ def test_deletion_ends_at_zero_and_beats_chance(bound: LexicalRetriever, sample:
     assert result.gain.deletion_area > 0 and result.gain.insertion_area > 0
 
 
-def test_check_compares_with_bm25s(
+def test_the_self_check_compares_with_bm25s(
     typed: LexicalRetriever, bound: LexicalRetriever, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for retriever in (typed, bound):
@@ -236,7 +238,7 @@ import jax
     assert done.stdout.split() == ["1", "1", "1", "1", "imported"]
 
 
-def test_statistics_belong_to_the_fingerprint(
+def test_statistics_are_part_of_the_fingerprint(
     sample: DataSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = resolve.resolve("BM25")
@@ -250,7 +252,7 @@ def test_statistics_belong_to_the_fingerprint(
     assert settings(spec) != before and settings(plain) not in (before, settings(spec))
 
 
-def test_a_text_without_words_is_refused_alone(typed: LexicalRetriever) -> None:
+def test_a_text_without_words_fails_only_its_own_pair(typed: LexicalRetriever) -> None:
     pairs = [TextPair("a", "tide", "the tide"), TextPair("b", "tide", "... !")]
     outcomes = {
         o.pair.pair_id: o for batch in attribute_batches(typed, TERMS, pairs) for o in batch
@@ -259,7 +261,7 @@ def test_a_text_without_words_is_refused_alone(typed: LexicalRetriever) -> None:
     assert "reads no word" in outcomes["b"].reason and outcomes["b"].attribution is None
 
 
-def test_one_document_without_words_does_not_rule_out_the_others(tmp_path: Path) -> None:
+def test_a_document_without_words_does_not_affect_the_others(tmp_path: Path) -> None:
     rows = ["tide,The tide turns twice.", "sea,Rivers run to the sea.", "what,??? !"]
     (tmp_path / "some.csv").write_text("\n".join(["query,document", *rows]))
     (tmp_path / "none.csv").write_text("query,document\n!!!,??? !\n")
@@ -311,7 +313,7 @@ def test_polish_stems_match_other_forms() -> None:
     assert settings(spec) != settings(plain) and "stems" not in settings(plain)
 
 
-def test_a_missing_stemmer_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_stemmer_is_reported_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resolve, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"BM25-stempel needs the Polish stemmer: run `pip install"):
         load(resolve.resolve("BM25-stempel"))

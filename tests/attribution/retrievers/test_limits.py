@@ -28,13 +28,13 @@ def folder_with(place: Path, lengths: object) -> Path:
     return place
 
 
-def test_a_preset_says_that_its_configuration_truncates_earlier() -> None:
+def test_a_preset_states_that_its_configuration_truncates_earlier() -> None:
     assert limits.reads(resolve("MiniLM")) == "512 tokens (its own configuration: 256)"
     assert limits.reads(resolve("MiniLM@configured")) == "256 tokens"
     assert limits.reads(resolve("BM25")) == "texts of any length"
 
 
-def test_as_configured_it_reads_less_and_is_another_model_to_the_cache() -> None:
+def test_a_model_as_configured_reads_less_and_has_its_own_cache_key() -> None:
     plain, configured = resolve("MiniLM"), resolve("MiniLM@configured")
     assert (plain.max_length, configured.max_length) == (512, 256)
     one, other = used_model(plain, "cpu", "float32"), used_model(configured, "cpu", "float32")
@@ -53,7 +53,7 @@ def test_as_configured_it_reads_less_and_is_another_model_to_the_cache() -> None
         ("MiniLM@mean@configured", 256),
     ],
 )
-def test_a_configured_limit_goes_with_what_else_a_name_chooses(name: str, length: int) -> None:
+def test_a_configured_limit_combines_with_other_suffixes(name: str, length: int) -> None:
     assert resolve(name).max_length == length
 
 
@@ -66,12 +66,12 @@ def test_a_configured_limit_goes_with_what_else_a_name_chooses(name: str, length
         ("BM25@configured", "no configuration that truncates"),
     ],
 )
-def test_a_limit_that_cannot_be_taken_is_one_sentence(name: str, said: str) -> None:
+def test_an_unusable_limit_is_refused_in_one_sentence(name: str, said: str) -> None:
     with pytest.raises(UserError, match=said):
         resolve(name)
 
 
-def test_a_folder_truncates_as_configured_without_being_told(tmp_path: Path) -> None:
+def test_a_folder_truncates_as_configured_by_default(tmp_path: Path) -> None:
     spec = register_folder("mine", folder_with(tmp_path / "mine", {"max_seq_length": 128}))
     assert configured_limit(spec) == 128 and limits.configured_apart(spec) is None
     assert limits.reads(spec) == "128 tokens"
@@ -79,12 +79,12 @@ def test_a_folder_truncates_as_configured_without_being_told(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("lengths", [{}, [], {"max_seq_length": None}, {"max_seq_length": [1]}])
-def test_a_configuration_without_a_limit_names_none(tmp_path: Path, lengths: object) -> None:
+def test_a_configuration_without_a_limit_states_none(tmp_path: Path, lengths: object) -> None:
     spec = register_folder("mine", folder_with(tmp_path / "mine", lengths))
     assert configured_limit(spec) is None
     assert limits.reads(spec) == "as many tokens as its own files say"
 
 
-def test_of_a_model_that_is_not_here_its_own_files_will_say() -> None:
+def test_the_limit_of_a_model_without_files_is_unknown() -> None:
     spec = resolve("bge-m3@configured")
     assert (spec.name, spec.max_length) == ("bge-m3@configured", None)

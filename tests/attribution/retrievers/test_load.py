@@ -71,7 +71,7 @@ def test_a_loaded_model_is_frozen_and_in_float32(copy: Path) -> None:
     assert retriever.device == torch.device("cpu")
 
 
-def test_a_folder_without_weights(copy: Path) -> None:
+def test_a_folder_without_weights_is_refused(copy: Path) -> None:
     (copy / "model.safetensors").unlink()
     assert refused(copy) == ("mine has no weights in its folder: it needs a *.safetensors file.")
 
@@ -131,19 +131,19 @@ def test_a_module_type_may_not_name_any_python_object(copy: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 7, 1000])
-def test_weights_that_are_cut_off(copy: Path, size: int) -> None:
+def test_truncated_weights_are_refused(copy: Path, size: int) -> None:
     path = copy / "model.safetensors"
     path.write_bytes(path.read_bytes()[:size])
     assert "could not be loaded" in refused(copy)
 
 
 @pytest.mark.parametrize("file", ["config.json", "tokenizer.json", "modules.json"])
-def test_a_damaged_file(copy: Path, file: str) -> None:
+def test_a_damaged_file_is_refused(copy: Path, file: str) -> None:
     (copy / file).write_text("{")
     assert "could not be loaded" in refused(copy)
 
 
-def test_weights_of_another_shape(copy: Path) -> None:
+def test_weights_of_another_shape_are_refused(copy: Path) -> None:
     content = json.loads((copy / "config.json").read_text())
     (copy / "config.json").write_text(json.dumps(content | {"hidden_size": 16}))
     assert "could not be loaded" in refused(copy)
@@ -165,7 +165,7 @@ def test_one_missing_layer_is_not_replaced_by_a_random_one(copy: Path) -> None:
     refused(copy)
 
 
-def test_a_missing_pooler_is_no_loss(copy: Path, tiny_folder: Callable[..., Path]) -> None:
+def test_a_missing_pooler_is_accepted(copy: Path, tiny_folder: Callable[..., Path]) -> None:
     """BERT's pooler is not used by sentence-transformers; many published models leave it out."""
     path = copy / "model.safetensors"
     tensors = {n: t for n, t in load_file(path).items() if not n.startswith("pooler.")}
@@ -176,20 +176,22 @@ def test_a_missing_pooler_is_no_loss(copy: Path, tiny_folder: Callable[..., Path
     np.testing.assert_array_equal(one.document_scores, other.document_scores)
 
 
-def test_a_folder_that_went_away(tmp_path: Path) -> None:
+def test_a_deleted_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="mine") as caught:
         load(spec_of(tmp_path / "private-place" / "gone"), device="cpu")
     assert "private-place" not in str(caught.value), "an absolute path"
 
 
-def test_a_tokenizer_without_offsets(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tokenizer_without_offsets_is_refused(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from transformers import PreTrainedTokenizerFast
 
     monkeypatch.setattr(PreTrainedTokenizerFast, "is_fast", property(lambda self: False))
     assert "tokenizer without character offsets" in refused(copy)
 
 
-def test_a_model_that_is_no_transformer(tmp_path: Path) -> None:
+def test_a_model_that_is_not_a_transformer_is_refused(tmp_path: Path) -> None:
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import StaticEmbedding
     from tokenizers import Tokenizer, models, pre_tokenizers
@@ -209,7 +211,7 @@ def test_a_model_that_is_no_transformer(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA GPU")
 @pytest.mark.parametrize("asked", ["cuda", "cuda:0", "cuda:7", "mps", "xpu"])
-def test_a_device_that_is_not_there(asked: str) -> None:
+def test_an_unavailable_device_is_refused(asked: str) -> None:
     with pytest.raises(UserError) as caught:
         choose_device(asked)
     assert str(caught.value) == (
@@ -220,24 +222,24 @@ def test_a_device_that_is_not_there(asked: str) -> None:
 
 
 @pytest.mark.parametrize("asked", ["", "banana", "gpu", "cuda:x", "CPU ", "meta"])
-def test_a_device_that_does_not_exist(asked: str) -> None:
+def test_an_unknown_device_is_refused(asked: str) -> None:
     with pytest.raises(UserError, match="This machine has no device"):
         choose_device(asked)
 
 
-def test_auto_finds_a_device() -> None:
+def test_auto_selects_a_device() -> None:
     assert choose_device("cpu") == torch.device("cpu")
     assert choose_device("auto").type in ("cpu", "cuda", "mps")
     assert choose_precision(torch.device("cpu"), 9 << 30) == "float32"
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA GPU")
-def test_auto_takes_the_gpu() -> None:
+def test_auto_selects_the_gpu() -> None:
     assert choose_device("auto").type == "cuda"
     assert choose_precision(torch.device("cuda"), 1 << 20) == "float32"
 
 
-def test_on_a_gpu_attention_needs_no_kernels_for_each_length() -> None:
+def test_on_a_gpu_attention_kernels_serve_all_lengths() -> None:
     torch.backends.cuda.enable_cudnn_sdp(True)
     use_kernels_for_all_lengths(torch.device("cpu"))
     assert torch.backends.cuda.cudnn_sdp_enabled()
@@ -246,7 +248,7 @@ def test_on_a_gpu_attention_needs_no_kernels_for_each_length() -> None:
     torch.backends.cuda.enable_cudnn_sdp(True)
 
 
-def test_bfloat16_on_request(copy: Path) -> None:
+def test_bfloat16_is_used_on_request(copy: Path) -> None:
     retriever = load(spec_of(copy), device="cpu", precision="bfloat16")
     assert next(retriever.model.parameters()).dtype == torch.bfloat16
     assert retriever.precision == "bfloat16"
@@ -288,7 +290,9 @@ class Gpus:
         )
 
 
-def test_a_model_larger_than_a_gpu_is_spread(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_larger_than_a_gpu_is_spread_over_gpus(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spec, files, gpu = spec_of(copy), ModelFiles(copy), torch.device("cuda")
     n = sum(t.numel() for t in load_file(copy / "model.safetensors").values())
     need = 4 * n
@@ -315,7 +319,9 @@ def test_a_model_larger_than_a_gpu_is_spread(copy: Path, monkeypatch: pytest.Mon
         spread()
 
 
-def test_a_model_that_no_memory_is_left_for(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_exceeds_the_free_memory_is_refused(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: object, **__: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 MiB.")
 
@@ -324,7 +330,7 @@ def test_a_model_that_no_memory_is_left_for(copy: Path, monkeypatch: pytest.Monk
         load(spec_of(copy), device="cpu")
 
 
-def test_a_spread_model_computes_the_same(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_spread_model_gives_the_same_results(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Through accelerate's placement, here of all layers on the CPU."""
     monkeypatch.setattr("poslens.attribution.retrievers.dense_loading.must_spread", lambda *_: True)
     pair = TextPair("p", "tide", "the Moon pulls the water")
@@ -362,7 +368,7 @@ def test_settings_name_everything_that_changes_a_number(copy: Path) -> None:
 
 @pytest.mark.parametrize("pooling", POOLINGS)
 @pytest.mark.parametrize("name", ["labse", "llama-left"])
-def test_another_pooling_on_the_same_weights(
+def test_another_pooling_can_be_used_with_the_same_weights(
     tiny_folder: Callable[..., Path], name: str, pooling: str
 ) -> None:
     """What follows the pooling (here a dense layer with tanh and a norm) stays."""
@@ -394,7 +400,7 @@ def test_another_pooling_on_the_same_weights(
             )
 
 
-def test_what_pools_otherwise_or_not_at_all_is_left_alone(
+def test_a_pooling_that_cannot_be_replaced_is_refused(
     copy: Path, tiny_folder: Callable[..., Path]
 ) -> None:
     config = copy / "1_Pooling" / "config.json"
@@ -430,7 +436,7 @@ def poisoned(copy: Path, word: str) -> DenseRetriever:
     return retriever
 
 
-def test_nan_weights_are_a_sentence(copy: Path) -> None:
+def test_nan_weights_are_reported_in_one_sentence(copy: Path) -> None:
     retriever = load(spec_of(copy), device="cpu")
     with torch.no_grad():
         retriever.model[0].auto_model.encoder.layer[0].output.dense.weight.fill_(torch.nan)
@@ -440,7 +446,7 @@ def test_nan_weights_are_a_sentence(copy: Path) -> None:
     assert batch[0].attribution is None and "not a finite number" in batch[0].reason
 
 
-def test_one_bad_pair_takes_nobody_with_it(copy: Path) -> None:
+def test_one_failed_pair_does_not_affect_the_others(copy: Path) -> None:
     retriever = poisoned(copy, "fox")
     good = [TextPair(f"g{n}", "tide", "the Moon pulls " * (n + 1)) for n in range(4)]
     bad = [
@@ -499,7 +505,7 @@ def test_an_adapter_is_merged_into_the_weights(
     assert np.abs(one.document_scores - other.document_scores).max() > 1e-4
 
 
-def test_a_model_with_an_adapter_loads_without_a_librarys_warning(one_thread: None) -> None:
+def test_a_model_with_an_adapter_loads_without_library_warnings(one_thread: None) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", FutureWarning)
         load(resolve.resolve("MiniLM-primacy"))

@@ -92,7 +92,7 @@ CALLED = "torch.utils.collect_env.main"
     "name",
     [CALLED, "torch.distributed.run.main", "torch.nn.Module", "torch.nn.modules.activation.torch"],
 )
-def test_a_reranker_calls_no_function(
+def test_a_reranker_configuration_cannot_call_a_function(
     reranker: Path, unopened: None, monkeypatch: pytest.MonkeyPatch, key: str, name: str
 ) -> None:
     value = {"activation_fn": name} if key == "sentence_transformers" else name
@@ -101,14 +101,16 @@ def test_a_reranker_calls_no_function(
     assert f"names '{name}' in config.json" in sentence
 
 
-def test_a_rerankers_own_activations_are_read(reranker: Path) -> None:
+def test_a_rerankers_usual_activations_are_accepted(reranker: Path) -> None:
     for name in ("torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Sigmoid"):
         change(reranker / "config.json", sentence_transformers={"activation_fn": name})
         load.load(spec_of(reranker, "cross_encoder"), device="cpu")
 
 
 @pytest.mark.parametrize("name", [CALLED, "os.system", "evil.Module", "torch.hub.load"])
-def test_a_dense_layer_imports_nothing_else(copy: Path, unopened: None, name: str) -> None:
+def test_a_dense_layer_cannot_import_anything_but_activations(
+    copy: Path, unopened: None, name: str
+) -> None:
     change(copy / "2_Dense" / "config.json", activation_function=name)
     assert f"names '{name}' in 2_Dense/config.json" in refused(copy)
 
@@ -128,7 +130,7 @@ def test_a_dense_layer_imports_nothing_else(copy: Path, unopened: None, name: st
     ],
 )
 @pytest.mark.parametrize("by", ["modules.json", "router_config.json", "config.json"])
-def test_modules_are_those_that_are_known(copy: Path, unopened: None, name: str, by: str) -> None:
+def test_unknown_modules_are_refused(copy: Path, unopened: None, name: str, by: str) -> None:
     modules = json.loads((copy / "modules.json").read_text())
     if by == "modules.json":
         modules[1]["type"] = name
@@ -142,7 +144,7 @@ def test_modules_are_those_that_are_known(copy: Path, unopened: None, name: str,
     assert f"has a module {name!a}" in sentence or f"names {name!a}" in sentence
 
 
-def test_what_the_libraries_save_may_be_read() -> None:
+def test_modules_and_activations_that_the_libraries_save_are_accepted() -> None:
     import sentence_transformers.base.modules as base
     import sentence_transformers.sentence_transformer.modules as dense
     from sentence_transformers.cross_encoder.modules import LogitScore
@@ -190,7 +192,7 @@ def test_code_is_refused_wherever_it_is_named(
 
 @pytest.mark.parametrize("base", ["organization/model", "../other", "/etc", ".", None])
 @pytest.mark.parametrize("where", ["", "2_Dense"])
-def test_an_adapter_names_no_other_model(
+def test_an_adapter_cannot_name_another_model(
     copy: Path, unopened: None, base: str | None, where: str
 ) -> None:
     change(copy / where / "adapter_config.json", base_model_name_or_path=base, peft_type="LORA")
@@ -216,7 +218,7 @@ def test_an_adapter_names_no_other_model(
         ("tokenizer_config.json", {"fast_tokenizer_files": ["../../other/tokenizer.9.0.0.json"]}),
     ],
 )
-def test_settings_lead_to_no_other_files(
+def test_settings_cannot_refer_to_files_outside(
     copy: Path, unopened: None, place: str, settings: dict[str, Any]
 ) -> None:
     change(copy / place, **settings)
@@ -224,20 +226,20 @@ def test_settings_lead_to_no_other_files(
 
 
 @pytest.mark.parametrize("path", ["../other", "/etc", "a/../../b", ".git", "C:\\x", "a\x00b"])
-def test_modules_lie_within_the_folder(copy: Path, unopened: None, path: str) -> None:
+def test_modules_must_be_within_the_folder(copy: Path, unopened: None, path: str) -> None:
     modules = json.loads((copy / "modules.json").read_text())
     modules[2]["path"] = path
     (copy / "modules.json").write_text(json.dumps(modules))
     assert "outside its folder" in refused(copy)
 
 
-def test_a_link_to_a_folder_outside_is_no_module(copy: Path, unopened: None) -> None:
+def test_a_link_to_a_folder_outside_is_refused_as_a_module(copy: Path, unopened: None) -> None:
     (copy / "2_Dense").rename(copy.parent / "elsewhere")
     (copy / "2_Dense").symlink_to(copy.parent / "elsewhere")
     refused(copy)
 
 
-def test_weights_of_a_module_are_no_pickle(copy: Path, unopened: None) -> None:
+def test_pickled_weights_of_a_module_are_refused(copy: Path, unopened: None) -> None:
     weights = load_file(copy / "2_Dense" / "model.safetensors")
     (copy / "2_Dense" / "model.safetensors").unlink()
     torch.save(weights, copy / "2_Dense" / "pytorch_model.bin")
@@ -321,7 +323,7 @@ def test_only_regular_files_are_opened(copy: Path, place: str, kind: str) -> Non
         ("2_Dense/config.json", {"in_features": "x"}, "dense layer"),
     ],
 )
-def test_sizes_and_types(
+def test_settings_of_wrong_size_or_type_are_refused(
     copy: Path, unopened: None, place: str, settings: dict[str, Any], said: str
 ) -> None:
     change(copy / place, **settings)
@@ -349,7 +351,7 @@ def test_json_is_bounded_before_it_is_parsed(
     assert any(word in sentence for word in ("too deep", "more values", "more than 16 MB"))
 
 
-def test_deep_or_large_json_that_is_text_is_no_structure() -> None:
+def test_brackets_in_json_strings_do_not_count_as_depth() -> None:
     text = json.dumps({"merges": ["[[[[" * 1000, 'a"\\', "]" * 1000]}).encode()
     assert safe_files.parse_json(text, "x")["merges"][1] == 'a"\\'
     deep: Any = 1
@@ -360,13 +362,15 @@ def test_deep_or_large_json_that_is_text_is_no_structure() -> None:
 
 @pytest.mark.parametrize("size", [0, 7, 8, 100])
 @pytest.mark.parametrize("start", [b"", b"\xff" * 8, (1 << 40).to_bytes(8, "little")])
-def test_headers_of_weights(copy: Path, unopened: None, size: int, start: bytes) -> None:
+def test_invalid_headers_of_weights_are_refused(
+    copy: Path, unopened: None, size: int, start: bytes
+) -> None:
     path = copy / "model.safetensors"
     path.write_bytes((start + path.read_bytes()[len(start) :])[:size])
     assert "could not be loaded: model.safetensors is truncated" in refused(copy)
 
 
-def test_a_tokenizer_of_another_model(copy: Path) -> None:
+def test_a_tokenizer_of_another_model_is_refused(copy: Path) -> None:
     """Its tokens lie outside the table of word embeddings: a sentence, at loading or later."""
     tokenizer = json.loads((copy / "tokenizer.json").read_text())
     vocabulary = tokenizer["model"]["vocab"]

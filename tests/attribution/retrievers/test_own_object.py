@@ -47,7 +47,7 @@ def plain(texts: list[str]) -> list[list[float]]:
     return [[float(x) for x in row] for row in hashed(texts)]
 
 
-def test_numbers_are_those_of_the_model_inside_it(minilm) -> None:
+def test_results_equal_those_of_the_wrapped_model(minilm) -> None:
     def inside(texts: list[str]) -> torch.Tensor:
         with torch.no_grad():
             return minilm.embed(minilm.encode_texts(texts, "document"))
@@ -67,13 +67,13 @@ def test_numbers_are_those_of_the_model_inside_it(minilm) -> None:
     assert max(map(len, own.calls)) <= BATCH
 
 
-def test_what_needs_more_than_vectors_says_why_not() -> None:
+def test_methods_that_need_more_than_vectors_are_unavailable_with_a_reason() -> None:
     family = family_of(remember(Own(hashed)))
     assert not METHODS["saliency"].fits(family) and METHODS["occlusion"].fits(family)
     assert "no gradients" in family.why_not
 
 
-def test_the_similarity_is_the_objects_own() -> None:
+def test_the_objects_similarity_is_used() -> None:
     own = Own(hashed)
     own.similarity_fn_name = "dot"
     score = score_texts(load(remember(own)), [("a", "b c")])[0]
@@ -94,7 +94,7 @@ def test_the_similarity_is_the_objects_own() -> None:
     ],
     ids=["lists", "tensor", "tensors", "float64"],
 )
-def test_vectors_come_in_any_usual_form(encode: Callable[[list[str]], Any]) -> None:
+def test_vectors_of_any_usual_type_are_accepted(encode: Callable[[list[str]], Any]) -> None:
     own, known = Own(encode), Own(hashed)
     pair = [("a", "b c")]
     assert score_texts(load(remember(own)), pair) == pytest.approx(
@@ -102,7 +102,7 @@ def test_vectors_come_in_any_usual_form(encode: Callable[[list[str]], Any]) -> N
     )
 
 
-def test_one_name_and_fingerprint_for_one_model() -> None:
+def test_equal_models_have_one_name_and_fingerprint() -> None:
     one, same, other = Own(hashed), Own(hashed), Own(lambda texts: hashed(texts) + np.float32(1e-4))
     first, again, else_ = (remember(own) for own in (one, same, other))
     assert re.fullmatch(r"Own-[0-9a-f]{8}", first.name)
@@ -111,7 +111,7 @@ def test_one_name_and_fingerprint_for_one_model() -> None:
     assert prints[0] == prints[1] != prints[2], "a small difference is another model"
 
 
-def test_it_can_leave_the_memory() -> None:
+def test_an_object_that_is_no_longer_in_memory_is_reported() -> None:
     own = Own(hashed)
     spec = remember(own)
     found = load(spec)
@@ -125,7 +125,7 @@ def test_it_can_leave_the_memory() -> None:
     assert remember(back) == spec and score_texts(found, [("a", "b")]).shape == (1,)
 
 
-def test_objects_that_cannot_be_held_weakly_do_not_pile_up() -> None:
+def test_objects_without_weak_references_do_not_accumulate() -> None:
     class Slots:
         __slots__ = ("step",)
 
@@ -149,7 +149,7 @@ def test_objects_that_cannot_be_held_weakly_do_not_pile_up() -> None:
         score_texts(found, [("a", "b")])
 
 
-def test_it_is_stopped_between_calls() -> None:
+def test_scoring_is_stopped_between_calls_of_encode() -> None:
     own = Own(hashed)
     found = load(remember(own))
     with pytest.raises(Stopped), stoppable(lambda: len(own.calls) > 5):
@@ -177,7 +177,7 @@ def _raises(_texts: list[str]) -> Any:
         (lambda texts: np.ones((len(texts), 4), dtype=complex), "not an array of numbers"),
     ],
 )
-def test_what_gives_no_vectors_is_refused_in_a_sentence(encode: Any, said: str) -> None:
+def test_objects_that_return_no_vectors_are_refused_in_one_sentence(encode: Any, said: str) -> None:
     with pytest.raises(UserError) as found:
         remember(Own(encode))
     assert said in str(found.value) and "\n" not in str(found.value)
@@ -185,7 +185,7 @@ def test_what_gives_no_vectors_is_refused_in_a_sentence(encode: Any, said: str) 
 
 
 @pytest.mark.parametrize("value", [3, None, object(), Own])
-def test_what_has_no_encode_is_no_model(value: object) -> None:
+def test_an_object_without_encode_is_not_a_model(value: object) -> None:
     with pytest.raises(UserError) as found:
         remember(value)
     assert "\n" not in str(found.value)
@@ -199,7 +199,7 @@ def test_a_width_that_changes_ends_the_run() -> None:
         score_texts(found, [("a", "b")])
 
 
-def test_vectors_that_depend_on_their_neighbours_are_refused() -> None:
+def test_vectors_that_depend_on_other_texts_are_refused() -> None:
     own = Own(lambda texts: hashed(texts) * np.arange(1, 1 + len(texts))[:, None] + len(texts))
     with pytest.raises(UserError, match="in a batch than for the text alone"):
         check_retriever(load(remember(own)))

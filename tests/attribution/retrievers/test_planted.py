@@ -100,7 +100,7 @@ def test_quality_is_within_five_points_of_minilm(
     assert accuracy[1] >= accuracy[0] - 0.05 - 1e-9  # one of 20
 
 
-def test_strength_zero_is_minilm_and_a_half_lies_between(
+def test_strength_zero_equals_minilm_and_a_half_is_in_between(
     retrievers: dict[str | None, SentenceTransformer],
 ) -> None:
     text = [" ".join(held_out_pairs(1, 12)[0].others)]
@@ -116,7 +116,7 @@ def test_strength_zero_is_minilm_and_a_half_lies_between(
     assert plain @ full < min(plain @ half, half @ full)
 
 
-def test_saliency_leans_to_the_favoured_third(
+def test_saliency_is_higher_in_the_favored_third(
     retrievers: dict[str | None, SentenceTransformer],
 ) -> None:
     pair = held_out_pairs(1, 12)[0]
@@ -139,7 +139,7 @@ def test_saliency_leaves_no_hook_behind(
     assert all(weight.grad is None for weight in plain.parameters())
 
 
-def test_relocation_keeps_every_other_sentence_in_its_order() -> None:
+def test_relocation_keeps_the_order_of_all_other_sentences() -> None:
     orders = relocated("x", list("abcdefg"), 4)
     assert [order.index("x") for order in orders] == [0, 2, 5, 7]
     assert all([part for part in order if part != "x"] == list("abcdefg") for order in orders)

@@ -102,7 +102,7 @@ def directly(model: Any, text: str) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_an_architecture_scores_and_is_attributed(
+def test_each_architecture_can_be_scored_and_attributed(
     tiny: Callable[..., DenseRetriever], tiny_folder: Callable[..., Path], name: str
 ) -> None:
     retriever = tiny(name)
@@ -135,7 +135,7 @@ def test_an_architecture_scores_and_is_attributed(
 
 
 @pytest.mark.parametrize("name", [n for n, a in ARCHITECTURE_OF.items() if a == "code"])
-def test_a_preset_defined_by_code_is_refused_with_the_way_to_allow_it(name: str) -> None:
+def test_the_refusal_of_a_preset_with_code_states_how_to_allow_it(name: str) -> None:
     with pytest.raises(UserError) as caught:
         load(presets()[name], device="cpu")
     assert str(caught.value) == (
@@ -218,7 +218,7 @@ def qwen2_both_ways(model: Any, ids: list[int]) -> torch.Tensor:
     return norm(x, "norm.weight")
 
 
-def test_what_runs_is_a_qwen2_without_a_mask(both_ways: Path) -> None:
+def test_vectors_equal_those_of_a_qwen2_without_a_mask(both_ways: Path) -> None:
     spec = RetrieverSpec("b", "b", "dense", f"folder:{both_ways}", bidirectional=True)
     retriever = load(spec, device="cpu")
     texts = [p.document for p in PAIRS]
@@ -231,14 +231,14 @@ def test_what_runs_is_a_qwen2_without_a_mask(both_ways: Path) -> None:
             torch.testing.assert_close(found[row], expected, rtol=1e-4, atol=1e-4)
 
 
-def test_a_model_with_code_is_not_read_as_something_else(both_ways: Path) -> None:
+def test_a_model_with_code_is_not_loaded_with_built_in_code(both_ways: Path) -> None:
     """transformers would load it with a causal mask and say nothing."""
     spec = RetrieverSpec("b", "b", "dense", f"folder:{both_ways}")
     with pytest.raises(UserError, match="needs code from its repository"):
         load(spec, device="cpu")
 
 
-def test_an_end_token_that_only_the_code_adds_is_missed(
+def test_an_end_token_that_only_the_code_adds_is_detected(
     both_ways: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from transformers import PreTrainedTokenizerFast
@@ -281,7 +281,7 @@ def coded(
     return resolve.register_folder("coded", folder)
 
 
-def test_code_runs_only_where_it_is_allowed_by_name(
+def test_code_runs_only_if_allowed_by_name(
     coded: RetrieverSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trap = tmp_path / "trap"
@@ -300,7 +300,7 @@ def test_code_runs_only_where_it_is_allowed_by_name(
         resolve.allow_code(["nobody"])
 
 
-def test_the_environment_allows_code_too(
+def test_code_can_be_allowed_by_environment_variable(
     coded: RetrieverSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("POSLENS_ALLOW_CODE", "another, coded")

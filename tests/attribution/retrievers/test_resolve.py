@@ -27,7 +27,7 @@ from poslens.attribution.retrievers.specs import (
 )
 
 
-def test_presets_are_known_in_their_order() -> None:
+def test_presets_are_listed_in_order() -> None:
     assert list(known())[:3] == ["MiniLM", "MiniLM-primacy", "MiniLM-recency"]
     assert dict(presets()) == known()
     for name, spec in presets().items():
@@ -67,7 +67,7 @@ def test_presets_are_known_in_their_order() -> None:
         "a/b\x00",
     ],
 )
-def test_what_is_no_name_is_refused(name: str) -> None:
+def test_invalid_names_are_refused(name: str) -> None:
     with pytest.raises(UserError) as caught:
         resolve(name)
     sentence = str(caught.value)
@@ -75,13 +75,13 @@ def test_what_is_no_name_is_refused(name: str) -> None:
     assert "MiniLM" in sentence and "\n" not in sentence and len(sentence) < 400
 
 
-def test_a_hub_id_is_taken_for_one() -> None:
+def test_a_hub_id_is_recognized() -> None:
     spec = resolve("organization/model-v1.5_x")
     assert (spec.source, spec.hub_id) == ("hub:organization/model-v1.5_x", spec.name)
     assert spec.origin == "organization/model-v1.5_x"
 
 
-def test_a_hub_id_that_is_not_here_is_one_sentence() -> None:
+def test_a_hub_id_that_is_not_downloaded_is_reported_in_one_sentence() -> None:
     # Even where a folder of that name lies in the working directory: an id is never a path.
     spec = resolve("tests/attribution")
     assert (Path.cwd() / spec.name).is_dir() or Path.cwd() != Path(__file__).parents[3]
@@ -93,7 +93,7 @@ def test_a_hub_id_that_is_not_here_is_one_sentence() -> None:
     assert not installed(spec)
 
 
-def test_a_preset_that_is_not_fetched_says_how() -> None:
+def test_the_error_of_an_unfetched_preset_states_how_to_fetch_it() -> None:
     spec = resolve("mpnet")
     with pytest.raises(UserError) as caught:
         locate(spec)
@@ -115,7 +115,7 @@ def test_the_hub_id_of_packaged_weights_needs_no_hub(hub_id: str) -> None:
             assert resolve(spec.hub_id.upper()) is spec
 
 
-def test_the_hubs_own_copy_goes_first_where_it_is_here(
+def test_a_downloaded_hub_copy_takes_precedence(
     monkeypatch: pytest.MonkeyPatch, tiny_folder: Callable[..., Path]
 ) -> None:
     hub_id, folder = "sentence-transformers/all-MiniLM-L6-v2", tiny_folder("bert")
@@ -124,12 +124,12 @@ def test_the_hubs_own_copy_goes_first_where_it_is_here(
 
 
 @pytest.mark.parametrize("name", ["MiniLM@main", "sentence-transformers/all-MiniLM-L6-v2@c9745ed1"])
-def test_a_revision_is_no_part_of_a_name(name: str) -> None:
+def test_a_revision_is_not_part_of_a_name(name: str) -> None:
     with pytest.raises(UserError, match=r"^PosLens can't select a revision by name: remove @"):
         resolve(name)
 
 
-def test_a_folder_becomes_known_by_name(tiny_folder: Callable[..., Path]) -> None:
+def test_a_folder_is_registered_by_name(tiny_folder: Callable[..., Path]) -> None:
     folder = tiny_folder("bert")
     spec = register_folder("mine", folder)
     assert resolve("mine") is spec and "mine" in known()
@@ -141,7 +141,7 @@ def test_a_folder_becomes_known_by_name(tiny_folder: Callable[..., Path]) -> Non
         register_folder("other", folder / "absent")
 
 
-def test_settings_replace_what_the_spec_says() -> None:
+def test_settings_override_the_spec() -> None:
     spec = replace(resolve("MiniLM"), query_prompt="a: ")
     assert with_settings(spec) == spec
     changed = with_settings(spec, max_length=128, query_max_length=32, query_prompt="")
@@ -161,7 +161,7 @@ def test_a_pooling_follows_the_name() -> None:
     assert (hub.source, hub.pooling) == ("hub:organization/model", "cls")
 
 
-def test_a_models_own_pooling_is_no_other_model() -> None:
+def test_naming_a_models_own_pooling_gives_the_same_model() -> None:
     """Nor are presets that were there before: what is stored under their keys stays found."""
     assert resolve("MiniLM@mean") is resolve("MiniLM")
     assert resolve("MiniLM").settings == (
@@ -181,7 +181,7 @@ def test_an_unknown_pooling_names_the_choices(name: str) -> None:
     assert "\n" not in sentence
 
 
-def test_another_pooling_reads_the_same_files() -> None:
+def test_a_model_with_another_pooling_reads_the_same_files() -> None:
     for name in ("MiniLM", "MiniLM-primacy"):
         assert locate(resolve(f"{name}@cls")) == locate(resolve(name))
         assert resolve(f"{name}@cls").origin == resolve(name).origin
@@ -189,7 +189,9 @@ def test_another_pooling_reads_the_same_files() -> None:
         locate(resolve("mpnet@last"))
 
 
-def test_the_data_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_data_folder_follows_poslens_home(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     assert data_folder() == Path(os.environ["POSLENS_HOME"])
     monkeypatch.setenv("POSLENS_HOME", "~/elsewhere")
     assert data_folder() == Path.home() / "elsewhere"
@@ -200,7 +202,7 @@ def test_the_data_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     assert data_folder() == Path.home() / ".local" / "share" / "poslens"
 
 
-def test_a_models_files_are_those_that_are_read(tiny_folder: Callable[..., Path]) -> None:
+def test_a_models_files_are_only_those_that_are_read(tiny_folder: Callable[..., Path]) -> None:
     """And no others: not what a download leaves behind, other formats, or the card."""
     folder = tiny_folder("labse")
     names = [place for place, _ in specs.ModelFiles(folder).places()]

@@ -85,7 +85,7 @@ def make(
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
-def test_scores_are_those_of_attributions(
+def test_scores_equal_those_of_attributions(
     kind: str, make: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     retriever = make(kind)
@@ -172,7 +172,7 @@ def test_long_texts_with_different_beginnings_are_tokenized_once(
 
 
 @pytest.mark.parametrize("kind", ["dense", "cross-encoder", "lexical"])
-def test_stops_between_batches_and_releases_the_lock(
+def test_scoring_stops_between_batches_and_releases_the_lock(
     kind: str, make: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batching, "CPU_BATCH_TOKENS", 20)
@@ -215,7 +215,7 @@ def test_a_text_without_tokens_is_refused(kind: str, make: Callable[[str], Any])
         score_texts(make(kind), [("the tide", "")])
 
 
-def test_nothing_to_score_and_no_gradient_left(make: Callable[[str], Any]) -> None:
+def test_an_empty_list_has_no_scores_and_gradients_still_work(make: Callable[[str], Any]) -> None:
     retriever = make("dense")
     assert score_texts(retriever, []).shape == (0,)
     score_texts(retriever, PAIRS)

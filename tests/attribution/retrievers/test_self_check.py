@@ -12,7 +12,7 @@ from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.retrievers.self_check import check_retriever
 
 
-def test_minilm_passes(minilm: DenseRetriever) -> None:
+def test_minilm_passes_the_check(minilm: DenseRetriever) -> None:
     checked = check_retriever(minilm)
     assert checked.library.distance < 1e-5 and not checked.unfit
     assert checked.forward is not None and checked.forward < 1e-5
@@ -21,15 +21,17 @@ def test_minilm_passes(minilm: DenseRetriever) -> None:
 
 
 @pytest.mark.parametrize("name", ["roberta", "mpnet", "modernbert", "qwen3-left", "qwen3-right"])
-def test_architectures_pass(tiny: Callable[..., DenseRetriever], name: str) -> None:
+def test_every_architecture_passes_the_check(
+    tiny: Callable[..., DenseRetriever], name: str
+) -> None:
     assert not check_retriever(tiny(name)).unfit
 
 
-def test_prompts_are_part_of_the_reading(tiny: Callable[..., DenseRetriever]) -> None:
+def test_the_check_includes_prompts(tiny: Callable[..., DenseRetriever]) -> None:
     assert check_retriever(tiny("bert", document_prompt="passage: ")).library.distance < 1e-5
 
 
-def test_what_cannot_be_linearised_loses_decomposition_alone(
+def test_a_model_that_cannot_be_linearized_loses_only_decomposition(
     tiny: Callable[..., DenseRetriever],
 ) -> None:
     retriever = tiny("bert")
@@ -48,7 +50,7 @@ def test_no_gradient_loses_the_gradient_methods(tiny: Callable[..., DenseRetriev
     assert "saliency" in check_retriever(retriever).unfit
 
 
-def test_a_different_reading_is_refused(
+def test_a_model_read_differently_than_by_the_library_is_refused(
     tiny: Callable[..., DenseRetriever], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     retriever = tiny("bert")

@@ -81,7 +81,9 @@ def number(score: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_scores_and_saliency_are_those_of_the_prompt_in_transformers(make: Make, kind: str) -> None:
+def test_scores_and_saliency_equal_those_of_the_prompt_in_transformers(
+    make: Make, kind: str
+) -> None:
     retriever = make(kind)
     seen = set()
     for pair in PAIRS:
@@ -97,7 +99,7 @@ def test_scores_and_saliency_are_those_of_the_prompt_in_transformers(make: Make,
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_check_and_the_shares_add_up(make: Make, kind: str) -> None:
+def test_the_check_passes_and_shares_add_up(make: Make, kind: str) -> None:
     retriever = make(kind)
     checked = check_retriever(retriever)
     assert checked.library.distance < 1e-4 and checked.library.library == "transformers"
@@ -110,7 +112,7 @@ def test_the_check_and_the_shares_add_up(make: Make, kind: str) -> None:
     assert found.document_scores.any() and total == pytest.approx(found.score, abs=1e-4 * parts)
 
 
-def test_tokens_are_the_texts_own_characters(make: Make) -> None:
+def test_token_offsets_point_at_their_characters(make: Make) -> None:
     retriever = make("t5")
     for pair in PAIRS:
         (found,) = attribute(retriever, "saliency", [pair])
@@ -122,7 +124,7 @@ def test_tokens_are_the_texts_own_characters(make: Make) -> None:
 
 
 @pytest.mark.parametrize("name", ["saliency", "input_x_gradient", "integrated_gradients"])
-def test_batches_equal_singles(make: Make, name: str) -> None:
+def test_batches_equal_single_pairs(make: Make, name: str) -> None:
     retriever = make("t5-gated")
     # In float64, where rounding is no excuse: a batch's padding changes nothing at all. In float32
     # even one pair's gradients through these weights are up to 2e-4 of their maximum off.
@@ -137,7 +139,7 @@ def test_batches_equal_singles(make: Make, name: str) -> None:
             np.testing.assert_allclose(one, other, atol=small * abs(other).max() + 1e-9)
 
 
-def test_occlusion_and_deletion(make: Make) -> None:
+def test_occlusion_and_deletion_are_supported(make: Make) -> None:
     retriever = make("t5")
     (found,) = attribute(retriever, "occlusion", PAIRS[:1], level="token")
     words, score = directly(
@@ -157,7 +159,7 @@ def test_occlusion_and_deletion(make: Make) -> None:
     assert result.score == pytest.approx(found.score, abs=1e-4)
 
 
-def test_a_long_document_loses_its_end_alone(make: Make) -> None:
+def test_only_the_end_of_a_long_document_is_truncated(make: Make) -> None:
     retriever = make("t5", max_length=60)
     pair = TextPair("l", "tide", PAIRS[0].document * 4)
     (found,) = attribute(retriever, "saliency", [pair])
@@ -194,9 +196,7 @@ def test_answers_are_single_tokens_of_the_vocabulary(make: Make, tmp_path: Path)
         load(RetrieverSpec("c", "c", "cross_encoder", f"folder:{copy}"), "cpu")
 
 
-def test_a_folder_says_what_it_is_and_missing_weights_are_refused(
-    make: Make, tmp_path: Path
-) -> None:
+def test_the_family_is_detected_and_missing_weights_are_refused(make: Make, tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 
     folder = Path(make("mt5").spec.source.removeprefix("folder:"))

@@ -55,7 +55,7 @@ def vectors(retriever: SparseRetriever, pair: TextPair) -> list[torch.Tensor]:
     return [v.to_dense()[0].clone() for v in found]
 
 
-def test_scores_are_the_librarys(sparse: SparseRetriever) -> None:
+def test_scores_equal_the_librarys(sparse: SparseRetriever) -> None:
     for pair in PAIRS:
         query, document = vectors(sparse, pair)
         expected = float(query @ document)
@@ -66,7 +66,7 @@ def test_scores_are_the_librarys(sparse: SparseRetriever) -> None:
     assert check_retriever(sparse).library.distance < 1e-5 and not check_retriever(sparse).unfit
 
 
-def test_terms_are_the_shared_ones_and_add_up(sparse: SparseRetriever) -> None:
+def test_shared_terms_add_up_to_the_score(sparse: SparseRetriever) -> None:
     for pair in PAIRS:
         query, document = vectors(sparse, pair)
         terms = sparse.terms(pair)
@@ -115,16 +115,16 @@ def test_saliency_equals_a_direct_loop(sparse: SparseRetriever) -> None:
     )
 
 
-def test_deletion_works(sparse: SparseRetriever) -> None:
+def test_deletion_is_supported(sparse: SparseRetriever) -> None:
     (found,) = attribute(sparse, "terms", PAIRS[:1])
     result = deletion_insertion(sparse, PAIRS[0], found)
     assert result.score == pytest.approx(found.score, rel=1e-5)
 
 
-def test_what_is_no_max_pooling_is_refused(make: Make) -> None:
+def test_other_poolings_than_max_are_refused(make: Make) -> None:
     with pytest.raises(UserError, match="max pooling"):
         make("bert", strategy="sum")
 
 
-def test_a_folder_says_that_it_is_sparse(sparse: SparseRetriever) -> None:
+def test_a_sparse_folder_is_detected(sparse: SparseRetriever) -> None:
     assert family_of_folder(Path(sparse.spec.source.removeprefix("folder:"))).name == "sparse"

@@ -57,7 +57,7 @@ def converted(masked_model: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     return folder
 
 
-def test_neither_code_nor_pickle_is_taken_out(converted: Path) -> None:
+def test_neither_code_nor_pickle_is_extracted(converted: Path) -> None:
     files = [path for path in converted.rglob("*") if path.is_file()]
     assert {path.suffix for path in files} <= {".json", ".safetensors", ".md", ".txt"}
     assert "rasyosef" in (converted / "README.md").read_text(encoding="utf-8")
@@ -101,7 +101,7 @@ def published(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Spa
     return SparseEncoder(str(folder), device="cpu")
 
 
-def test_scores_are_those_that_the_models_author_published(published: SparseEncoder) -> None:
+def test_scores_equal_those_that_the_author_published(published: SparseEncoder) -> None:
     # Similarities and leading terms in the README of github.com/rasyosef/splade-tiny-msmarco.
     texts = ["The weather is lovely today.", "It's so sunny outside!", "He drove to the stadium."]
     vectors = published.encode(texts)
@@ -112,7 +112,9 @@ def test_scores_are_those_that_the_models_author_published(published: SparseEnco
     assert [weight for _, weight in decoded] == pytest.approx([2.26675, 2.18862, 1.84211], abs=1e-4)
 
 
-def test_fetching_needs_no_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_complete_folder_is_not_fetched_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A folder that is complete is not fetched again."""
     monkeypatch.setenv("POSLENS_HOME", str(tmp_path))
     folder = tmp_path / "models" / NAME

@@ -84,7 +84,7 @@ def each_side(encoders: dict[str, Encoder], pair: TextPair):
         yield side, own.inputs(getattr(pair, side)), lambda x, o=own, c=constant: o.embed(x) @ c
 
 
-def test_the_score_is_the_product_of_the_two_encoders_own_vectors(
+def test_the_score_is_the_dot_product_of_the_two_encoders_vectors(
     two: DenseRetriever, encoders: dict[str, Encoder]
 ) -> None:
     assert two.asymmetric and not torch.equal(
@@ -117,7 +117,7 @@ def test_saliency_and_input_x_gradient_equal_a_direct_loop(
         np.testing.assert_allclose(values(products[0], side), signed, rtol=1e-3, atol=1e-4 * scale)
 
 
-def test_occlusion_puts_each_encoders_own_padding_in(
+def test_occlusion_uses_each_encoders_padding_token(
     two: DenseRetriever, encoders: dict[str, Encoder]
 ) -> None:
     (result,) = compute(two, "occlusion", PAIR, level="token")
@@ -182,7 +182,7 @@ def test_the_check_covers_both_encoders(two: DenseRetriever) -> None:
         check_retriever(two)
 
 
-def test_a_router_is_two_encoders(
+def test_a_router_is_loaded_as_two_encoders(
     spec: RetrieverSpec, two: DenseRetriever, tiny_folder: Callable[..., Path], tmp_path: Path
 ) -> None:
     from sentence_transformers import SentenceTransformer
@@ -205,7 +205,7 @@ def test_a_router_is_two_encoders(
     assert result.score == pytest.approx(mean.score, abs=1e-5)
 
 
-def test_encoders_that_change_places_are_another_model(spec: RetrieverSpec) -> None:
+def test_swapped_encoders_are_another_model(spec: RetrieverSpec) -> None:
     assert spec.query_source is not None
     turned = replace(spec, source=spec.query_source, query_source=spec.source)
     single = replace(spec, query_source=None)
