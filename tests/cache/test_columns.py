@@ -21,7 +21,7 @@ PAIRS = (
 )
 
 
-def test_columns_are_those_of_the_pairs() -> None:
+def test_columns_equal_the_fields_of_the_pairs() -> None:
     columns = columns_of(PAIRS)
     assert columns.ids.tolist() == [pair.pair_id for pair in PAIRS]
     assert {name: places.tolist() for name, places in columns.places.items()} == {
@@ -36,7 +36,7 @@ def test_columns_are_those_of_the_pairs() -> None:
     assert columns.documents.tolist() == [0, 1, 0, 2]
 
 
-def test_a_pair_that_is_there_twice_counts_once_with_its_last_texts() -> None:
+def test_a_repeated_pair_counts_once_with_its_last_texts() -> None:
     twice = (*PAIRS, replace(PAIRS[0], document="Fog stays."))
     once = columns_of(twice).once
     kept = Pairs(PAIRS)
@@ -46,7 +46,7 @@ def test_a_pair_that_is_there_twice_counts_once_with_its_last_texts() -> None:
     assert columns_of(of_one).once == (of_one[2], PAIRS[2])
 
 
-def test_those_of_a_data_set_are_kept_as_long_as_it_is() -> None:
+def test_columns_of_a_data_set_are_cached_as_long_as_it_exists() -> None:
     data = DataSet("one", "One", Pairs(PAIRS))
     columns = columns_of(data.pairs)
     assert columns_of(data.pairs) is columns
@@ -60,7 +60,7 @@ def test_those_of_a_data_set_are_kept_as_long_as_it_is() -> None:
     assert [one() for one in gone] == [None, None]
 
 
-def test_a_choice_that_nobody_keeps_leaves_nothing_behind() -> None:
+def test_columns_of_a_temporary_selection_are_not_kept() -> None:
     """A page that makes the same choice at every rerun would add one each time."""
     columns = columns_of(PAIRS[:3])
     gone = weakref.ref(columns)
@@ -68,7 +68,7 @@ def test_a_choice_that_nobody_keeps_leaves_nothing_behind() -> None:
     assert gone() is None
 
 
-def test_columns_go_with_whoever_asked_for_them() -> None:
+def test_columns_are_freed_with_their_last_reference() -> None:
     columns = columns_of(list(PAIRS))
     assert columns.once is columns
     gone = weakref.ref(columns)

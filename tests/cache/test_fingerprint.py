@@ -61,7 +61,7 @@ FILES = [
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_changed_file_is_another_model(copy: Path, name: str) -> None:
+def test_a_changed_file_changes_the_fingerprint(copy: Path, name: str) -> None:
     files = ModelFiles(copy)
     before = files_fingerprint(files)
     assert files_fingerprint(files) == before and len(before) == 16
@@ -74,7 +74,7 @@ def test_a_changed_file_is_another_model(copy: Path, name: str) -> None:
     assert files_fingerprint(files) != before
 
 
-def test_a_swapped_file_is_another_model(copy: Path, tmp_path: Path) -> None:
+def test_a_replaced_file_changes_the_fingerprint(copy: Path, tmp_path: Path) -> None:
     """Replaced by renaming, as downloads are: same name, size and date, another inode."""
     files = ModelFiles(copy)
     before = files_fingerprint(files)
@@ -98,7 +98,7 @@ def test_a_file_changed_at_once_is_read_again(tmp_path: Path) -> None:
     assert wrong == 0
 
 
-def test_new_and_lost_files_count_where_they_are_read(copy: Path) -> None:
+def test_added_and_removed_files_count_only_if_they_are_read(copy: Path) -> None:
     """What no library opens is no part of the model: the card, what a hub's download leaves in
     `.cache`, other formats and folders that no module names."""
     files = ModelFiles(copy)
@@ -126,7 +126,7 @@ def test_new_and_lost_files_count_where_they_are_read(copy: Path) -> None:
     assert files_fingerprint(files) != before
 
 
-def test_a_pickle_that_would_be_read_is_never_outside_the_fingerprint(
+def test_a_pickle_that_would_be_read_is_in_the_fingerprint(
     tiny_folder: Callable[..., Path], tmp_path: Path
 ) -> None:
     """Weights of a dense layer were loaded from a pickle, which no fingerprint covered."""
@@ -139,7 +139,7 @@ def test_a_pickle_that_would_be_read_is_never_outside_the_fingerprint(
         used_model(spec, "cpu", "float32")
 
 
-def test_an_index_of_weights_stays_in_its_folder(copy: Path, tmp_path: Path) -> None:
+def test_an_index_of_weights_cannot_refer_outside_its_folder(copy: Path, tmp_path: Path) -> None:
     """Weights that lay elsewhere could change under a fingerprint that did not."""
     (copy / "model.safetensors").rename(copy / "model-00001-of-00001.safetensors")
     names = load_file(copy / "model-00001-of-00001.safetensors")
@@ -168,12 +168,12 @@ def test_an_index_of_weights_stays_in_its_folder(copy: Path, tmp_path: Path) -> 
         used_model(spec, "cpu", "float32")
 
 
-def test_the_same_files_elsewhere_are_the_same_model(copy: Path, tmp_path: Path) -> None:
+def test_the_same_files_elsewhere_have_the_same_fingerprint(copy: Path, tmp_path: Path) -> None:
     other = shutil.copytree(copy, tmp_path / "moved")
     assert files_fingerprint(ModelFiles(copy)) == files_fingerprint(ModelFiles(Path(other)))
 
 
-def test_a_file_that_changes_its_module_makes_another_model(tmp_path: Path) -> None:
+def test_a_file_moved_to_another_module_changes_the_fingerprint(tmp_path: Path) -> None:
     """The same names and contents in the same order, in other places."""
     kinds = "sentence_transformers.models.Pooling"
     modules = [{"type": kinds, "path": place} for place in ("a", "b")]
@@ -188,7 +188,7 @@ def test_a_file_that_changes_its_module_makes_another_model(tmp_path: Path) -> N
     assert files_fingerprint(make("one", "a")) != files_fingerprint(make("other", "b"))
 
 
-def test_an_adapter_is_part_of_the_model(copy: Path, tmp_path: Path) -> None:
+def test_an_adapter_is_part_of_the_fingerprint(copy: Path, tmp_path: Path) -> None:
     adapter = tmp_path / "adapter"
     adapter.mkdir()
     (adapter / "adapter_model.safetensors").write_bytes(b"one")
@@ -250,7 +250,7 @@ def restart() -> None:
     poslens.cache.keys._digests.clear()
 
 
-def test_a_large_file_is_read_once_in_many_starts(
+def test_a_large_file_is_hashed_once_over_many_starts(
     weights: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     digest = file_digest(weights)
@@ -260,7 +260,7 @@ def test_a_large_file_is_read_once_in_many_starts(
     assert file_digest(weights) == digest
 
 
-def test_swapped_weights_of_the_same_name_size_and_dates_are_a_miss(
+def test_replaced_weights_of_the_same_name_size_and_dates_are_a_miss(
     weights: Path, tmp_path: Path
 ) -> None:
     before = file_digest(weights)
@@ -278,7 +278,7 @@ def test_swapped_weights_of_the_same_name_size_and_dates_are_a_miss(
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"x": 1}', '{"x": [1, 2, 3, 4, "short"]}'])
-def test_a_damaged_memory_of_digests_is_none(weights: Path, tmp_path: Path, content: str) -> None:
+def test_a_damaged_digest_file_is_ignored(weights: Path, tmp_path: Path, content: str) -> None:
     digest = file_digest(weights)
     place = tmp_path / "home" / "cache" / "digests.json"
     assert place.is_file()
@@ -288,12 +288,12 @@ def test_a_damaged_memory_of_digests_is_none(weights: Path, tmp_path: Path, cont
     assert find_digest(place, file_state(weights)) == digest, "remembered again"
 
 
-def test_a_memory_that_cannot_be_written_is_none(weights: Path, tmp_path: Path) -> None:
+def test_a_digest_file_that_cannot_be_written_is_ignored(weights: Path, tmp_path: Path) -> None:
     (tmp_path / "home").write_text("a file")
     assert file_digest(weights) == hashlib.sha256(weights.read_bytes()).hexdigest()
 
 
-def test_what_decides_a_number_is_in_the_key() -> None:
+def test_everything_that_affects_a_result_is_in_the_key() -> None:
     """Parameters and version of a method are in its core; precision, prompts and lengths in the
     settings that the model's fingerprint is made of."""
     plain = make_method("decomposition")
@@ -305,7 +305,7 @@ def test_what_decides_a_number_is_in_the_key() -> None:
 
 
 @pytest.mark.parametrize("name", ["MiniLM", "MiniLM-recency", "BM25"])
-def test_a_packaged_model_has_one_fingerprint_wherever_it_lies(name: str, tmp_path: Path) -> None:
+def test_a_packaged_model_has_the_same_fingerprint_everywhere(name: str, tmp_path: Path) -> None:
     """Results that ship are found by it on every machine."""
     files, _, precision = plan(resolve(name), "cpu")
     assert precision == "float32"

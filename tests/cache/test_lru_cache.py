@@ -5,7 +5,7 @@ from __future__ import annotations
 from poslens.cache.lru_cache import SLOW_S, WAIT, LRUCache, StampedCache, forget_made
 
 
-def test_the_same_is_made_once_and_the_least_recently_used_goes() -> None:
+def test_values_are_made_once_and_the_least_recently_used_is_dropped() -> None:
     made: list[str] = []
 
     def ask(kept: LRUCache[str], key: str) -> str:
@@ -22,7 +22,7 @@ def test_the_same_is_made_once_and_the_least_recently_used_goes() -> None:
     assert made == ["a", "b", "c", "b"]
 
 
-def test_what_values_weigh_is_bounded() -> None:
+def test_the_total_weight_is_bounded() -> None:
     kept: LRUCache[bytes] = LRUCache(100, weigh=len)
     for number in range(50):
         kept.keep(number, b"x" * 30)
@@ -37,7 +37,7 @@ def test_what_values_weigh_is_bounded() -> None:
     assert kept.weight == 0 and kept.find(1) is None
 
 
-def test_only_what_can_be_made_again_is_forgotten() -> None:
+def test_only_values_that_can_be_recomputed_are_forgotten() -> None:
     figures: LRUCache[str] = LRUCache(2)
     checks: LRUCache[str] = LRUCache(2, made_again=False)
     figures.keep("a", "figure")
@@ -46,7 +46,7 @@ def test_only_what_can_be_made_again_is_forgotten() -> None:
     assert figures.find("a") is None and checks.find("a") == "check"
 
 
-def test_made_anew_when_what_it_is_made_of_changed_and_seldom_where_that_takes_long() -> None:
+def test_values_are_recomputed_after_changes_but_slow_ones_less_often() -> None:
     now, takes = [100.0], [SLOW_S / 2]
     kept: StampedCache[str] = StampedCache(4, clock=lambda: now[0])
 

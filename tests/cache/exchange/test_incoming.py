@@ -109,7 +109,7 @@ def made_up(payload: bytes) -> bytes:
     return zlib.crc32(payload).to_bytes(4, "big") + payload
 
 
-def test_what_this_program_wrote_is_taken(rows: pa.RecordBatch) -> None:
+def test_files_that_poslens_wrote_are_accepted(rows: pa.RecordBatch) -> None:
     more = [
         beside("other: ranking", codec.pack_fields(RANKING)),
         beside("embedding: query", floats(1, 2, 3)),
@@ -141,7 +141,7 @@ def test_what_this_program_wrote_is_taken(rows: pa.RecordBatch) -> None:
     ],
     ids=str,
 )
-def test_made_up_summaries_are_refused(rows: pa.RecordBatch, values: dict[str, Any]) -> None:
+def test_forged_summaries_are_refused(rows: pa.RecordBatch, values: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="is damaged"):
         list(checked(file_of(SOURCE, changed(rows, **values)), "x", ""))
 
@@ -166,13 +166,13 @@ MADE_UP = (
 
 
 @pytest.mark.parametrize("row", MADE_UP)
-def test_made_up_results_of_other_kinds_do_not_fit(row: pa.RecordBatch) -> None:
+def test_forged_results_of_other_kinds_do_not_fit(row: pa.RecordBatch) -> None:
     data = file_of(SOURCE, row, beside("map", floats(1, 2)))
     (bits,) = fitting(data, "x", "")
     assert np.unpackbits(np.frombuffer(bits, np.uint8), count=2).tolist() == [0, 1]
 
 
-def test_made_up_results_of_other_kinds_are_rejected_and_counted(
+def test_forged_results_of_other_kinds_are_rejected_and_counted(
     rows: pa.RecordBatch, tmp_path: Path
 ) -> None:
     path, store = tmp_path / "made-up.parquet", Store(tmp_path / "taken")
@@ -184,7 +184,7 @@ def test_made_up_results_of_other_kinds_are_rejected_and_counted(
 
 
 @pytest.mark.parametrize("kind", ["other: ranking", "embedding: query", "map"])
-def test_a_wrong_checksum_beside_attributions_is_damage(kind: str) -> None:
+def test_a_wrong_checksum_of_another_kind_of_result_is_damage(kind: str) -> None:
     with pytest.raises(UserError, match="is damaged"):
         list(checked(file_of(SOURCE, beside(kind, b"12345678")), "x", ""))
 
@@ -202,7 +202,7 @@ def test_a_wrong_checksum_beside_attributions_is_damage(kind: str) -> None:
     ],
     ids=lambda about: str(about)[:40],
 )
-def test_made_up_models_are_refused(rows: pa.RecordBatch, about: dict[str, Any]) -> None:
+def test_forged_models_are_refused(rows: pa.RecordBatch, about: dict[str, Any]) -> None:
     source = RowSource(replace(MODEL, about=json.dumps(about)), SOURCE.method)
     with pytest.raises(UserError, match="is damaged"):
         list(checked(file_of(source, rows), "x", ""))
@@ -227,7 +227,7 @@ CHANGES: dict[str, Change] = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_made_up_results_count_as_damaged(store: Store, result, name: str) -> None:
+def test_forged_results_count_as_damaged(store: Store, result, name: str) -> None:
     pair, attribution = result("p0")
     arrays, header = parts_of(codec.encode(attribution, pair), pair)
     CHANGES[name](arrays, header)
@@ -241,7 +241,7 @@ def test_made_up_results_count_as_damaged(store: Store, result, name: str) -> No
         list(checked(file_of(SOURCE, changed(rows, payload=data)), "x", ""))
 
 
-def test_a_few_kilobytes_do_not_open_as_gigabytes(result) -> None:
+def test_a_few_kilobytes_that_expand_to_gigabytes_are_refused(result) -> None:
     pair, attribution = result("p0")
     arrays, header = parts_of(codec.encode(attribution, pair), pair)
     matrix = np.zeros((4097, 4096), np.float32)
@@ -252,7 +252,7 @@ def test_a_few_kilobytes_do_not_open_as_gigabytes(result) -> None:
     assert "unpacks to" in str(error.value.__cause__), "refused before it was unpacked"
 
 
-def test_rows_that_unpack_to_many_times_the_file_are_refused() -> None:
+def test_rows_that_expand_to_many_times_the_file_are_refused() -> None:
     row = beside("other: ranking", None, reason="x" * 4000)  # type: ignore[arg-type]
     many = pa.Table.from_batches([row] * 20_000).combine_chunks().to_batches()[0]
     stream = io.BytesIO()
@@ -287,9 +287,7 @@ def test_vectors_of_another_length_are_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fields", ["[]", '"a"', '{"other": 1}', '{"scores": [NaN]}', "[" * 9999])
-def test_a_result_that_no_owner_can_use_counts_as_missing(
-    tmp_path: Path, result, fields: str
-) -> None:
+def test_an_unusable_result_counts_as_missing(tmp_path: Path, result, fields: str) -> None:
     """It is computed again, instead of breaking the page that shows the others."""
     results = others_of(tmp_path)
     items = [AmongOthers(result(f"p{n}")[0], ["x", "y"]) for n in range(3)]

@@ -128,7 +128,7 @@ def test_a_part_never_changes_unless_it_is_damaged(result, tmp_path: Path) -> No
 
 
 @pytest.mark.usefixtures("read_here")
-def test_hosts_that_publish_the_same_pairs_at_once(result, tmp_path: Path) -> None:
+def test_hosts_can_publish_the_same_pairs_at_once(result, tmp_path: Path) -> None:
     place, results = PartFolder(tmp_path / "parts"), [result(f"p{k}") for k in range(4)]
     threads = [
         threading.Thread(target=writer(place, tmp_path).put, args=(MODEL, METHOD, [results[k % 4]]))
@@ -142,7 +142,7 @@ def test_hosts_that_publish_the_same_pairs_at_once(result, tmp_path: Path) -> No
     assert not list((tmp_path / "parts").rglob(".*"))
 
 
-def test_what_is_damaged_is_said_and_the_rest_ingested(result, tmp_path: Path) -> None:
+def test_damaged_parts_are_reported_and_the_rest_ingested(result, tmp_path: Path) -> None:
     place, store = PartFolder(tmp_path / "parts"), Store(tmp_path / "cache")
     published = writer(place, tmp_path)
     for k in range(3):
@@ -166,7 +166,7 @@ def test_what_is_damaged_is_said_and_the_rest_ingested(result, tmp_path: Path) -
     assert any("contains other pairs than its name states" in p for p in verify(place)[1])
 
 
-def test_a_part_that_ends_its_reader_is_damaged_and_the_rest_ingested(
+def test_a_part_that_crashes_its_reader_counts_as_damaged_and_the_rest_is_ingested(
     result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One ends the child, as an Arrow assertion would, and one takes too long."""
@@ -203,7 +203,7 @@ isolated.serve()
 
 
 @pytest.mark.usefixtures("read_here")
-def test_an_ingest_that_was_cut_off_is_finished_by_the_next(
+def test_an_interrupted_ingest_is_completed_by_the_next(
     result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place, store = PartFolder(tmp_path / "parts"), Store(tmp_path / "cache")
@@ -240,7 +240,7 @@ def test_a_part_in_another_models_folder_is_refused(result, tmp_path: Path) -> N
 
 @pytest.mark.usefixtures("read_here")
 @pytest.mark.parametrize("batches", [0, 1], ids=["no batch", "an empty batch"])
-def test_a_part_without_rows_is_said_and_the_rest_ingested(
+def test_a_part_without_rows_is_reported_and_the_rest_ingested(
     result, tmp_path: Path, batches: int
 ) -> None:
     place = PartFolder(tmp_path / "parts")
@@ -257,7 +257,7 @@ def test_a_part_without_rows_is_said_and_the_rest_ingested(
     assert verify(place) == (2, list(found.problems))
 
 
-def test_places_that_cannot_be_used_are_a_sentence(result, tmp_path: Path) -> None:
+def test_unusable_locations_are_reported_in_one_sentence(result, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"can't be used for parts: use a folder"):
         PartFolder("gopher://x/y")
     (tmp_path / "file").write_text("a file")

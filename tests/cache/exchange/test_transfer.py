@@ -101,7 +101,7 @@ def test_an_import_restores_everything_and_a_second_one_adds_nothing(
     assert second.equals(pq.read_table(path))
 
 
-def test_any_reader_opens_it(store: Store, result, tmp_path: Path) -> None:
+def test_an_export_can_be_read_by_any_parquet_reader(store: Store, result, tmp_path: Path) -> None:
     stored = filled(store, result)
     path = written(store, tmp_path / "results.parquet")
     frame = pd.read_parquet(path).set_index("pair_id")
@@ -130,7 +130,7 @@ def test_any_reader_opens_it(store: Store, result, tmp_path: Path) -> None:
     assert {columns.column(i).compression for i in range(columns.num_columns)} == {"ZSTD"}
 
 
-def test_one_data_set_alone(store: Store, result, tmp_path: Path) -> None:
+def test_a_single_data_set_can_be_exported(store: Store, result, tmp_path: Path) -> None:
     filled(store, result)
     store.put(MODEL, METHOD, [result("q", dataset="another")])
     path = written(store, tmp_path / "a.parquet", datasets=["another"])
@@ -140,7 +140,7 @@ def test_one_data_set_alone(store: Store, result, tmp_path: Path) -> None:
     assert not (tmp_path / "b.parquet").exists() and not list(tmp_path.glob(".*.part"))
 
 
-def test_several_models_and_what_lies_beside_travel_too(
+def test_several_models_and_other_kinds_of_results_are_transferred(
     store: Store, result, tmp_path: Path
 ) -> None:
     stored = filled(store, result)
@@ -170,9 +170,7 @@ def test_several_models_and_what_lies_beside_travel_too(
     assert EMBEDDING in {file.method for file in listing(other)}
 
 
-def test_another_text_under_the_same_pair_is_counted_and_left(
-    store: Store, result, tmp_path: Path
-) -> None:
+def test_a_pair_with_another_text_is_counted_and_kept(store: Store, result, tmp_path: Path) -> None:
     filled(store, result)
     path = written(store, tmp_path / "results.parquet")
     other = Store(tmp_path / "other")
@@ -184,7 +182,7 @@ def test_another_text_under_the_same_pair_is_counted_and_left(
     assert same(other, *own)
 
 
-def test_a_failure_gives_way_to_a_result(store: Store, result, tmp_path: Path) -> None:
+def test_a_result_replaces_a_failure(store: Store, result, tmp_path: Path) -> None:
     stored = filled(store, result)
     path = written(store, tmp_path / "results.parquet")
     other = Store(tmp_path / "other")
@@ -195,7 +193,7 @@ def test_a_failure_gives_way_to_a_result(store: Store, result, tmp_path: Path) -
     assert other.curves(MODEL, METHOD, [result("bad")[0]]).failed == {}
 
 
-def test_matrices_and_other_curves_travel(store: Store, result, tmp_path: Path) -> None:
+def test_matrices_and_other_curves_are_transferred(store: Store, result, tmp_path: Path) -> None:
     pair, attribution = result("p")
     matrix = np.random.default_rng(0).normal(
         size=(len(attribution.query.tokens), len(attribution.document.tokens))
@@ -223,7 +221,9 @@ def rejected(store: Store, data: bytes, sentence: str) -> None:
     assert not store.root.exists(), "something was added"
 
 
-def test_every_changed_byte_is_found(store: Store, result, tmp_path: Path, forked: Forked) -> None:
+def test_every_changed_byte_is_detected(
+    store: Store, result, tmp_path: Path, forked: Forked
+) -> None:
     """Read in a child, as an import does: a changed footer may end the process that reads it."""
     filled(store, result, 2)
     whole = written(store, tmp_path / "results.parquet").read_bytes()
@@ -268,7 +268,9 @@ print(rows)
     assert survived
 
 
-def test_cut_and_foreign_files_are_a_sentence(store: Store, result, tmp_path: Path) -> None:
+def test_truncated_and_foreign_files_are_refused_in_one_sentence(
+    store: Store, result, tmp_path: Path
+) -> None:
     source = Store(tmp_path / "source")
     filled(source, result)
     whole = written(source, tmp_path / "results.parquet").read_bytes()
@@ -283,7 +285,7 @@ def test_cut_and_foreign_files_are_a_sentence(store: Store, result, tmp_path: Pa
     rejected(store, copied.getvalue(), "is not a file that PosLens exported")
 
 
-def test_a_file_of_a_newer_version_is_a_sentence(
+def test_a_file_of_a_newer_version_is_refused_in_one_sentence(
     store: Store, result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = Store(tmp_path / "source")
@@ -303,7 +305,7 @@ def test_a_file_of_a_newer_version_is_a_sentence(
         {"core": "saliency(norm=other)"},
     ],
 )
-def test_names_that_would_leave_the_folder_are_refused(
+def test_names_that_leave_the_folder_are_refused(
     store: Store, result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict
 ) -> None:
     import poslens.cache.exchange.parquet_file
@@ -319,7 +321,7 @@ def test_names_that_would_leave_the_folder_are_refused(
     rejected(store, data, "is damaged or not a Parquet file")
 
 
-def test_a_payload_under_another_pair_is_refused(
+def test_a_payload_stored_under_another_pair_is_refused(
     store: Store, result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file whole in itself whose rows were exchanged before it was sealed."""
@@ -340,7 +342,7 @@ def test_a_payload_under_another_pair_is_refused(
     rejected(store, data, "The row of set p0 in f.parquet is damaged")
 
 
-def test_a_damaged_file_is_refused_by_the_child(store: Store, result, tmp_path: Path) -> None:
+def test_the_child_refuses_a_damaged_file(store: Store, result, tmp_path: Path) -> None:
     source = Store(tmp_path / "source")
     filled(source, result)
     path = written(source, tmp_path / "results.parquet")
@@ -354,7 +356,9 @@ def test_a_damaged_file_is_refused_by_the_child(store: Store, result, tmp_path: 
     assert not store.root.exists()
 
 
-def test_an_export_to_nowhere_is_a_sentence(store: Store, result, tmp_path: Path) -> None:
+def test_an_export_to_a_missing_folder_is_refused_in_one_sentence(
+    store: Store, result, tmp_path: Path
+) -> None:
     filled(store, result)
     with pytest.raises(UserError, match=r"cannot be written \(No such file or directory\)"):
         written(store, tmp_path / "none" / "f.parquet")
@@ -372,7 +376,7 @@ def test_an_export_can_be_stopped_and_leaves_nothing(store: Store, result, tmp_p
 # -- merging -----------------------------------------------------------------------------------
 
 
-def test_two_caches_become_one(store: Store, result, tmp_path: Path) -> None:
+def test_two_caches_are_merged(store: Store, result, tmp_path: Path) -> None:
     stored = filled(store, result)
     other = Store(tmp_path / "other")
     own = [result("p1"), result("q1"), result("q2")]
@@ -388,7 +392,7 @@ def test_two_caches_become_one(store: Store, result, tmp_path: Path) -> None:
     assert listing(store)[0].results == 7 and listing(other)[0].results == before
 
 
-def test_merging_says_what_cannot_be(store: Store, result, tmp_path: Path) -> None:
+def test_merging_reports_what_cannot_be_merged(store: Store, result, tmp_path: Path) -> None:
     filled(store, result)
     with pytest.raises(UserError, match="This is the current cache"):
         merge(store, Store(store.root))
@@ -402,9 +406,7 @@ def test_merging_says_what_cannot_be(store: Store, result, tmp_path: Path) -> No
     assert taken.added == 0 and len(problems) == 1 and "not a cache file" in problems[0]
 
 
-def test_a_damaged_result_of_another_cache_enters_none(
-    store: Store, tmp_path: Path, result
-) -> None:
+def test_a_damaged_result_is_not_merged(store: Store, tmp_path: Path, result) -> None:
     other = Store(tmp_path / "other")
     other.put(MODEL, METHOD, [result("a"), result("b")])
     with other.changing(MODEL, METHOD) as db:

@@ -83,7 +83,7 @@ def test_everything_is_computed_once(
     assert again.rate is None and again.remaining_seconds is None and not again.stopped
 
 
-def test_progress_counts_up_to_the_end(
+def test_progress_reaches_the_total(
     retriever: DenseRetriever, store: Store, computed: list[str]
 ) -> None:
     store.put(MODEL, METHOD, [(PAIRS[0], attribute(retriever, METHOD, [PAIRS[0]])[0])])
@@ -101,12 +101,12 @@ def test_progress_counts_up_to_the_end(
     assert last.rate == pytest.approx(11 / last.seconds) and last.remaining_seconds == 0
 
 
-def test_estimates_are_not_flattered_by_the_cache() -> None:
+def test_time_estimates_ignore_cached_results() -> None:
     progress = Progress(total=100, done=60, computed=10, failed=1, seconds=5.0)
     assert progress.rate == 2.0 and progress.remaining_seconds == 20.0
 
 
-def test_each_batch_is_durable_before_it_is_told(
+def test_each_batch_is_stored_before_progress_is_reported(
     retriever: DenseRetriever, store: Store, computed: list[str]
 ) -> None:
     def check(step: Progress) -> None:
@@ -118,7 +118,7 @@ def test_each_batch_is_durable_before_it_is_told(
 
 
 @pytest.mark.parametrize("batches", [0, 1, 2])
-def test_stopped_and_resumed_gives_the_same_curves(
+def test_a_resumed_run_gives_the_same_curves(
     retriever: DenseRetriever, store: Store, tmp_path: Path, computed: list[str], batches: int
 ) -> None:
     whole = Store(tmp_path / "whole")
@@ -147,7 +147,7 @@ def test_stopped_and_resumed_gives_the_same_curves(
         assert one.n_truncated == other.n_truncated > 0
 
 
-def test_a_run_that_dies_keeps_what_it_had(
+def test_a_crashed_run_keeps_its_results(
     retriever: DenseRetriever, store: Store, computed: list[str]
 ) -> None:
     def dies(step: Progress) -> None:
@@ -163,7 +163,7 @@ def test_a_run_that_dies_keeps_what_it_had(
     assert sorted(computed) == ids(PAIRS)
 
 
-def test_failures_are_counted_kept_and_tried_again_on_request(
+def test_failures_are_counted_stored_and_retried_on_request(
     retriever: DenseRetriever, store: Store, computed: list[str]
 ) -> None:
     pairs = [*PAIRS[:5], FAILING]
@@ -182,7 +182,7 @@ def test_failures_are_counted_kept_and_tried_again_on_request(
     assert (again.computed, again.failed, again.done) == (1, 1, 6)
 
 
-def test_a_result_that_is_too_large_to_keep_is_that_pairs_failure(
+def test_a_result_too_large_to_store_is_recorded_as_a_failed_pair(
     retriever: DenseRetriever, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The longest come first: a run that ended there would end there at every start."""
@@ -214,7 +214,7 @@ def test_another_resampling_computes_nothing(
     assert computed == [] and len(store.curves(MODEL, point, PAIRS).pair_ids) == 12
 
 
-def test_the_turn_is_held_for_computing_alone(
+def test_the_device_slot_is_held_only_while_computing(
     retriever: DenseRetriever, store: Store, monkeypatch: pytest.MonkeyPatch, computed: list[str]
 ) -> None:
     """The device's queue is entered for each batch, and left before the disk is waited for."""
@@ -243,7 +243,7 @@ def test_the_turn_is_held_for_computing_alone(
     assert len(turns) >= len(stored) >= 3 and not any(stored) and not inside[0]
 
 
-def test_a_store_that_cannot_be_written_is_a_sentence(
+def test_a_store_that_cannot_be_written_is_reported_in_one_sentence(
     retriever: DenseRetriever, tmp_path: Path
 ) -> None:
     (tmp_path / "cache").write_text("a file")
@@ -251,7 +251,7 @@ def test_a_store_that_cannot_be_written_is_a_sentence(
         precompute(device(retriever), MODEL, METHOD, PAIRS[:2], Store(tmp_path / "cache"))
 
 
-def test_nothing_to_do(retriever: DenseRetriever, store: Store) -> None:
+def test_a_run_without_pairs_does_nothing(retriever: DenseRetriever, store: Store) -> None:
     last = precompute(device(retriever), MODEL, METHOD, [], store)
     assert (last.total, last.done, last.stopped) == (0, 0, False)
     assert not store.root.exists()
@@ -276,7 +276,7 @@ def test_a_damaged_result_is_computed_again(
     assert len(store.curves(MODEL, point, PAIRS).pair_ids) == 12
 
 
-def test_shards_are_each_pair_once_and_keep_documents_together() -> None:
+def test_shards_contain_each_pair_once_and_keep_documents_together() -> None:
     pairs = [TextPair(f"p{n}", f"q{n}", f"d{n // 3}", dataset="s") for n in range(90)]
     parts = [shard(pairs, number, 4) for number in range(1, 5)]
     assert sorted(p.pair_id for part in parts for p in part) == sorted(p.pair_id for p in pairs)

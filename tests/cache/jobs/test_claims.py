@@ -69,7 +69,7 @@ def hold(folder: Path, *keys: str) -> tuple[subprocess.Popen[str], str]:
     return process, process.stdout.readline().strip()
 
 
-def test_portions_are_given_up_in_parts(tmp_path: Path) -> None:
+def test_claims_can_be_released_one_by_one(tmp_path: Path) -> None:
     with Claims(tmp_path) as one, Claims(tmp_path) as other:
         assert one.take(["a", "b"]) == {"a", "b"} and one.take(["b", "c"]) == {"b", "c"}
         one.release(["a", "nothing"])
@@ -94,7 +94,7 @@ def test_claims_are_exclusive_until_released(tmp_path: Path) -> None:
     assert at_work(tmp_path) == 0
 
 
-def test_a_job_alone_is_told_so_and_one_with_others_too(tmp_path: Path) -> None:
+def test_contended_states_whether_other_jobs_exist(tmp_path: Path) -> None:
     with Claims(tmp_path) as one:
         one.take(["a"])
         assert not one.contended
@@ -106,7 +106,7 @@ def test_a_job_alone_is_told_so_and_one_with_others_too(tmp_path: Path) -> None:
             assert other.contended
 
 
-def test_a_killed_process_holds_nothing(tmp_path: Path) -> None:
+def test_a_killed_process_holds_no_claims(tmp_path: Path) -> None:
     process, taken = hold(tmp_path, "a", "b")
     try:
         assert taken == "['a', 'b']"
@@ -122,7 +122,7 @@ def test_a_killed_process_holds_nothing(tmp_path: Path) -> None:
     assert leftovers == {"claims.lock", "jobs"}
 
 
-def test_threads_never_hold_the_same_key(tmp_path: Path) -> None:
+def test_two_threads_never_hold_the_same_key(tmp_path: Path) -> None:
     held: Counter[str] = Counter()
     lock = threading.Lock()
     faults: list[str] = []
@@ -146,7 +146,7 @@ def test_threads_never_hold_the_same_key(tmp_path: Path) -> None:
     assert faults == []
 
 
-def test_a_folder_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_reported_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"^The cache can't be used"), Claims(tmp_path / "file"):
         pass

@@ -26,9 +26,7 @@ PAIRS = [TextPair(f"p{i}", "q", f"document {i}", dataset="ab"[i % 2]) for i in r
 
 @pytest.mark.parametrize("portion", [1, 5, 12])
 @pytest.mark.parametrize("within", [False, True])
-def test_a_stopped_run_keeps_each_item_that_was_done(
-    tmp_path: Path, portion: int, within: bool
-) -> None:
+def test_a_stopped_run_keeps_each_finished_item(tmp_path: Path, portion: int, within: bool) -> None:
     computed: list[str] = []
     prepared: list[str] = []
 
@@ -57,7 +55,7 @@ def test_a_stopped_run_keeps_each_item_that_was_done(
     assert not rest.stopped and (rest.done, rest.computed) == (12, 5)
 
 
-def test_two_runs_share_the_pairs_and_try_failures_once_each(tmp_path: Path) -> None:
+def test_two_runs_share_the_pairs_and_each_retries_failures_once(tmp_path: Path) -> None:
     computed: list[str] = []
     progresses = {}
 

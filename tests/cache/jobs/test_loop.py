@@ -51,7 +51,9 @@ class Numbers:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_every_item_is_counted_once_whatever_is_there_and_fails(tmp_path: Path, seed: int) -> None:
+def test_every_item_is_counted_once_whether_stored_computed_or_failed(
+    tmp_path: Path, seed: int
+) -> None:
     generator = np.random.default_rng(seed)
     items = list(range(17))
     work = Numbers(tmp_path, set(generator.choice(17, 4, replace=False).tolist()))
@@ -72,7 +74,9 @@ def test_every_item_is_counted_once_whatever_is_there_and_fails(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("batches", range(7))
-def test_a_stopped_run_cuts_the_rest_as_a_whole_one_does(tmp_path: Path, batches: int) -> None:
+def test_a_resumed_run_has_the_same_batches_as_an_uninterrupted_one(
+    tmp_path: Path, batches: int
+) -> None:
     items = list(range(17))
     asked = iter(range(100))
     between, within = Numbers(tmp_path, {4}), Numbers(tmp_path, {4}, dies=batches)
@@ -86,7 +90,7 @@ def test_a_stopped_run_cuts_the_rest_as_a_whole_one_does(tmp_path: Path, batches
         assert work.batched == [items[i : i + 3] for i in range(0, 17, 3)]
 
 
-def test_what_another_run_stores_meanwhile_is_neither_computed_nor_waited_for(
+def test_items_stored_by_another_run_are_neither_computed_nor_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     items = list(range(9))

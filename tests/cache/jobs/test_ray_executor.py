@@ -92,7 +92,7 @@ class Killing(RayExecutor):
             yield batch
 
 
-def test_killed_workers_cost_nothing_and_repeat_nothing(
+def test_killed_workers_lose_nothing_and_repeat_nothing(
     spec: RetrieverSpec, tmp_path: Path, tiny: Callable
 ) -> None:
     if find_spec("ray") is None:  # not imported here: it reads its settings when it is
@@ -209,7 +209,7 @@ def test_an_actor_that_stays_unavailable_is_not_waited_for_forever(
     assert UNAVAILABLE_S <= turned.now - began <= (LOADS + 1) * UNAVAILABLE_S
 
 
-def test_a_result_too_large_to_store_is_the_failure_of_its_row(
+def test_a_result_too_large_to_store_is_recorded_as_a_failed_pair(
     spec: RetrieverSpec, tiny: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts = ["what pulls water", "the Moon pulls water " * 40, "the Moon"]
@@ -223,7 +223,7 @@ def test_a_result_too_large_to_store_is_the_failure_of_its_row(
     assert number == 0 and "without the matrix" in reason
 
 
-def test_what_cannot_run_is_a_sentence(
+def test_a_run_that_cannot_start_is_reported_in_one_sentence(
     spec: RetrieverSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("poslens.cache.jobs.ray_executor.find_spec", lambda name: None)

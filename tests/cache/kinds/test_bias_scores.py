@@ -63,7 +63,7 @@ def bert(tiny) -> DenseRetriever:
     return tiny("bert")
 
 
-def test_scores_are_those_of_the_model_in_the_documents_order(bert, items, store) -> None:
+def test_scores_equal_the_models_in_the_order_of_documents(bert, items, store) -> None:
     progress = score_missing(bert, MODEL, items, store)
     assert (progress.done, progress.computed, progress.failed) == (24, 24, 0)
     found = store.select(MODEL, BIAS_SCORES, items).results
@@ -76,7 +76,7 @@ def test_scores_are_those_of_the_model_in_the_documents_order(bert, items, store
     assert (again.done, again.computed) == (24, 0)
 
 
-def test_a_run_reads_each_text_once(bert, items, store) -> None:
+def test_a_run_embeds_each_text_once(bert, items, store) -> None:
     passes: list[int] = []
     layer = bert.backbone.get_submodule("encoder.layer.0")
     hook = layer.register_forward_hook(lambda _module, args, _out: passes.append(len(args[0])))
@@ -90,7 +90,7 @@ def test_a_run_reads_each_text_once(bert, items, store) -> None:
     assert sum(passes) == len(queries) + len(documents)
 
 
-def test_a_run_stops_and_goes_on(bert, items, store) -> None:
+def test_a_run_can_be_stopped_and_resumed(bert, items, store) -> None:
     done: list[int] = []
     options = RunOptions(lambda: len(done) > 3, lambda p: done.append(p.done))
     progress = score_missing(bert, MODEL, items, store, options=options)
@@ -114,7 +114,7 @@ def test_another_text_is_another_pair(bert, items, store) -> None:
     assert store.get(MODEL, BIAS_SCORES, changed) is None
 
 
-def test_a_pair_that_fails_takes_no_other_with_it(bert, items, store) -> None:
+def test_a_failed_pair_does_not_affect_the_others(bert, items, store) -> None:
     empty = "\N{ZERO WIDTH SPACE}"
     broken = DocumentPair(
         "brevity",
@@ -130,7 +130,7 @@ def test_a_pair_that_fails_takes_no_other_with_it(bert, items, store) -> None:
     assert len(stored.results) == 4
 
 
-def test_documents_that_the_model_cuts_are_marked(bert, store) -> None:
+def test_truncated_documents_are_marked(bert, store) -> None:
     long = "Ice melts. " * 2000
     pair = DocumentPair(
         "brevity", "b/1", TextPair("1", "q", "Ice melts."), TextPair("2", "q", long), "source"

@@ -35,7 +35,7 @@ def store(tmp_path: Path) -> EmbeddingStore:
     return EmbeddingStore(tmp_path)
 
 
-def test_vectors_are_the_models_own_and_computed_once(
+def test_vectors_equal_the_models_and_are_computed_once(
     tiny: Callable[..., DenseRetriever], store: EmbeddingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     retriever = tiny("bert")
@@ -70,7 +70,7 @@ def test_a_stopped_run_keeps_its_batches_and_resumes(
     assert embed(retriever, MODEL, "document", TEXTS, store).computed == 2
 
 
-def test_damage_is_a_miss(store: EmbeddingStore, tmp_path: Path) -> None:
+def test_damaged_vectors_count_as_missing(store: EmbeddingStore, tmp_path: Path) -> None:
     store.put(MODEL, "document", [(text, np.arange(3.0)) for text in TEXTS])
     with sqlite3.connect(Store(tmp_path).path(MODEL, EMBEDDING)) as db:
         db.execute(
@@ -94,7 +94,7 @@ def test_vectors_of_another_width_are_computed_again(
     assert embed(retriever, MODEL, "document", TEXTS, store).computed == 0
 
 
-def test_without_the_model_the_width_of_most_vectors_counts(store: EmbeddingStore) -> None:
+def test_without_the_model_the_most_common_width_is_used(store: EmbeddingStore) -> None:
     widths = dict(zip(TEXTS, (3, 4, 4, 4), strict=True))
     store.put(MODEL, "document", [(text, np.ones(n)) for text, n in widths.items()])
     assert store.select(MODEL, "document", TEXTS).keys() == set(TEXTS[1:])

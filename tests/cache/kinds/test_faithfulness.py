@@ -123,7 +123,7 @@ def sql(store: Store, statement: str, *parameters: object) -> list[tuple]:
 # -- the store -----------------------------------------------------------------------------------
 
 
-def test_what_was_put_is_got_bit_for_bit(store: Store) -> None:
+def test_stored_results_are_read_back_bit_for_bit(store: Store) -> None:
     for n, changes in enumerate([{}, {"enrichment": None, "truncated": False}]):
         result = made(f"p{n}", **changes)
         kept(store).put(MODEL, METHOD, [(PAIRS[n], result)])
@@ -131,7 +131,9 @@ def test_what_was_put_is_got_bit_for_bit(store: Store) -> None:
         assert flat(found) == flat(result)
 
 
-def test_nothing_stored_and_no_table_are_misses(store: Store, retriever: DenseRetriever) -> None:
+def test_an_empty_store_and_a_missing_table_are_misses(
+    store: Store, retriever: DenseRetriever
+) -> None:
     for _ in range(2):
         assert kept(store).get(MODEL, METHOD, PAIRS[0]) is None
         assert stored_random_orders(store.root, FEW).get(MODEL, RANDOM_ORDER, PAIRS[0]) is None
@@ -174,7 +176,7 @@ def test_any_other_key_is_a_miss(store: Store) -> None:
     assert found is not None and found.method == same
 
 
-def test_a_put_replaces_and_a_failure_too(store: Store) -> None:
+def test_results_and_failures_replace_each_other(store: Store) -> None:
     pair = PAIRS[0]
     kept(store).put(MODEL, METHOD, [(pair, made("p0"))])
     changed = dataclasses.replace(pair, document="the water")
@@ -194,7 +196,7 @@ def test_a_put_replaces_and_a_failure_too(store: Store) -> None:
     assert (file.results, file.failed) == (1, 0)
 
 
-def test_a_selection_comes_in_the_order_asked_for(store: Store) -> None:
+def test_a_selection_is_in_the_requested_order(store: Store) -> None:
     kept(store).put(MODEL, METHOD, [(pair, made(pair.pair_id)) for pair in PAIRS[:3]])
     wanted = [PAIRS[2], PAIRS[3], PAIRS[0]]
     found = kept(store).select(MODEL, METHOD, wanted)
@@ -203,7 +205,7 @@ def test_a_selection_comes_in_the_order_asked_for(store: Store) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"", b"xy", b"0123{}"])
-def test_a_damaged_result_counts_as_none(store: Store, damage: bytes) -> None:
+def test_a_damaged_result_counts_as_missing(store: Store, damage: bytes) -> None:
     kept(store).put(MODEL, METHOD, [(PAIRS[0], made("p0"))])
     sql(store, "UPDATE result SET payload = ? WHERE kind LIKE 'other%'", damage)
     assert kept(store).get(MODEL, METHOD, PAIRS[0]) is None
@@ -211,7 +213,7 @@ def test_a_damaged_result_counts_as_none(store: Store, damage: bytes) -> None:
     assert kept(store).missing(MODEL, METHOD, PAIRS[:1]) == [PAIRS[0]]
 
 
-def test_all_or_none(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_put_is_all_or_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     kept(store).put(MODEL, METHOD, [(PAIRS[0], made("p0"))])
     unkeyed = dataclasses.replace(PAIRS[2], dataset=None)  # type: ignore[arg-type]
     with pytest.raises(UserError):
@@ -219,7 +221,7 @@ def test_all_or_none(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     assert sql(store, "SELECT item FROM result WHERE kind LIKE 'other%'") == [("p0",)]
 
 
-def test_attributions_of_the_same_file_stay(store: Store, retriever: DenseRetriever) -> None:
+def test_attributions_in_the_same_file_are_kept(store: Store, retriever: DenseRetriever) -> None:
     (attribution,) = attribute(retriever, METHOD, [PAIRS[0]])
     kept(store).put(MODEL, METHOD, [(PAIRS[0], made("p0"))])
     assert store.get(MODEL, METHOD, PAIRS[0]) is None
@@ -291,7 +293,7 @@ def test_an_order_by_position_scores_the_random_orders_that_are_missing(
 
 
 @pytest.mark.parametrize("allowed", [0, 1, 2, 5])
-def test_stopped_and_resumed_gives_the_same(
+def test_a_resumed_run_gives_the_same_results(
     retriever: DenseRetriever,
     store: Store,
     tmp_path: Path,
@@ -338,7 +340,7 @@ def test_a_changed_text_is_computed_again(
     assert found is not None and found.n_units == 6
 
 
-def test_a_failure_is_kept_and_takes_nobody_with_it(
+def test_a_failure_is_stored_and_does_not_affect_other_pairs(
     retriever: DenseRetriever, store: Store, computed: list[str]
 ) -> None:
     pairs = [FAILING, PAIRS[0]]
@@ -354,7 +356,7 @@ def test_a_failure_is_kept_and_takes_nobody_with_it(
     assert (last.done, last.computed, last.failed) == (2, 1, 1)
 
 
-def test_turns_are_taken_pair_by_pair_and_given_back(
+def test_the_device_slot_is_taken_per_pair_and_released(
     retriever: DenseRetriever, store: Store
 ) -> None:
     held: list[str] = []
@@ -376,7 +378,7 @@ def test_turns_are_taken_pair_by_pair_and_given_back(
     assert len(taken) == 3
 
 
-def test_a_defect_is_no_failure_of_the_pair(
+def test_a_bug_is_not_recorded_as_a_failed_pair(
     retriever: DenseRetriever,
     store: Store,
     monkeypatch: pytest.MonkeyPatch,
@@ -391,7 +393,7 @@ def test_a_defect_is_no_failure_of_the_pair(
     assert store.get(MODEL, METHOD, PAIRS[0]) is not None
 
 
-def test_a_store_that_cannot_be_written_is_told(
+def test_a_store_that_cannot_be_written_is_reported(
     retriever: DenseRetriever, store: Store, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("x")

@@ -42,7 +42,7 @@ METHODS = [
 
 
 @pytest.mark.parametrize("method", METHODS, ids=repr)
-def test_what_is_stored_is_what_was_computed(
+def test_stored_results_equal_those_computed(
     method: Any, tiny: Callable[..., Any], tmp_path: Path
 ) -> None:
     retriever, kept = tiny("bert"), causes(tmp_path, method)
@@ -75,7 +75,7 @@ def test_another_evidence_text_or_language_is_a_miss(
     assert kept.get(MODEL, relocation_method(4), PAIR) is None
 
 
-def test_a_pair_that_cannot_be_moved_is_a_failure_with_its_reason(
+def test_a_pair_that_cannot_be_moved_is_stored_as_a_failure_with_its_reason(
     tiny: Callable[..., Any], tmp_path: Path
 ) -> None:
     method, retriever = METHODS[0], tiny("bert")
@@ -89,7 +89,9 @@ def test_a_pair_that_cannot_be_moved_is_a_failure_with_its_reason(
     assert list(stored.results) == ["p"] and "evidence span" in stored.failed["bad"]
 
 
-def test_scores_of_other_documents(tiny: Callable[..., Any], tmp_path: Path) -> None:
+def test_scores_of_other_documents_are_computed_and_stored(
+    tiny: Callable[..., Any], tmp_path: Path
+) -> None:
     retriever, documents = tiny("bert"), ["The Moon.", "Twice a day."]
     kept = others(tmp_path)
     scores = score_others(retriever, MODEL, PAIR, documents, tmp_path)
@@ -133,7 +135,7 @@ EACH_ONCE = [
 
 
 @pytest.mark.parametrize(("method", "rows"), EACH_ONCE, ids=[repr(m) for m, _ in EACH_ONCE])
-def test_texts_that_pairs_share_are_read_once_in_a_run(
+def test_texts_shared_by_pairs_are_embedded_once_per_run(
     method: Any, rows: int, tiny: Callable[..., Any], tmp_path: Path
 ) -> None:
     retriever = tiny("bert")
@@ -155,7 +157,7 @@ def test_texts_that_pairs_share_are_read_once_in_a_run(
                 )
 
 
-def test_what_a_run_knows_has_a_limit(tiny: Callable[..., Any]) -> None:
+def test_a_runs_cache_of_vectors_is_bounded(tiny: Callable[..., Any]) -> None:
     known, retriever = LRUCache(2**20, weigh=size), tiny("bert")
     for pair in SHARING:
         intervene(retriever, METHODS[0], pair, cached=known)

@@ -45,7 +45,7 @@ def collection(n: int = 5 * BLOCK, name: str = "set") -> Collection:
     return Collection(name, name, queries, lambda: iter(documents))
 
 
-def test_a_stopped_search_goes_on_and_gives_the_same(
+def test_a_resumed_search_gives_the_same_rankings(
     tiny: Callable[..., object], tmp_path: Path
 ) -> None:
     retriever, found = tiny("bert"), collection()
@@ -184,7 +184,7 @@ def test_a_query_that_failed_is_reranked_at_the_next_start(tmp_path: Path) -> No
     assert complete(store.select(KEY, method), store.collection)
 
 
-def test_a_ranking_of_documents_that_the_corpus_lacks_counts_as_missing(tmp_path: Path) -> None:
+def test_a_ranking_of_unknown_documents_counts_as_missing(tmp_path: Path) -> None:
     """It has the right types: somebody made it up under this collection's fingerprint."""
     store, first = first_stage(tmp_path)
     method, bm25 = ranking_method(False, "BM25"), ModelKey("BM25", "1" * 16)
@@ -201,7 +201,7 @@ def test_a_ranking_of_documents_that_the_corpus_lacks_counts_as_missing(tmp_path
 
 
 @pytest.mark.parametrize(("seen", "score", "place"), [(2, 1, 3), (99, 1, 0), (2, float("nan"), 0)])
-def test_a_stopped_search_that_cannot_be_of_the_corpus_counts_as_missing(
+def test_a_stopped_search_with_impossible_results_counts_as_missing(
     tmp_path: Path, seen: int, score: float, place: int
 ) -> None:
     store = RankingStore(tmp_path, collection(4))

@@ -227,13 +227,13 @@ def changed(fields: dict[str, Any]) -> Iterator[tuple[str, Any]]:
             yield from ((f"{name}.{a}", fields | {name: b}) for a, b in changed(right))
 
 
-def test_every_kind_is_tried() -> None:
+def test_every_kind_is_tested() -> None:
     alike = {"thirds": "segments", "removal": "insertion"}
     assert {alike.get(kind, kind) for kind in SCHEMAS} <= {kind for kind, _ in RESULTS}
 
 
 @pytest.mark.parametrize(("kind", "method", "fields"), KINDS)
-def test_what_was_stored_is_read_back(kind: str, method: Method, fields: dict[str, Any]) -> None:
+def test_stored_results_are_read_back(kind: str, method: Method, fields: dict[str, Any]) -> None:
     stored = unpack_fields(pack_fields(fields))
     assert stored is not None
     again = packed(kind, method, unpacked(kind, method, stored))
@@ -241,7 +241,7 @@ def test_what_was_stored_is_read_back(kind: str, method: Method, fields: dict[st
 
 
 @pytest.mark.parametrize(("kind", "method", "fields"), KINDS)
-def test_a_made_up_field_is_refused_or_a_value_of_its_type(
+def test_a_forged_field_is_refused_or_has_the_declared_type(
     kind: str, method: Method, fields: dict[str, Any]
 ) -> None:
     """What passes has the types that were declared: stored again, it equals what was offered."""
@@ -275,7 +275,7 @@ def same_form(value: Any, right: Any) -> bool:
 
 
 @pytest.mark.parametrize(("kind", "method", "fields"), KINDS)
-def test_fields_are_neither_missing_nor_added(
+def test_missing_and_additional_fields_are_refused(
     kind: str, method: Method, fields: dict[str, Any]
 ) -> None:
     with pytest.raises(Misfit):
@@ -285,7 +285,7 @@ def test_fields_are_neither_missing_nor_added(
             unpacked(kind, method, {key: value for key, value in fields.items() if key != name})
 
 
-def test_a_result_is_of_the_pair_and_model_that_it_is_stored_under() -> None:
+def test_a_result_of_another_pair_or_model_is_refused() -> None:
     method = Method("relocation", {"positions": 2})
     fields = RESULTS["relocation", method] | {"model": "another", "pair_id": "another"}
     found = unpacked("relocation", method, fields)
@@ -306,19 +306,19 @@ def test_a_result_is_of_the_pair_and_model_that_it_is_stored_under() -> None:
         f"faithfulness {FEW!r}".replace("n_random=2", "n_random=999"),
     ],
 )
-def test_another_kind_has_no_schema(kind: str) -> None:
+def test_an_unknown_kind_has_no_schema(kind: str) -> None:
     assert schema_for(kind, Method("saliency")) is None
 
 
 @pytest.mark.parametrize(
     "parameters", [ErasureParameters(), FEW, ErasureParameters((0.125,), "token", 7, 0)]
 )
-def test_parameters_are_read_from_their_name(parameters: ErasureParameters) -> None:
+def test_parameters_are_parsed_from_their_repr(parameters: ErasureParameters) -> None:
     assert ErasureParameters.parse(repr(parameters)) == parameters
 
 
 @pytest.mark.parametrize(("kind", "method", "fields"), KINDS)
-def test_what_was_made_up_and_stored_before_counts_as_missing(
+def test_forged_results_stored_earlier_count_as_missing(
     kind: str, method: Method, fields: dict[str, Any], tmp_path: Path
 ) -> None:
     schema = schema_for(kind, method)

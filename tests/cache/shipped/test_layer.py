@@ -62,7 +62,7 @@ def store(tmp_path: Path, source: Path) -> Iterator[Store]:
     set_fallback(root, None)
 
 
-def test_what_ships_is_read_bit_for_bit(store: Store, known) -> None:
+def test_shipped_results_are_read_bit_for_bit(store: Store, known) -> None:
     pairs = [pair for pair, _ in known]
     assert store.missing(MODEL, SALIENCY, pairs) == []
     for pair, made in known:
@@ -87,7 +87,7 @@ def test_what_ships_is_read_bit_for_bit(store: Store, known) -> None:
     assert found_map is not None and found_map.shape == (2, 2)
 
 
-def test_a_result_of_ones_own_wins(store: Store, known, result) -> None:
+def test_the_users_own_result_takes_precedence(store: Store, known, result) -> None:
     pair, made = known[4]
     own = replace(made, score=7.0, document_scores=made.document_scores * 2)
     failed, typed = known[5][0], result("typed")
@@ -109,7 +109,7 @@ def test_a_pair_with_other_texts_has_no_result(store: Store, known) -> None:
     assert store.missing(MODEL, SALIENCY, [changed]) == [changed]
 
 
-def test_what_ships_is_no_part_of_the_cache(store: Store, known, source: Path) -> None:
+def test_shipped_results_are_not_part_of_the_cache(store: Store, known, source: Path) -> None:
     before = {path.name: path.read_bytes() for path in source.iterdir()}
     store.get(MODEL, SALIENCY, known[0][0])
     assert listing(store) == [] and models(store) == []
@@ -133,7 +133,7 @@ def test_what_ships_is_no_part_of_the_cache(store: Store, known, source: Path) -
     ],
     ids=["other weights", "another version"],
 )
-def test_what_is_stale_is_never_shown(store: Store, known, model, method) -> None:
+def test_stale_results_are_never_shown(store: Store, known, model, method) -> None:
     pairs = [pair for pair, _ in known]
     assert store.get(model, method, pairs[0]) is None
     assert store.missing(model, method, pairs) == pairs
@@ -141,7 +141,7 @@ def test_what_is_stale_is_never_shown(store: Store, known, model, method) -> Non
     assert not (store.root / UNPACKED).exists()
 
 
-def test_curves_of_another_version_are_made_anew(store: Store, known, monkeypatch) -> None:
+def test_curves_of_another_version_are_derived_again(store: Store, known, monkeypatch) -> None:
     from poslens.attribution.curves import positions
 
     pairs = [pair for pair, _ in known]
@@ -156,7 +156,7 @@ def test_curves_of_another_version_are_made_anew(store: Store, known, monkeypatc
 
 
 @pytest.mark.parametrize("damage", ["flipped", "cut", "gone", "no parquet"])
-def test_a_damaged_file_is_left_out_and_the_log_says_so_once(
+def test_a_damaged_file_is_skipped_and_logged_once(
     store: Store, known, source: Path, caplog, damage: str
 ) -> None:
     path = source / "M-saliency.parquet"
@@ -177,14 +177,14 @@ def test_a_damaged_file_is_left_out_and_the_log_says_so_once(
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"files": [{}]}', '{"files": [{"name": "../x"}]}'])
-def test_a_damaged_list_is_as_good_as_none(source: Path, tmp_path: Path, caplog, text) -> None:
+def test_a_damaged_list_counts_as_missing(source: Path, tmp_path: Path, caplog, text) -> None:
     (source / NAME).write_text(text)
     assert shipped_files(source) == ()
     assert len(caplog.messages) == 1
     assert Shipped(tmp_path, source).folder(MODEL, SALIENCY) is None
 
 
-def test_a_damaged_copy_is_left_out_and_made_anew_by_the_next_start(
+def test_a_damaged_copy_is_skipped_and_replaced_at_the_next_start(
     store: Store, known, source: Path, caplog
 ) -> None:
     pair = known[0][0]
@@ -203,7 +203,7 @@ def test_a_damaged_copy_is_left_out_and_made_anew_by_the_next_start(
     assert store.get(MODEL, SALIENCY, pair) is not None
 
 
-def test_copies_of_an_earlier_version_go(store: Store, known, source: Path) -> None:
+def test_copies_from_an_earlier_version_are_deleted(store: Store, known, source: Path) -> None:
     """Of other files, and of the same files in another layout."""
     for name in ("f" * 16, *(file.sha256[:16] for file in shipped_files(source))):
         (store.root / UNPACKED / name / "v2").mkdir(parents=True)
@@ -214,7 +214,7 @@ def test_copies_of_an_earlier_version_go(store: Store, known, source: Path) -> N
     assert names == wanted
 
 
-def test_a_folder_that_cannot_be_written_leaves_them_out(
+def test_shipped_results_are_skipped_if_the_folder_cannot_be_written(
     store: Store, known, caplog, monkeypatch
 ) -> None:
     monkeypatch.setattr(Path, "rename", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
@@ -222,7 +222,7 @@ def test_a_folder_that_cannot_be_written_leaves_them_out(
     assert "cannot be written" in caplog.text
 
 
-def test_the_files_are_open_to_any_reader_and_to_an_import(
+def test_the_files_can_be_read_by_any_reader_and_imported(
     source: Path, tmp_path: Path, known
 ) -> None:
     frame = pd.read_parquet(source / "M-saliency.parquet")
@@ -241,7 +241,7 @@ def test_the_files_are_open_to_any_reader_and_to_an_import(
     ]
 
 
-def test_all_is_unpacked_for_whoever_asks_first(tmp_path: Path) -> None:
+def test_the_command_unpacks_what_is_missing(tmp_path: Path) -> None:
     """As the dashboard asks for it: another process, of what really ships. All but one is done here
     already: where others work, the lowest priority takes minutes."""
     Shipped(tmp_path).unpack()

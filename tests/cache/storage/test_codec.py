@@ -82,7 +82,7 @@ def formerly(raw: bytes) -> bytes:
 @pytest.mark.parametrize("matrix", [False, True])
 @pytest.mark.parametrize("compressed", [False, True])
 @pytest.mark.parametrize("odd", ["plain", '"', "\x7f", "fog 🚀 النخلة", "\ud800", ""])
-def test_a_result_of_the_former_format_is_restored_bit_for_bit(
+def test_a_result_in_the_previous_format_is_read_bit_for_bit(
     result, odd: str, compressed: bool, matrix: bool
 ) -> None:
     pair, stored = result("p", **({"matrix": np.ones((6, 13), np.float32)} if matrix else {}))
@@ -115,7 +115,7 @@ def test_round_trip_of_any_tokens_and_numbers(
     assert same(decode(encode(stored, pair), "M", METHOD, "p", identity_of(pair)), stored)
 
 
-def test_any_damaged_byte_is_noticed(result) -> None:
+def test_any_damaged_byte_is_detected(result) -> None:
     """Every bit of the head and of the end, and one bit of every seventh byte between."""
     pair, stored = result("p")
     whole, key = encode(stored, pair), identity_of(pair)
@@ -129,14 +129,14 @@ def test_any_damaged_byte_is_noticed(result) -> None:
 
 
 @pytest.mark.parametrize("keep", [0, 3, 4, 11, 12, 13, -1])
-def test_a_cut_payload_is_noticed(result, keep: int) -> None:
+def test_a_truncated_payload_is_detected(result, keep: int) -> None:
     pair, stored = result("p")
     with pytest.raises(DamagedPayload):
         decode(encode(stored, pair)[:keep], "M", METHOD, "p", identity_of(pair))
 
 
 @pytest.mark.parametrize("tail", [b"\0", b"more"])
-def test_a_longer_payload_is_noticed(result, tail: bytes) -> None:
+def test_an_extended_payload_is_detected(result, tail: bytes) -> None:
     pair, stored = result("p")
     with pytest.raises(DamagedPayload):
         decode(encode(stored, pair) + tail, "M", METHOD, "p", identity_of(pair))
@@ -145,7 +145,7 @@ def test_a_longer_payload_is_noticed(result, tail: bytes) -> None:
 @pytest.mark.parametrize(
     "change", [{"pair_id": "r"}, {"dataset": "other"}, {"query": "another"}, {"document": "more"}]
 )
-def test_a_payload_under_another_pair_is_noticed(result, change: dict) -> None:
+def test_a_payload_stored_under_another_pair_is_detected(result, change: dict) -> None:
     """Bytes that turn up where they don't belong: whole, and still not what was stored there."""
     pair, stored = result("p")
     other = replace(pair, **change)
@@ -156,7 +156,7 @@ def test_a_payload_under_another_pair_is_noticed(result, change: dict) -> None:
 
 
 @pytest.mark.parametrize("kind", [np.int32, np.int64, np.float32])
-def test_places_of_another_type_are_damage(result, kind: type) -> None:
+def test_offsets_of_another_type_are_damage(result, kind: type) -> None:
     """What somebody made up: a wider number would be cut, and another place shown."""
     pair, stored = result("p")
     key = identity_of(pair)
@@ -170,7 +170,7 @@ def test_places_of_another_type_are_damage(result, kind: type) -> None:
         decode(made_up, "M", METHOD, "p", key)
 
 
-def test_a_payload_says_what_its_summary_needs() -> None:
+def test_a_payload_contains_what_its_summary_needs() -> None:
     text = TokenizedText.of((Token("a", 0, 1),), 1, 9)
     stored = Attribution("M", METHOD, "p", 1.0, text, text, np.ones(1), np.ones(1))
     pair = TextPair("p", "q", "abcdef", EvidenceSpan(2, 4), "eng", "music", "set", 7)

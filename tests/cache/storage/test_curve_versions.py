@@ -61,7 +61,7 @@ def column(store: Store, method: Method, what: str) -> list:
 # -- magnitudes ----------------------------------------------------------------------------------
 
 
-def test_signed_curves_come_back_with_their_magnitudes(store: Store, result) -> None:
+def test_signed_curves_are_read_back_with_their_magnitudes(store: Store, result) -> None:
     """Put one by one, so that small blocks are merged; then read anew, derived and compacted."""
     stored = []
     for n in range(70):
@@ -89,7 +89,7 @@ def test_a_curve_without_signs_is_stored_once_and_is_its_own_magnitude(
     assert column(store, UNSIGNED, _CURVES) == [1]
 
 
-def test_curves_with_and_without_signs_may_follow_each_other(store: Store, result) -> None:
+def test_curves_with_and_without_signs_can_be_mixed(store: Store, result) -> None:
     plain = [(pair, replace(a, method=SIGNED)) for pair, a in (result("a"), result("b"))]
     mixed = signed(result, ["c"])
     store.put(MODEL, SIGNED, plain[:1])
@@ -102,7 +102,7 @@ def test_curves_with_and_without_signs_may_follow_each_other(store: Store, resul
     same(store, SIGNED, [*plain, *mixed])
 
 
-def test_magnitudes_travel_with_exports_and_parts(store: Store, result, tmp_path: Path) -> None:
+def test_magnitudes_are_included_in_exports_and_parts(store: Store, result, tmp_path: Path) -> None:
     stored = signed(result, ["a", "b"])
     store.put(MODEL, SIGNED, stored)
     path = tmp_path / "out.parquet"
@@ -142,7 +142,7 @@ def repaired(monkeypatch: pytest.MonkeyPatch):
     return repair
 
 
-def test_a_raised_version_makes_curves_anew_of_the_stored_scores(
+def test_a_raised_version_derives_curves_again_from_the_stored_scores(
     store: Store, result, repaired
 ) -> None:
     stored = signed(result, ["a", "b", "c"])
@@ -165,7 +165,7 @@ def test_a_raised_version_makes_curves_anew_of_the_stored_scores(
         store.curves(MODEL, method, pairs)
 
 
-def test_exports_hold_curves_of_this_version(
+def test_exports_contain_curves_of_this_version(
     store: Store, result, repaired, tmp_path: Path
 ) -> None:
     stored = signed(result, ["a", "b"])
@@ -179,7 +179,7 @@ def test_exports_hold_curves_of_this_version(
         np.testing.assert_array_equal(row["magnitudes"], document_magnitudes(attribution, method))
 
 
-def test_curves_over_whole_texts_do_not_travel_and_are_made_again(
+def test_curves_over_whole_texts_are_not_exported_and_are_derived_again(
     store: Store, result, tmp_path: Path
 ) -> None:
     """They have holes where nothing was read, which no import takes for numbers."""
@@ -217,7 +217,7 @@ def test_compacting_drops_curves_of_another_version(store: Store, result, repair
     same(store, method, stored)
 
 
-def test_a_file_of_the_first_format_is_read_and_its_curves_are_made_anew(
+def test_a_file_of_the_first_format_is_read_and_its_curves_are_derived_again(
     store: Store, result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It had neither magnitudes nor a version."""

@@ -29,7 +29,7 @@ def _says(path: Path) -> dict[str, str] | None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked")
-def test_a_first_write_killed_at_any_statement_leaves_nothing_half(
+def test_a_first_write_killed_at_any_statement_leaves_a_complete_file_or_none(
     tmp_path: Path, result, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pair, right = result("p1")
@@ -90,7 +90,7 @@ def test_a_first_write_that_fails_leaves_no_file(
     assert not store.missing(MODEL, METHOD, [result("p1")[0]])
 
 
-def test_a_failed_write_leaves_a_file_that_was_there(
+def test_a_failed_write_keeps_an_existing_file(
     store: Store, result, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.put(MODEL, METHOD, [result("p1")])
@@ -106,7 +106,7 @@ def drop_all(store: Store) -> None:
         drop_file(file)
 
 
-def test_who_only_reads_makes_no_deleted_file_again(
+def test_reading_does_not_recreate_a_deleted_file(
     store: Store, result, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Deriving curves and mending write; to a file that goes meanwhile they write nothing."""

@@ -61,7 +61,7 @@ def _same(store: Store, asked: tuple[TextPair, ...], known: Known) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_kept_choice_gets_what_is_stored_now(
+def test_a_cached_selection_gets_what_is_stored_now(
     store: Store, result: Make, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     monkeypatch.setattr(blocks, "MERGE_EVERY", 5)
@@ -112,7 +112,7 @@ def test_a_kept_choice_gets_what_is_stored_now(
             _same(store, pairs, known)
 
 
-def test_two_files_that_began_as_one_are_told_apart(store: Store, result: Make) -> None:
+def test_a_copied_file_is_distinguished_from_its_original(store: Store, result: Make) -> None:
     """A copy has the same epoch and serials, and may go on otherwise."""
     first, second = result("p1"), result("p2")
     store.put(MODEL, METHOD, [first])

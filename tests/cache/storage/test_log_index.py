@@ -32,7 +32,7 @@ os.truncate(index, int(sys.argv[2]))
 
 
 @pytest.mark.parametrize("left", [0, 4096])
-def test_a_cut_index_is_made_again(tmp_path: Path, left: int) -> None:
+def test_a_truncated_index_is_rebuilt(tmp_path: Path, left: int) -> None:
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(tmp_path / "cache"), str(left)],
         cwd=ROOT,

@@ -72,7 +72,7 @@ def same_curves(store: Store, stored, method: Method = METHOD) -> None:
 # -- aggregates ---------------------------------------------------------------------------------
 
 
-def test_aggregates_touch_no_result(store: Store, result) -> None:
+def test_aggregates_are_read_without_decoding_results(store: Store, result) -> None:
     stored = put(store, result, [f"p{n}" for n in range(9)])
     with sql(store) as db:
         db.execute("UPDATE result SET payload = x'00'")
@@ -80,7 +80,7 @@ def test_aggregates_touch_no_result(store: Store, result) -> None:
     assert store.missing(MODEL, METHOD, [pair for pair, _ in stored]) == []
 
 
-def test_new_results_are_read_alone(store: Store, result, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_new_results_are_read(store: Store, result, monkeypatch: pytest.MonkeyPatch) -> None:
     first = put(store, result, ["a", "b"])
     same_curves(store, first)
     read: list[int] = []
@@ -125,7 +125,7 @@ def test_a_superseded_result_leaves_no_trace_in_aggregates(store: Store, result,
 # -- dropping -----------------------------------------------------------------------------------
 
 
-def test_a_dropped_model_is_gone_and_can_come_back(store: Store, result) -> None:
+def test_a_dropped_model_is_deleted_and_can_be_stored_again(store: Store, result) -> None:
     stored = put(store, result, ["a", "b"])
     (file,) = listing(store)
     assert drop_file(file) > 0
@@ -137,9 +137,7 @@ def test_a_dropped_model_is_gone_and_can_come_back(store: Store, result) -> None
     assert everything(store, MODEL, METHOD).pair_ids == ("b",)
 
 
-def test_a_writer_that_holds_a_dropped_file_loses_nothing_and_harms_nobody(
-    store: Store, result
-) -> None:
+def test_a_writer_of_a_dropped_file_loses_nothing_and_damages_nothing(store: Store, result) -> None:
     """Another process has the file open, it is dropped and made anew here, then that process
     writes and ends: its connections must not take the new file's log with them."""
     body = """
@@ -211,7 +209,7 @@ def test_verify_finds_flipped_bytes(store: Store, result) -> None:
     assert len(everything(store, MODEL, METHOD).curves) == 17
 
 
-def test_verify_reads_what_is_no_attribution_too(store: Store, result) -> None:
+def test_verify_also_reads_other_kinds_of_results(store: Store, result) -> None:
     pairs = [pair for pair, _ in put(store, result, ["a", "b", "c"])]
     tests = counts(store.root)
     tests.put(MODEL, METHOD, [(pairs[0], Count(1)), (pairs[1], Count(2))])
@@ -234,7 +232,7 @@ def test_verify_reads_what_is_no_attribution_too(store: Store, result) -> None:
     assert verify(store, MODEL, METHOD).checked == 5
 
 
-def test_verify_keeps_what_another_writer_puts_in_the_place_of_a_damaged_result(
+def test_verify_keeps_results_written_while_it_runs(
     store: Store, result, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pairs = [pair for pair, _ in put(store, result, ["a", "b"])]
@@ -254,7 +252,7 @@ def test_verify_keeps_what_another_writer_puts_in_the_place_of_a_damaged_result(
     assert tests.get(MODEL, METHOD, pairs[1]) == Count(2)
 
 
-def test_text_in_the_place_of_bytes_is_damage(store: Store, result) -> None:
+def test_text_in_place_of_bytes_is_damage(store: Store, result) -> None:
     pairs = [pair for pair, _ in put(store, result, ["a"])]
     tests = counts(store.root)
     tests.put(MODEL, METHOD, [(pairs[0], Count(1))])
@@ -270,7 +268,7 @@ def test_text_in_the_place_of_bytes_is_damage(store: Store, result) -> None:
 
 
 @pytest.mark.parametrize("column", ["data", "checksum", "n"])
-def test_a_damaged_block_of_summaries_is_made_again(store: Store, result, column: str) -> None:
+def test_a_damaged_block_of_summaries_is_rebuilt(store: Store, result, column: str) -> None:
     stored = put(store, result, ["a", "b"]) + put(store, result, ["c"])
     store.put_failures(MODEL, METHOD, [(result("bad")[0], "no token")])
     damage(store, column, "name = 'summary'")
@@ -291,7 +289,7 @@ def damage(store: Store, column: str, which: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["removed", "replaced"])
-def test_what_a_damaged_block_superseded_does_not_come_back(
+def test_results_superseded_by_a_damaged_block_do_not_reappear(
     store: Store, result, what: str
 ) -> None:
     stored = put(store, result, ["a", "b", "c"])
@@ -331,7 +329,7 @@ def sql_ok(store: Store) -> bool:
         )
 
 
-def test_a_result_that_cannot_be_read_is_missing_after_mending(store: Store, result) -> None:
+def test_an_unreadable_result_is_missing_after_repair(store: Store, result) -> None:
     put(store, result, ["a", "b"])
     with sql(store) as db:
         db.execute("UPDATE result SET payload = x'01' WHERE item = 'a'")
@@ -399,7 +397,7 @@ def test_listing_and_compacting(store: Store, result) -> None:
 # -- entries --------------------------------------------------------------------------------------
 
 
-def test_entries_enter_another_cache_once(store: Store, result, tmp_path: Path) -> None:
+def test_entries_are_added_to_another_cache_once(store: Store, result, tmp_path: Path) -> None:
     stored = put(store, result, [f"p{n}" for n in range(7)])
     store.put_failures(MODEL, METHOD, [(result("bad")[0], "no token")])
     batches = list(stored_rows(store, MODEL, METHOD, size=3))
@@ -419,7 +417,7 @@ def test_entries_enter_another_cache_once(store: Store, result, tmp_path: Path) 
     )
 
 
-def test_parts_are_added_once_and_results_displace_failures(
+def test_parts_are_added_once_and_results_replace_failures(
     store: Store, result, tmp_path: Path
 ) -> None:
     put(store, result, ["a", "b"])
@@ -439,7 +437,7 @@ def test_parts_are_added_once_and_results_displace_failures(
 # -- refusals -------------------------------------------------------------------------------------
 
 
-def test_a_newer_file_is_a_sentence(store: Store, result) -> None:
+def test_a_file_of_a_newer_version_is_refused_in_one_sentence(store: Store, result) -> None:
     put(store, result, ["a"])
     store.release()
     with sql(store) as db:
@@ -452,7 +450,7 @@ def test_a_newer_file_is_a_sentence(store: Store, result) -> None:
     assert "newer" in listing(store)[0].problem
 
 
-def test_an_older_file_is_a_sentence(store: Store, result) -> None:
+def test_a_file_of_an_older_version_is_refused_in_one_sentence(store: Store, result) -> None:
     put(store, result, ["a"])
     store.release()
     with sql(store) as db:
@@ -494,7 +492,7 @@ def test_a_network_share_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/mountinfo").exists(), reason="Linux's table of mounts")
-def test_this_machines_own_mounts_are_known(tmp_path: Path) -> None:
+def test_the_file_system_of_a_local_mount_is_recognized(tmp_path: Path) -> None:
     said = subprocess.run(
         ["stat", "-f", "-c", "%T", str(tmp_path)], capture_output=True, text=True, check=True
     )
@@ -504,7 +502,7 @@ def test_this_machines_own_mounts_are_known(tmp_path: Path) -> None:
     assert kind and (kind in said.stdout or said.stdout.startswith(kind[:3]))
 
 
-def test_a_share_is_a_sentence_that_points_to_parts(
+def test_the_refusal_of_a_network_share_mentions_parts(
     store: Store, result, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(network_share, "_kind", lambda folder: "nfs4")
@@ -513,7 +511,7 @@ def test_a_share_is_a_sentence_that_points_to_parts(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a folder read-only, which only root may")
-def test_a_read_only_folder_is_read_and_not_written(store: Store, result) -> None:
+def test_a_read_only_folder_can_be_read(store: Store, result) -> None:
     stored = put(store, result, ["a", "b"])
     store.release()
     folder = str(store.root)
@@ -534,7 +532,7 @@ def test_a_read_only_folder_is_read_and_not_written(store: Store, result) -> Non
     put(store, result, ["c"])
 
 
-def test_no_descriptor_is_left_open(tmp_path: Path, result) -> None:
+def test_no_file_descriptor_is_left_open(tmp_path: Path, result) -> None:
     """Twenty stores used and released."""
     stored = [result("a")]
 
@@ -551,7 +549,7 @@ def test_no_descriptor_is_left_open(tmp_path: Path, result) -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) <= before + 2
 
 
-def test_many_files_read_by_many_threads_stay_within_64_descriptors(tmp_path: Path, result) -> None:
+def test_many_threads_reading_many_files_use_at_most_64_descriptors(tmp_path: Path, result) -> None:
     """What pages over many imported models do: each thread reads file after file."""
     store, stored = Store(tmp_path), [result("a")]
     models = [ModelKey("M", f"{n:016x}") for n in range(40)]
@@ -577,7 +575,7 @@ def test_many_files_read_by_many_threads_stay_within_64_descriptors(tmp_path: Pa
     assert len(list(Path("/proc/self/fd").iterdir())) <= before + 2
 
 
-def test_a_folder_of_an_older_layout_is_named_with_what_to_do(store: Store, result) -> None:
+def test_a_folder_of_an_older_layout_is_reported_with_what_to_do(store: Store, result) -> None:
     store.put(MODEL, METHOD, [result("a")])
     assert older_layouts(store) == ""
     (store.root / "v1").mkdir()

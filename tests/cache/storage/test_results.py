@@ -36,7 +36,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], results.Stored]:
     return read
 
 
-def test_reading_again_equals_reading_afresh_whatever_happened(
+def test_rereading_equals_reading_in_a_new_process(
     fresh: Callable[[Path], results.Stored], tmp_path: Path
 ) -> None:
     generator = np.random.default_rng(0)
@@ -95,7 +95,7 @@ def test_files_are_read_again_only_after_a_change(
     assert store.missing(MODEL, METHOD, PAIRS) == PAIRS
 
 
-def test_only_what_is_new_is_decoded(tmp_path: Path) -> None:
+def test_only_new_results_are_decoded(tmp_path: Path) -> None:
     decoded: list[int] = []
 
     class Counting(Schema[Count]):
@@ -117,7 +117,7 @@ def test_only_what_is_new_is_decoded(tmp_path: Path) -> None:
     assert store.select(MODEL, other, PAIRS).results == {}
 
 
-def test_more_pairs_than_one_question_may_name(tmp_path: Path) -> None:
+def test_more_pairs_than_one_query_may_name_are_read(tmp_path: Path) -> None:
     pairs = [TextPair(f"p{i}", "q", "d", dataset="set") for i in range(1203)]
     store = counts(tmp_path)
     store.put(MODEL, METHOD, [(pair, Count(number)) for number, pair in enumerate(pairs)])

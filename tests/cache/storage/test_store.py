@@ -56,7 +56,7 @@ def sql(store: Store, statement: str, *parameters: object) -> list[tuple]:
 # -- hits and misses ---------------------------------------------------------------------------
 
 
-def test_what_was_put_is_got_bit_for_bit(store: Store, result) -> None:
+def test_stored_results_are_read_back_bit_for_bit(store: Store, result) -> None:
     stored = [result(f"p{n}") for n in range(5)]
     store.put(MODEL, METHOD, stored)
     for pair, attribution in stored:
@@ -124,7 +124,7 @@ def test_another_resampling_is_a_hit(store: Store, result) -> None:
     assert equal(replace(found, method=METHOD), attribution)
 
 
-def test_a_result_replaces_the_one_before_with_its_curves(store: Store, result) -> None:
+def test_a_result_replaces_the_previous_one_and_its_curves(store: Store, result) -> None:
     pair, first = result("p")
     _, second = result("q")
     second = replace(second, pair_id="p")
@@ -141,7 +141,7 @@ def test_a_result_replaces_the_one_before_with_its_curves(store: Store, result) 
 # -- curves ------------------------------------------------------------------------------------
 
 
-def test_curves_of_every_choice_equal_directly_computed_ones(
+def test_curves_with_any_settings_equal_directly_computed_ones(
     store: Store, result, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stored = [result(f"p{n}", n_full=900 if n % 2 else None) for n in range(5)]
@@ -176,7 +176,7 @@ def test_curves_of_every_choice_equal_directly_computed_ones(
     store.curves(MODEL, make_method("saliency", {"resampling": "point"}), pairs)
 
 
-def test_curves_are_of_the_asked_pairs_in_their_order(store: Store, result) -> None:
+def test_curves_are_in_the_order_of_the_requested_pairs(store: Store, result) -> None:
     stored = {pair.pair_id: (pair, a) for pair, a in (result(f"p{n}") for n in range(6))}
     store.put(MODEL, METHOD, list(stored.values()))
     asked = [stored[key][0] for key in ("p4", "p1", "p2")] + [result("absent")[0]]
@@ -186,7 +186,7 @@ def test_curves_are_of_the_asked_pairs_in_their_order(store: Store, result) -> N
         np.testing.assert_array_equal(curve, document_curve(stored[pair_id][1], METHOD))
 
 
-def test_encoded_elsewhere_is_the_same_and_the_last_of_a_pair_counts(
+def test_encoded_results_are_stored_alike_and_the_last_of_a_pair_counts(
     store: Store, result, tmp_path: Path
 ) -> None:
     stored = [result(name) for name in ("a", "b", "a")]
@@ -205,7 +205,7 @@ def test_encoded_elsewhere_is_the_same_and_the_last_of_a_pair_counts(
 # -- failures ----------------------------------------------------------------------------------
 
 
-def test_failures_are_kept_and_can_be_tried_again(store: Store, result) -> None:
+def test_failures_are_stored_and_can_be_retried(store: Store, result) -> None:
     (good, attribution), (bad, _) = result("good"), result("bad")
     store.put(MODEL, METHOD, [(good, attribution)])
     store.put_failures(MODEL, METHOD, [(bad, "it has no token")])
@@ -230,7 +230,7 @@ def test_failures_are_kept_and_can_be_tried_again(store: Store, result) -> None:
 # -- damage ------------------------------------------------------------------------------------
 
 
-def test_a_damaged_payload_is_a_miss_and_never_wrong(store: Store, result) -> None:
+def test_a_damaged_payload_is_a_miss_and_never_a_wrong_result(store: Store, result) -> None:
     pair, attribution = result("p")
     other, untouched = result("q")
     store.put(MODEL, METHOD, [(pair, attribution), (other, untouched)])
@@ -259,7 +259,7 @@ def test_a_damaged_payload_is_computed_again(store: Store, result) -> None:
 
 
 @pytest.mark.parametrize("place", [0, 3, 7, 201, 399])
-def test_a_damaged_curve_is_derived_again_and_never_wrong(store: Store, result, place: int) -> None:
+def test_a_damaged_curve_is_derived_again_and_never_shown(store: Store, result, place: int) -> None:
     pair, attribution = result("p")
     store.put(MODEL, METHOD, [(pair, attribution)])
     ((points,),) = sql(store, "SELECT data FROM block WHERE name != 'summary'")
@@ -271,7 +271,7 @@ def test_a_damaged_curve_is_derived_again_and_never_wrong(store: Store, result, 
     )
 
 
-def test_a_cut_curve_is_derived_again(store: Store, result) -> None:
+def test_a_truncated_curve_is_derived_again(store: Store, result) -> None:
     pair, attribution = result("p")
     store.put(MODEL, METHOD, [(pair, attribution)])
     sql(store, "UPDATE block SET data = substr(data, 1, 396) WHERE name != 'summary'")
@@ -296,7 +296,9 @@ def explained(store: Store, result, sentence: str) -> None:
 
 
 @pytest.mark.parametrize("content", [b"not a database at all" * 50, b"\x89PNG\r\n\x1a\n" * 200])
-def test_a_foreign_file_in_the_stores_place(store: Store, result, content: bytes) -> None:
+def test_a_foreign_file_in_place_of_the_store_is_refused(
+    store: Store, result, content: bytes
+) -> None:
     path = store.path(MODEL, METHOD)
     path.parent.mkdir(parents=True)
     path.write_bytes(content)
@@ -304,7 +306,7 @@ def test_a_foreign_file_in_the_stores_place(store: Store, result, content: bytes
     assert path.read_bytes() == content, "somebody's file was touched"
 
 
-def test_a_database_of_another_program(store: Store, result) -> None:
+def test_a_database_of_another_program_is_refused(store: Store, result) -> None:
     path = store.path(MODEL, METHOD)
     path.parent.mkdir(parents=True)
     with contextlib.closing(sqlite3.connect(path)) as db, db:
@@ -312,7 +314,7 @@ def test_a_database_of_another_program(store: Store, result) -> None:
     explained(store, result, r"^The cache can't be used, because ")
 
 
-def test_an_empty_file_is_filled(store: Store, result) -> None:
+def test_an_empty_file_is_initialized(store: Store, result) -> None:
     path = store.path(MODEL, METHOD)
     path.parent.mkdir(parents=True)
     path.touch()
@@ -322,7 +324,7 @@ def test_an_empty_file_is_filled(store: Store, result) -> None:
     assert equal(store.get(MODEL, METHOD, pair), attribution)
 
 
-def test_a_damaged_database_never_gives_wrong_numbers(store: Store, result) -> None:
+def test_a_damaged_database_never_gives_wrong_results(store: Store, result) -> None:
     """Pages overwritten here and there: right numbers, a miss, or one sentence."""
     stored = [result(f"p{n}") for n in range(120)]
     store.put(MODEL, METHOD, stored)
@@ -357,7 +359,7 @@ def test_a_damaged_database_never_gives_wrong_numbers(store: Store, result) -> N
 # -- what a disk can do wrong ------------------------------------------------------------------
 
 
-def test_a_file_where_the_folder_should_be(tmp_path: Path, result) -> None:
+def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path, result) -> None:
     (tmp_path / "cache").write_text("a file")
     store = Store(tmp_path / "cache")
     pair, attribution = result("p")
@@ -371,7 +373,7 @@ def test_a_file_where_the_folder_should_be(tmp_path: Path, result) -> None:
         assert str(tmp_path) not in str(caught.value)
 
 
-def test_a_full_disk_is_a_sentence_and_loses_nothing(
+def test_a_full_disk_is_reported_in_one_sentence_and_loses_nothing(
     store: Store, result, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pair, attribution = result("p")
@@ -401,7 +403,7 @@ def test_a_full_disk_is_a_sentence_and_loses_nothing(
     assert store.missing(MODEL, METHOD, [p for p, _ in many]) == []
 
 
-def test_a_locked_store_is_a_sentence(
+def test_a_locked_store_is_reported_in_one_sentence(
     store: Store, result, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Held by a program that knows nothing of the store, or by a writer that hangs."""
@@ -543,9 +545,7 @@ def test_two_threads_writing_at_once_lose_nothing(store: Store, result) -> None:
         assert equal(store.get(MODEL, METHOD, pair), attribution)
 
 
-def test_a_process_killed_in_the_middle_of_a_put_leaves_the_store_usable(
-    store: Store, result
-) -> None:
+def test_a_process_killed_during_a_put_leaves_the_store_usable(store: Store, result) -> None:
     """The write has reached the disk in part (more than SQLite keeps in memory); the next to
     come is a reader, as a page or a resumed run is."""
     pair, attribution = result("p")
