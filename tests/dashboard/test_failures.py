@@ -96,7 +96,7 @@ SET = "Data set"
         (whole_audit, "audit", "BM25", {"top": "1"}),
     ],
 )
-def test_what_failed_is_listed_and_tried_again(
+def test_failures_are_listed_and_retried(
     fail: Callable[[Compute, ModelKey, DataSet], None],
     name: str,
     model: str,

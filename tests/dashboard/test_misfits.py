@@ -100,7 +100,7 @@ def spoiled(own_service: None) -> None:
         ("map", {}, "of 68 are not computed yet"),
     ],
 )
-def test_pages_take_misfits_for_missing(
+def test_pages_treat_misfits_as_missing(
     name: str, asked: dict[str, Any], missing: str, spoiled: None
 ) -> None:
     page = open_page(name, models=["MiniLM"], **asked).run()
@@ -125,7 +125,7 @@ def test_cause_computes_misfits_again(spoiled: None) -> None:
     assert [(row["n"], row["failed"]) for row in rows] == [(2, 0), (2, 0)]
 
 
-def test_a_passport_of_misfits_alone_has_no_number(spoiled: None) -> None:
+def test_a_passport_of_only_misfits_has_no_numbers(spoiled: None) -> None:
     found = CliRunner().invoke(app, ["passport", "--model", "MiniLM", "--stored"])
     assert found.exit_code == 0, found.output
     (card,) = json.loads(found.stdout)

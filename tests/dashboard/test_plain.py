@@ -219,7 +219,7 @@ def rendered_raw(source: str) -> list[str]:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_what_is_rendered_was_made_plain(path: Path) -> None:
+def test_all_rendered_text_is_escaped(path: Path) -> None:
     assert rendered_raw(path.read_text(encoding="utf-8")) == []
 
 
@@ -262,7 +262,7 @@ def test_what_is_rendered_was_made_plain(path: Path) -> None:
         ("if (t := f()):\n    st.error(t)", 1),
     ],
 )
-def test_the_check_sees_what_it_must(source: str, n: int) -> None:
+def test_the_check_detects_unescaped_text(source: str, n: int) -> None:
     assert len(rendered_raw(source)) == n
 
 
@@ -278,7 +278,7 @@ def test_the_check_sees_what_it_must(source: str, n: int) -> None:
         "a.b+c@evil.example.org",
     ],
 )
-def test_addresses_are_broken_where_the_page_would_link_them(text: str) -> None:
+def test_addresses_do_not_become_links(text: str) -> None:
     """The front end looks for addresses in what is left after escapes were resolved (GitHub's
     "autolink literals"), so that escaping alone does not keep them from becoming links."""
     seen = re.sub(r"\\(.)", r"\1", plain(text))
@@ -290,5 +290,5 @@ def test_addresses_are_broken_where_the_page_would_link_them(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["MiniLM@last", "MiniLM-recency@0.5", "a/b", "eng-pol", "p < .05"])
-def test_names_can_be_copied(text: str) -> None:
+def test_escaped_names_can_be_copied(text: str) -> None:
     assert re.sub(r"\\(.)", r"\1", plain(text)) == text

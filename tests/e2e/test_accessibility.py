@@ -97,7 +97,7 @@ PARAGRAPHS = "[...document.querySelectorAll('[data-testid=stMain] p')].map((p) =
 
 
 @pytest.mark.parametrize("path", ADDRESSES)
-def test_everybody_can_use_the_page(shipped_app: App, go: Visit, path: str) -> None:
+def test_each_page_is_accessible(shipped_app: App, go: Visit, path: str) -> None:
     page = go("about:blank")
     page.set_viewport_size({"width": 2560, "height": 1000})
     page.emulate_media(color_scheme="light")
@@ -151,7 +151,9 @@ def test_everybody_can_use_the_page(shipped_app: App, go: Visit, path: str) -> N
 
 
 @pytest.mark.parametrize("path", [path for path in SHOWN if "?" in path])
-def test_every_tab_is_full_and_computes_nothing(shipped_app: App, go: Visit, path: str) -> None:
+def test_every_tab_shows_content_and_computes_nothing(
+    shipped_app: App, go: Visit, path: str
+) -> None:
     page = go(f"{shipped_app.url}/{path}")
     expect(page.get_by_role("figure", name=SHOWN[path]).first).to_be_visible()
     expect(idle(page).get_by_role("button", name=RUNNING)).to_have_count(0)

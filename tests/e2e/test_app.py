@@ -55,7 +55,7 @@ def no_error(page: Page) -> None:
     assert "Traceback" not in page.inner_text("body")
 
 
-def test_search_a_pair_as_one_types_and_take_it_with_the_keyboard(app: App, visit: Visit) -> None:
+def test_search_a_pair_while_typing_and_select_it_with_the_keyboard(app: App, visit: Visit) -> None:
     page = ready(visit(app.url))
     box = page.get_by_role("combobox", name="Pair (type to search)")
     box.click()
@@ -77,7 +77,7 @@ def test_search_a_pair_as_one_types_and_take_it_with_the_keyboard(app: App, visi
     no_error(page)
 
 
-def test_pick_a_pair_of_the_table(app: App, visit: Visit) -> None:
+def test_select_a_pair_in_the_table(app: App, visit: Visit) -> None:
     page = ready(visit(app.url))
     first = re.search(r"pair=([^&]+)", page.url)
     grid = page.get_by_test_id("stPopoverBody").locator(".dvn-scroller").first
@@ -124,7 +124,7 @@ def test_switching_the_method_keeps_the_pair(app: App, visit: Visit) -> None:
     no_error(page)
 
 
-def test_faithfulness_of_two_methods(run_app: App, visit: Visit) -> None:
+def test_compare_the_faithfulness_of_two_methods(run_app: App, visit: Visit) -> None:
     address = "methods?dataset=small&pair=row-1&methods=saliency&methods=decomposition"
     page = visit(f"{run_app.url}/{address}")
     expect(page.get_by_text("0 of 4 tests of this pair are stored.")).to_be_visible()
@@ -151,7 +151,7 @@ def test_compare_two_models(app: App, visit: Visit) -> None:
     no_error(page)
 
 
-def test_pairs_in_another_order(app: App, visit: Visit) -> None:
+def test_sort_pairs_in_another_order(app: App, visit: Visit) -> None:
     page = ready(visit(f"{app.url}/?pair=food-sourdough-q2"))  # one pair is stored
     page.get_by_role("button", name="Filters").click()
     select(page, "Order", "score")
@@ -171,7 +171,7 @@ def test_pairs_in_another_order(app: App, visit: Visit) -> None:
     no_error(page)
 
 
-def test_a_map_and_the_pairs_behind_its_points(run_app: App, visit: Visit) -> None:
+def test_draw_a_map_and_open_the_pairs_of_its_points(run_app: App, visit: Visit) -> None:
     page = visit(f"{run_app.url}/map?of=queries&language=pol")
     expect(page.get_by_role("button", name="Compute")).to_be_visible()
     idle(page).get_by_role("button", name="Compute").click()
@@ -204,7 +204,7 @@ def test_a_copied_link_opens_the_same_view(app: App, visit: Visit) -> None:
     expect(other).to_have_url(re.compile("pair=food-sourdough-q2"))
 
 
-def test_typed_text_and_its_link(app: App, visit: Visit) -> None:
+def test_typed_text_is_explained_and_linked(app: App, visit: Visit) -> None:
     page = visit(f"{app.url}/?text=Own+text")
     query = page.get_by_role("textbox", name="Query", exact=True)
     query.fill("what melts")
@@ -300,13 +300,15 @@ def test_export_figures_and_the_heatmap(app: App, visit: Visit, tmp_path: Path) 
         ("/compare?a=MiniLM&b=nope", "There is no retriever 'nope'"),
     ],
 )
-def test_bad_addresses_get_one_sentence(app: App, go: Visit, address: str, sentence: str) -> None:
+def test_invalid_addresses_are_answered_in_one_sentence(
+    app: App, go: Visit, address: str, sentence: str
+) -> None:
     page = go(f"{app.url}{address}")
     expect(page.get_by_text(sentence).first).to_be_visible()
     no_error(page)
 
 
-def test_a_text_many_times_too_long_is_cut_and_said_to_be(app: App, visit: Visit) -> None:
+def test_a_text_many_times_too_long_is_truncated_and_reported(app: App, visit: Visit) -> None:
     page = visit(f"{app.url}/?text=Own+text&q=ice")
     page.get_by_role("textbox", name="Document", exact=True).fill("ice melts in spring " * 1700)
     page.get_by_role("button", name="Show these texts").click()

@@ -11,7 +11,7 @@ from tests.e2e.conftest import App, Visit, idle, pick_row, press
 from tests.e2e.test_app import choose, no_error, select
 
 
-def test_from_nothing_stored_to_the_sentences_of_a_document(run_app: App, visit: Visit) -> None:
+def test_audit_a_corpus_and_open_the_sentences_of_a_document(run_app: App, visit: Visit) -> None:
     page = visit(f"{run_app.url}/audit?dataset=mine&models=BM25&top=1")
     expect(page.get_by_text("No results have been computed")).to_be_visible()
     idle(page)

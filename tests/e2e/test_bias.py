@@ -10,7 +10,7 @@ from tests.e2e.conftest import App, Visit, idle, pick_row, press
 from tests.e2e.test_app import choose, no_error, select
 
 
-def test_run_the_tests_click_a_bar_and_open_a_pair(run_app: App, visit: Visit) -> None:
+def test_run_the_tests_then_click_a_bar_and_open_a_pair(run_app: App, visit: Visit) -> None:
     page = visit(
         f"{run_app.url}/cause?tab=Bias+tests&dataset=sample-bias&models=MiniLM-recency&models=BM25"
         "&tests=position&tests=literal"

@@ -33,7 +33,7 @@ def score(page: Page) -> float:
     return float(page.get_by_test_id("stMetricValue").first.inner_text())
 
 
-def test_stepping_moves_the_evidence_and_the_score(cause: Page) -> None:
+def test_the_buttons_move_the_evidence_and_bm25s_score_stays(cause: Page) -> None:
     text = cause.locator(".st-key-cause\\.text, .st-key-cause-text").first
     first, at_first = text.inner_text(), score(cause)
     cause.locator("[class*=st-key-cause-forward] button").first.click()
@@ -46,7 +46,7 @@ def test_stepping_moves_the_evidence_and_the_score(cause: Page) -> None:
     no_error(cause)
 
 
-def test_rank_displacement_and_another_way_to_take_out(cause: Page) -> None:
+def test_rank_displacement_and_another_way_of_removal_are_shown(cause: Page) -> None:
     cause.get_by_text("Rank among the data set's other documents").click()
     expect(cause.get_by_text("1 of 56").first).to_be_visible()
     settled(cause).get_by_text("Move the whole text, to separate position from content").click()
@@ -60,7 +60,9 @@ def test_rank_displacement_and_another_way_to_take_out(cause: Page) -> None:
     no_error(cause)
 
 
-def test_a_data_set_and_the_methods_agreement(run_app: App, visit: Visit, tmp_path: Path) -> None:
+def test_a_data_set_is_computed_with_the_methods_agreement(
+    run_app: App, visit: Visit, tmp_path: Path
+) -> None:
     address = f"{run_app.url}/cause?models=BM25&by=mask&tab=Data+set"
     cause = settled(visit(address))
     pairs = cause.get_by_label("Pairs", exact=True)
@@ -97,7 +99,7 @@ def test_a_data_set_and_the_methods_agreement(run_app: App, visit: Visit, tmp_pa
     no_error(methods)
 
 
-def test_documents_by_themselves(run_app: App, visit: Visit) -> None:
+def test_curves_of_documents_alone_are_shown(run_app: App, visit: Visit) -> None:
     page = settled(visit(f"{run_app.url}/cause?models=MiniLM&documents=true"))
     settled(page).get_by_role("radio", name="segments", exact=True).click()
     documents = page.get_by_label("Documents", exact=True)
@@ -116,7 +118,9 @@ def test_documents_by_themselves(run_app: App, visit: Visit) -> None:
     no_error(page)
 
 
-def test_what_cannot_be_moved_is_one_sentence(run_app: App, visit: Visit) -> None:
+def test_evidence_that_cannot_be_moved_is_reported_in_one_sentence(
+    run_app: App, visit: Visit
+) -> None:
     page = visit(f"{run_app.url}/cause?models=BM25&text=Own+text&q=tide&d=The+tide+rises.")
     expect(page.get_by_text("has no evidence span")).to_be_visible()
     evidence = page.get_by_role("textbox", name="Evidence (optional)")
@@ -127,7 +131,7 @@ def test_what_cannot_be_moved_is_one_sentence(run_app: App, visit: Visit) -> Non
     no_error(page)
 
 
-def test_curves_minus_null(run_app: App, visit: Visit) -> None:
+def test_curves_minus_control_are_drawn(run_app: App, visit: Visit) -> None:
     page = visit(f"{run_app.url}/curves?models=BM25&dataset=sample&language=tha&null=filler+text")
     idle(page).get_by_role("button", name="Compute", exact=True).first.click()
     expect(page.get_by_text(re.compile(r"^(\d+) of \1( \w+)?$"))).to_be_visible()
@@ -138,7 +142,7 @@ def test_curves_minus_null(run_app: App, visit: Visit) -> None:
     no_error(page)
 
 
-def test_a_pair_behind_a_bin_opens_in_explain(run_app: App, visit: Visit) -> None:
+def test_a_pair_of_a_bin_opens_in_explain(run_app: App, visit: Visit) -> None:
     page = visit(f"{run_app.url}/curves?models=BM25&language=tha&resampling=point")
     curve = page.get_by_role("figure", name="Mean attribution by relative position")
     compute = page.get_by_role("button", name="Compute", exact=True)

@@ -66,7 +66,7 @@ def enclosed(folder: Path) -> list[str]:
     return command
 
 
-def test_it_runs_as_the_container_does_and_keeps_what_a_run_computed(
+def test_the_program_runs_as_in_the_container_and_keeps_results(
     tmp_path: Path, browser: Browser
 ) -> None:
     data = tmp_path / "data"

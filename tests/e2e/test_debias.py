@@ -10,7 +10,7 @@ from tests.e2e.conftest import App, Visit, idle, pick_row, press
 from tests.e2e.test_app import no_error
 
 
-def test_from_the_grid_to_the_pair_under_both_models(run_app: App, visit: Visit) -> None:
+def test_rank_the_grid_and_open_a_pair_under_both_models(run_app: App, visit: Visit) -> None:
     page = visit(
         f"{run_app.url}/debias?dataset=mine&models=MiniLM&steps=0&pairs=0&strengths=0.5&blocks=16"
     )

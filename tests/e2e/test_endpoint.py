@@ -15,7 +15,7 @@ from tests.support.endpoint_server import running
 KEY = "sk-very-secret"
 
 
-def test_what_is_sent_is_told_before_and_the_rest_does_not_fit(
+def test_the_page_states_what_it_will_send_and_which_methods_do_not_fit(
     start_app: Callable[..., App], visit: Visit, tmp_path: Path
 ) -> None:
     rows = [f"what is {word},The {word} is grey. Nobody saw it." for word in ("ice", "fog")]

@@ -96,7 +96,7 @@ PAIR = "sample&pair=food-sourdough-q2"
         ),
     ],
 )
-def test_each_family_and_each_format(
+def test_each_family_and_each_format_is_explained(
     wide_app: App,
     go: Callable[..., Page],
     model: str,
@@ -115,7 +115,7 @@ def test_each_family_and_each_format(
     expect(page.get_by_test_id("stSidebar").get_by_text(unfit).first).to_be_visible()
 
 
-def test_both_versions_of_a_claim_side_by_side(
+def test_both_versions_of_a_claim_are_compared(
     wide_app: App, go: Callable[..., Page], visit: Callable[..., Page]
 ) -> None:
     page = go(f"{wide_app.url}/?dataset=claims&models=MiniLM")
@@ -133,7 +133,7 @@ def test_both_versions_of_a_claim_side_by_side(
     drawn(visit(page.url))
 
 
-def test_pairs_by_type_of_query(wide_app: App, go: Callable[..., Page]) -> None:
+def test_pairs_are_filtered_by_query_type(wide_app: App, go: Callable[..., Page]) -> None:
     page = go(f"{wide_app.url}/?dataset=rows&models=MiniLM&query_type=question")
     drawn(page)
     document = page.locator(".hm-pane[data-side=document] .hm-text")
@@ -143,7 +143,7 @@ def test_pairs_by_type_of_query(wide_app: App, go: Callable[..., Page]) -> None:
     expect(page.get_by_role("combobox", name="Query type")).to_have_value("question (1)")
 
 
-def test_a_bad_upload_is_one_sentence_and_a_good_one_this_readers_alone(
+def test_an_invalid_upload_is_refused_and_a_valid_one_is_private(
     wide_app: App, visit: Callable[..., Page], tmp_path: Path
 ) -> None:
     path = tmp_path / "own.csv"

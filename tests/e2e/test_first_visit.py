@@ -12,13 +12,13 @@ from tests.e2e.test_accessibility import nothing_was_computed
 
 
 @pytest.mark.parametrize("path", ["", "compare"])
-def test_a_pair_is_shown_from_what_ships(shipped_app: App, go: Visit, path: str) -> None:
+def test_a_pair_is_shown_from_shipped_results(shipped_app: App, go: Visit, path: str) -> None:
     page = go(f"{shipped_app.url}/{path}")
     expect(page.get_by_text("triglyphs", exact=True).filter(visible=True).first).to_be_visible()
     nothing_was_computed(shipped_app, page)
 
 
-def test_files_say_which_mean_they_hold(shipped_app: App, go: Visit) -> None:
+def test_files_state_which_mean_they_contain(shipped_app: App, go: Visit) -> None:
     """What holds the data set's mean says what that is over."""
     page = go(shipped_app.url)
     idle(page).get_by_role("button", name="Export").filter(visible=True).first.click()
@@ -54,7 +54,9 @@ def test_a_touch_screen_shows_charts_without_a_toolbar(shipped_app: App, browser
         expect(tables.filter(visible=True)).to_have_count(0)
 
 
-def test_the_storage_page_lists_what_ships_and_counts_none(shipped_app: App, go: Visit) -> None:
+def test_the_storage_page_lists_shipped_results_without_counting_them(
+    shipped_app: App, go: Visit
+) -> None:
     page = go(f"{shipped_app.url}/storage")
     expect(page.get_by_text("Nothing is stored yet")).to_be_visible()
     expect(page.get_by_test_id("stMarkdown").first).to_contain_text("which results are stored?")

@@ -27,7 +27,7 @@ VIEW = View(level="token")
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def test_html_embeds_data_that_cannot_break_out() -> None:
+def test_html_escapes_embedded_data() -> None:
     hostile = "</script><!--<script>"
     page = to_html([Pane("i", hostile, "document", hostile, ())], VIEW, [{"x": hostile}])
     assert hostile not in page
@@ -38,7 +38,7 @@ def test_html_embeds_data_that_cannot_break_out() -> None:
     assert "http:" not in page.replace("http://www.w3.org/2000/svg", "")
 
 
-def test_svg_is_the_whole_document() -> None:
+def test_svg_contains_the_whole_document() -> None:
     source = to_image([PANE], VIEW, PROVENANCE, format="svg", width_px=700)
     root = ElementTree.fromstring(source)
     assert root.attrib["width"] == "700"
@@ -57,7 +57,7 @@ def test_svg_is_the_whole_document() -> None:
     assert description is not None and "saliency(norm=l2)" in (description.text or "")
 
 
-def test_png_has_the_colours_and_the_provenance() -> None:
+def test_png_has_the_colors_and_the_provenance() -> None:
     made = to_image([PANE], VIEW, PROVENANCE, "dark", format="png", width_px=600, scale=1.5)
     with Image.open(io.BytesIO(made)) as image:
         assert image.width == 900
@@ -77,14 +77,16 @@ def test_pdf_is_one_page_with_its_title() -> None:
     assert json.loads(bytes.fromhex(keywords.decode()).decode("utf-16-be")) == PROVENANCE
 
 
-def test_without_a_browser_one_sentence_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_browser_one_sentence_states_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(browser, "_browser", browser._Browser())
     monkeypatch.setattr(Chromium, "find_browser", lambda *_, **__: None)
     with pytest.raises(UserError, match=r"install Chrome or Chromium .* or export HTML"):
         to_image([PANE], VIEW, PROVENANCE)
 
 
-def test_time_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rendering_time_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(browser, "_browser", browser._Browser())
     monkeypatch.setattr(browser, "TIMEOUT_S", 0.2)
     with pytest.raises(UserError, match="choose fewer or shorter documents"):

@@ -40,7 +40,7 @@ def in_sight(page: Page, u: int) -> bool:
     )
 
 
-def test_the_list_is_the_matrix_sorted(show: Show) -> None:
+def test_the_list_is_the_sorted_matrix(show: Show) -> None:
     matrix = np.random.default_rng(3).normal(size=(6, 9)).astype(np.float32)
     matrix[2] = 0
     page = opened(show(column("a b c d e f", "r s t u v w x y z", matrix)))
@@ -52,7 +52,7 @@ def test_the_list_is_the_matrix_sorted(show: Show) -> None:
         assert float(row[3].replace("−", "-")) == float(f"{value:.3g}")
 
 
-def test_a_click_leads_to_the_word_and_recolours_by_the_query_word(show: Show) -> None:
+def test_a_click_scrolls_to_the_word_and_recolors_by_the_query_word(show: Show) -> None:
     matrix = np.zeros((3, 2000))
     matrix[1, 1500], matrix[2, 30] = 0.5, -0.25
     page = opened(show(column("red green blue", " ".join(f"w{i}" for i in range(2000)), matrix)))
@@ -81,7 +81,7 @@ def test_a_click_leads_to_the_word_and_recolours_by_the_query_word(show: Show) -
     assert page.locator(".hm-pinned, [aria-current]").count() == 0
 
 
-def test_the_list_follows_the_units_and_how_they_add_up(show: Show) -> None:
+def test_the_list_follows_units_and_aggregation(show: Show) -> None:
     # tokens of two characters: "ab" "cd" | "ef" by "uv" "wx" | "yz"
     matrix = [[0.5, -0.75, 0.125], [0.25, 0.125, 0.0], [1.0, 0.0, -2.0]]
     page = opened(show(column("abcd ef", "uvwx yz", matrix, pattern=r"\S\S")))
@@ -97,7 +97,7 @@ def test_the_list_follows_the_units_and_how_they_add_up(show: Show) -> None:
     assert listed(page)[:2] == ["ef × yz −2.00 at 67%", "ef × uv +1.00 at 0%"]
 
 
-def test_each_column_has_its_list_and_others_follow_its_scroll(show: Show) -> None:
+def test_each_column_has_its_list_and_columns_scroll_together(show: Show) -> None:
     words = " ".join(f"w{i}" for i in range(2000))
     matrix = np.zeros((1, 2000))
     matrix[0, 1200] = 1

@@ -90,7 +90,7 @@ def leave(page: Page) -> None:
         expect(page.locator(".hm-link-bar.hm-active")).to_have_count(0)
 
 
-def test_a_planted_cell_lights_its_word_and_no_other(show: Show) -> None:
+def test_a_planted_cell_highlights_only_its_word(show: Show) -> None:
     page = show(planted(1, 2))
     unit(page, QUERY, 1).hover()
     assert cells(page, DOCUMENT) == [0, 0, 128, 0]
@@ -103,7 +103,7 @@ def test_a_planted_cell_lights_its_word_and_no_other(show: Show) -> None:
     assert cells(page, QUERY) == [0, 0, 0, 0]
 
 
-def test_a_negative_share_is_blue_at_its_own_range(show: Show) -> None:
+def test_a_negative_share_is_blue_on_its_own_scale(show: Show) -> None:
     page = show(planted(0, 3, -0.25))
     unit(page, QUERY, 0).hover()
     assert cells(page, DOCUMENT) == [0, 0, 0, -128]
@@ -111,7 +111,7 @@ def test_a_negative_share_is_blue_at_its_own_range(show: Show) -> None:
     assert ticks == ["−0.250", "+0.250"]
 
 
-def test_leaving_restores_colours_and_legend(show: Show) -> None:
+def test_leaving_restores_colors_and_legend(show: Show) -> None:
     page = show(planted(1, 2))
     usual = [cells(page, QUERY), cells(page, DOCUMENT), legend(page)]
     assert "hover over a word" in usual[2]
@@ -126,7 +126,7 @@ def test_leaving_restores_colours_and_legend(show: Show) -> None:
     assert [cells(page, QUERY), cells(page, DOCUMENT), legend(page)] == usual
 
 
-def test_nothing_moves_while_colours_change(show: Show) -> None:
+def test_the_layout_does_not_change_with_colors(show: Show) -> None:
     page = show(planted(1, 2) + planted(3, 1, model="n"))
     boxes = """[...document.querySelectorAll('.hm-text, .hm-legend, .hm-own-legend, .hm-foot')].map(
       (node) => JSON.stringify(node.getBoundingClientRect()))"""
@@ -140,7 +140,7 @@ def test_nothing_moves_while_colours_change(show: Show) -> None:
         page.keyboard.press("Escape")
 
 
-def test_a_pinned_unit_lets_the_other_pane_be_read(show: Show) -> None:
+def test_a_pinned_unit_stays_while_pointing_at_the_other_pane(show: Show) -> None:
     page = show(planted(1, 2))
     usual = cells(page, DOCUMENT)
     unit(page, QUERY, 1).click()
@@ -184,7 +184,7 @@ def test_selecting_text_pins_nothing(show: Show) -> None:
     assert page.locator(".hm-pinned").count() == 0
 
 
-def test_the_keyboard_links_pins_and_reads(show: Show) -> None:
+def test_links_pins_and_values_work_with_the_keyboard(show: Show) -> None:
     page = show(planted(1, 2))
     usual = cells(page, DOCUMENT)
     live = page.locator("[aria-live]")
@@ -214,7 +214,7 @@ def test_the_keyboard_links_pins_and_reads(show: Show) -> None:
     expect(page.locator(".hm-link-bar .hm-scale-title").first).to_contain_text("Query")
 
 
-def test_units_add_up_their_tokens_or_take_the_largest(show: Show) -> None:
+def test_units_take_the_sum_or_the_maximum_of_their_tokens(show: Show) -> None:
     # tokens of two characters: "ab" "cd" | "ef" by "uv" "wx" | "yz"
     matrix = [[0.5, -0.75, 0.125], [0.25, 0.125, 0.0], [1.0, 0.0, -2.0]]
     panes = column("abcd ef", "uvwx yz", matrix, pattern=r"\S\S")
@@ -248,7 +248,7 @@ def test_units_add_up_their_tokens_or_take_the_largest(show: Show) -> None:
     assert cells(page, DOCUMENT) == [-128]
 
 
-def test_columns_are_linked_apart_and_ranges_as_the_view_says(show: Show) -> None:
+def test_columns_are_linked_separately_and_share_ranges_by_setting(show: Show) -> None:
     page = show(planted(1, 2, 0.5, "one") + planted(1, 2, 1.0, "two"))
     usual = cells(page, 3)
     unit(page, 0, 1).click()
@@ -293,7 +293,7 @@ def test_labels_are_text_in_every_theme(show: Show, theme: str) -> None:
     assert page.locator("img").count() == 0
 
 
-def test_without_a_matrix_nothing_is_there(show: Show) -> None:
+def test_without_a_matrix_nothing_is_linked(show: Show) -> None:
     panes = [Pane(f"m/{side}", "m", side, "a", ((0, 1, 1.0),)) for side in ("query", "document")]
     page = show(panes, View(level="token"))
     unit(page, QUERY, 0).click()
@@ -306,13 +306,13 @@ def test_without_a_matrix_nothing_is_there(show: Show) -> None:
     assert page.locator(".hm-link-bar, .hm-pinned, .hm-link").count() == 0
 
 
-def test_a_picture_has_no_legend_of_what_it_cannot_do() -> None:
+def test_a_picture_has_no_legend_for_interaction() -> None:
     svg = to_image(planted(1, 2), View(), [], width_px=700).decode()
     assert svg.count('class="scale"') == 2
     assert "point" not in svg
 
 
-def test_a_long_document_answers_far_sooner_than_all_of_it_is_coloured(show: Show) -> None:
+def test_a_long_document_responds_before_all_of_it_is_colored(show: Show) -> None:
     rng = np.random.default_rng(0)
     matrix = rng.normal(size=(12, 8192))
     # one paragraph: the browser can leave none of it out
@@ -359,7 +359,7 @@ def main_thread_ms(session: CDPSession) -> float:
     return 1000 * next(m["value"] for m in metrics if m["name"] == "TaskDuration")
 
 
-def test_what_comes_into_sight_is_coloured(show: Show) -> None:
+def test_text_is_colored_when_it_becomes_visible(show: Show) -> None:
     matrix = np.tile(np.linspace(-1, 1, 4000), (2, 1)) * [[1], [-1]]
     page = show(column("q r", "word " * 4000, matrix), View(level="token"))
     text = body(page, DOCUMENT)

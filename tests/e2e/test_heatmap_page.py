@@ -69,7 +69,7 @@ TEXTS = {
 
 @pytest.mark.parametrize("name", TEXTS)
 @pytest.mark.parametrize("level", ["word", "token", "sentence"])
-def test_the_text_is_the_original(show: Show, name: str, level) -> None:
+def test_the_displayed_text_equals_the_original(show: Show, name: str, level) -> None:
     text = TEXTS[name]
     # a token a code point cuts every cluster that can be cut
     tokens = [(i, i + 1, i / len(text)) for i in range(len(text))]
@@ -77,7 +77,7 @@ def test_the_text_is_the_original(show: Show, name: str, level) -> None:
     assert drawn_text(page) == text
 
 
-def test_clusters_are_never_cut(show: Show) -> None:
+def test_grapheme_clusters_are_never_split(show: Show) -> None:
     text = "e\u0301 👩‍🔬x"
     tokens = [(i, i + 1, 1.0) for i in range(len(text)) if text[i] != " "]
     page = show([document(text, tokens)], View(level="token"))
@@ -93,7 +93,7 @@ def test_offsets_count_code_points(show: Show) -> None:
     assert units(page) == ["🧊🧊", "ice"]
 
 
-def test_words_add_up_their_tokens(show: Show) -> None:
+def test_words_take_the_sum_or_the_maximum_of_their_tokens(show: Show) -> None:
     # by hand: "unhappy" 0.5 - 0.75 + 0.125 = -0.125, largest magnitude -0.75; "cat" 0.25
     tokens = [(0, 2, 0.5), (2, 5, -0.75), (5, 7, 0.125), (7, 11, 0.25)]
     page = show([document("unhappy cat", tokens, signed=True)])
@@ -111,7 +111,7 @@ def test_words_add_up_their_tokens(show: Show) -> None:
     assert "0.125" in tooltip(page, 0)
 
 
-def test_a_planted_score_is_darkest_and_first(show: Show) -> None:
+def test_a_planted_score_is_darkest_and_listed_first(show: Show) -> None:
     text = "a b c d e f"
     tokens = [(2 * i, 2 * i + 1, 9.0 if i == 3 else 0.1 * i) for i in range(6)]
     page = show([document(text, tokens)])
@@ -124,7 +124,7 @@ def test_a_planted_score_is_darkest_and_first(show: Show) -> None:
     assert table[:3] == ["1", "d", "9.00"]
 
 
-def test_shared_and_own_range(show: Show) -> None:
+def test_color_ranges_are_shared_or_separate(show: Show) -> None:
     panes = [document("a b", [(0, 1, 1), (2, 3, top)], model=f"m{top}") for top in (2, 4)]
     page = show(panes)
     assert colours(page, 0)[1] != colours(page, 1)[1]
@@ -136,7 +136,7 @@ def test_shared_and_own_range(show: Show) -> None:
     assert page.evaluate("window.view.range") == "own"
 
 
-def test_query_and_document_have_ranges_of_their_own(show: Show) -> None:
+def test_query_and_document_have_separate_ranges(show: Show) -> None:
     panes = [
         document("q", [(0, 1, 100)], side="query"),
         document("d", [(0, 1, 1)]),
@@ -145,7 +145,7 @@ def test_query_and_document_have_ranges_of_their_own(show: Show) -> None:
     assert colours(page, 0) == colours(page, 1)
 
 
-def test_pointing_marks_the_same_characters_elsewhere(show: Show) -> None:
+def test_pointing_highlights_the_same_characters_in_other_panes(show: Show) -> None:
     text = "melting ice"
     one = document(text, [(0, 4, 1), (4, 7, 1), (8, 11, 1)], model="one")
     two = document(text, [(0, 2, 1), (2, 5, 1), (5, 7, 1), (8, 11, 1)], model="two")
@@ -202,7 +202,7 @@ def test_keys_move_between_units(show: Show) -> None:
     assert page.evaluate("document.activeElement.dataset.pane") == "m/query"
 
 
-def test_what_was_not_read_is_grey_and_says_so(show: Show) -> None:
+def test_truncated_text_is_gray_and_labeled(show: Show) -> None:
     page = show([document("read unread tail", [(0, 4, 1)], truncated_at=4)])
     assert "12 of 16 characters not read by this model" in page.locator(".hm-under").inner_text()
     page.locator(".hm-text .hm-unread").first.hover()
@@ -210,7 +210,7 @@ def test_what_was_not_read_is_grey_and_says_so(show: Show) -> None:
     assert units(page) == ["read"]
 
 
-def test_evidence_keeps_the_layout_and_the_colour(show: Show) -> None:
+def test_evidence_marks_do_not_change_layout_and_color(show: Show) -> None:
     text, tokens = "one two three", [(0, 3, 1), (4, 7, 2), (8, 13, 3)]
     size = "(() => { const b = document.querySelector('.hm-text').getBoundingClientRect();"
     size += " return [b.width, b.height]; })()"
@@ -222,7 +222,7 @@ def test_evidence_keeps_the_layout_and_the_colour(show: Show) -> None:
     assert "evidence" in marked.locator(".hm-legend").inner_text()
 
 
-def test_special_tokens_are_listed_without_colour(show: Show) -> None:
+def test_special_tokens_are_listed_without_color(show: Show) -> None:
     specials = (Special("[CLS]", 0.12), Special("[SEP]", 0.31))
     page = show([document("a", [(0, 1, 1)], specials=specials)])
     line = page.locator(".hm-special-line")
@@ -289,7 +289,7 @@ HOSTILE = [
 ]
 
 
-def test_hostile_strings_stay_text(show: Show) -> None:
+def test_hostile_strings_are_shown_as_text(show: Show) -> None:
     assert len(HOSTILE) == 50
     text = "\n".join(HOSTILE)
     special = (Special(HOSTILE[2], 1.0),)

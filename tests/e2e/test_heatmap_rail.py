@@ -66,7 +66,7 @@ def lit(page: Page, name: str) -> list[str]:
     return page.locator(f".hm-{name}").all_inner_texts()
 
 
-def test_a_bin_lights_its_words_and_says_its_numbers(show: Show) -> None:
+def test_a_bin_highlights_its_words_and_shows_its_numbers(show: Show) -> None:
     planted = np.ones(400)
     planted[292:296] = 5
     band = (tuple(m - 0.1 for m in MEAN), tuple(m + 0.1 for m in MEAN))
@@ -88,7 +88,7 @@ def test_a_bin_lights_its_words_and_says_its_numbers(show: Show) -> None:
     expect(page.locator(".hm-rail-mark")).to_be_hidden()
 
 
-def test_a_word_marks_its_bin(show: Show) -> None:
+def test_a_word_highlights_its_bin(show: Show) -> None:
     page = show([document(LONG)])
     page.locator("[data-u='42']").hover()
     # tokens 40 to 43 of 400 are the eleventh bin
@@ -96,7 +96,7 @@ def test_a_word_marks_its_bin(show: Show) -> None:
     expect(page.locator(".hm-rail-mark")).to_be_visible()
 
 
-def test_few_tokens_fill_many_bins(show: Show) -> None:
+def test_few_tokens_cover_many_bins(show: Show) -> None:
     page = show([document("one two three four")])
     page.locator("[data-u='1']").hover()
     assert place(page, "mark") == pytest.approx((0.25, 0.5))
@@ -132,7 +132,7 @@ def wait_for_frame(page: Page, column: int = 0) -> None:
     until(page, holds)
 
 
-def test_the_frame_follows_what_is_on_screen(show: Show) -> None:
+def test_the_frame_follows_the_visible_text(show: Show) -> None:
     page = show([document(LONG)])
     wait_for_frame(page)
     assert place(page, "frame")[0] == 0
@@ -144,7 +144,7 @@ def test_the_frame_follows_what_is_on_screen(show: Show) -> None:
     wait_for_frame(page)
 
 
-def test_a_click_scrolls_there_and_columns_follow(show: Show) -> None:
+def test_a_click_scrolls_to_the_bin_in_all_columns(show: Show) -> None:
     page = show([document(LONG, model="one"), document(LONG, model="two")])
     box = page.locator(".hm-rail-axis").first.bounding_box()
     assert box is not None
@@ -159,7 +159,7 @@ def test_a_click_scrolls_there_and_columns_follow(show: Show) -> None:
     assert place(page, "mark", 1) == pytest.approx((0.60, 0.61))
 
 
-def test_a_click_finds_its_place_in_a_long_document(show: Show) -> None:
+def test_a_click_scrolls_to_the_right_place_in_a_long_document(show: Show) -> None:
     words = [f"word{i:04}" for i in range(2048)]
     # paragraphs of very different lengths, which the browser places only when they come into sight
     lines, at = [], 0
@@ -184,7 +184,7 @@ def test_a_click_finds_its_place_in_a_long_document(show: Show) -> None:
         assert first == pytest.approx(sight[0] / 2048, abs=0.005)
 
 
-def test_the_same_share_of_the_axis_is_marked_where_tokens_differ(show: Show) -> None:
+def test_the_same_share_of_the_axis_is_marked_if_tokens_differ(show: Show) -> None:
     # twice as many tokens in the second column: the middle is the middle of both
     panes = [document(LONG, model="one"), document(LONG, r"\S\S", model="two")]
     page = show(panes, View(level="token"))
@@ -194,7 +194,7 @@ def test_the_same_share_of_the_axis_is_marked_where_tokens_differ(show: Show) ->
     assert place(page, "mark", 0) == place(page, "mark", 1) == pytest.approx((0.50, 0.51))
 
 
-def test_keys_move_over_the_bins_and_scroll(show: Show) -> None:
+def test_keys_move_between_bins_and_scroll(show: Show) -> None:
     page = show([document(LONG)])
     page.locator(".hm-text").focus()
     page.keyboard.press("Tab")
@@ -215,7 +215,7 @@ def test_keys_move_over_the_bins_and_scroll(show: Show) -> None:
     expect(page.locator(".hm-at")).to_have_text(WORDS[396:])
 
 
-def test_the_rail_says_where_the_most_lies(show: Show) -> None:
+def test_the_rail_states_where_most_of_the_attribution_is(show: Show) -> None:
     scores = np.ones(400)
     scores[100:104] = 3
     page = show([document(LONG, scores=scores)])
@@ -233,7 +233,7 @@ SCRIPTS = {
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_the_evidence_stands_where_its_tokens_do(show: Show, name: str) -> None:
+def test_the_evidence_mark_is_at_its_tokens(show: Show, name: str) -> None:
     text, pattern, span = SCRIPTS[name]
     page = show([document(text, pattern, evidence=span)])
     tokens = [Token(m.group(), *m.span()) for m in re.finditer(pattern, text)]
@@ -266,7 +266,7 @@ def inside(page: Page, selector: str, share: float) -> tuple[float, float]:
     return box["x"] + box["width"] / 2, box["y"] + share * box["height"]
 
 
-def test_the_rail_ends_where_the_model_stopped_reading(show: Show) -> None:
+def test_the_rail_ends_at_the_truncation(show: Show) -> None:
     evidence = (LONG.index(WORDS[190]), LONG.index(WORDS[300]))
     page = show([half_read(evidence=evidence)])
     # half of fifty lines, within the line's height
@@ -285,7 +285,7 @@ def test_the_rail_ends_where_the_model_stopped_reading(show: Show) -> None:
     assert max(bottoms) <= inside(page, ".hm-rail-unread", 0)[1] + 1
 
 
-def test_the_frame_and_clicks_reach_text_that_was_not_read(show: Show) -> None:
+def test_the_frame_and_clicks_reach_truncated_text(show: Show) -> None:
     page = show([half_read()])
     page.mouse.move(*inside(page, ".hm-rail-unread", 0.5))
     expect(page.locator(".hm-tip")).to_contain_text("not read by this model")
@@ -310,7 +310,7 @@ def test_the_rail_of_a_long_text_ends_at_the_share_of_its_characters(show: Show)
     assert place(page, "read") == pytest.approx((0, share), abs=1e-3), "scrolling leaves it alone"
 
 
-def test_a_picture_of_a_long_text_ends_its_rail_level_with_what_was_read() -> None:
+def test_in_a_picture_of_a_long_text_the_rail_ends_at_the_truncation() -> None:
     text = LONG + "\n" + "\n".join([WORDS[399]] * 1500)
     svg = ElementTree.fromstring(to_image([half_read(text)], View(), [], width_px=700))
     of = {
@@ -325,7 +325,7 @@ def test_a_picture_of_a_long_text_ends_its_rail_level_with_what_was_read() -> No
     assert abs(float(shaded.attrib["y"]) + float(shaded.attrib["height"]) - last) < 60
 
 
-def test_signed_curves_draw_to_both_sides_of_zero(show: Show) -> None:
+def test_signed_curves_are_drawn_on_both_sides_of_zero(show: Show) -> None:
     scores = np.zeros(400)
     scores[:4], scores[-4:] = 1, -0.5
     page = show([document(LONG, scores=scores, signed=True)])
@@ -341,7 +341,7 @@ def test_signed_curves_draw_to_both_sides_of_zero(show: Show) -> None:
     assert red > blue
 
 
-def test_bars_and_lines_share_a_scale_and_columns_theirs(show: Show) -> None:
+def test_bars_lines_and_columns_share_a_scale(show: Show) -> None:
     low = document(LONG, model="one", scores=np.full(400, 0.5))
     high = document(LONG, model="two", rail=Rail((0.5,) * 100, (2.0,) * 100))
     page = show([low, high])
@@ -361,7 +361,7 @@ def test_without_a_curve_there_is_no_rail(show: Show) -> None:
     assert text and box and box["width"] - text["width"] < 4
 
 
-def test_toggles_of_units_draw_no_rail_anew(show: Show) -> None:
+def test_switching_units_does_not_redraw_the_rail(show: Show) -> None:
     page = show([document(LONG)])
     page.evaluate(
         """() => { window.changes = 0;
@@ -377,7 +377,7 @@ def test_toggles_of_units_draw_no_rail_anew(show: Show) -> None:
 @pytest.mark.parametrize(
     ("width", "least", "most"), [(1440, 90, 350), (900, 90, 110), (390, 48, 64)]
 )
-def test_the_rail_keeps_its_place_on_narrow_pages(
+def test_the_rail_stays_in_place_on_narrow_pages(
     show: Show, width: int, least: int, most: int
 ) -> None:
     page = show([document(LONG)], width=width)
@@ -417,7 +417,7 @@ def test_the_head_is_one_line_and_warns_with_a_sign(show: Show) -> None:
 
 
 @pytest.mark.parametrize("signed", [False, True])
-def test_pictures_hold_the_rail_beside_the_whole_document(signed: bool) -> None:
+def test_pictures_show_the_rail_next_to_the_whole_document(signed: bool) -> None:
     pane = document(LONG, signed=signed, evidence=(0, 40))
     assert pane.rail is not None
     curves = Rail(pane.rail.bins, MEAN, MEAN, MEAN, "mean of 304 pairs")

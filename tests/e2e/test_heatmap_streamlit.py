@@ -92,7 +92,7 @@ def choose(page: Page, name: str) -> None:
     page.get_by_role("radio", name=name, exact=True).check()
 
 
-def test_toggles_come_back_to_python(page: Page) -> None:
+def test_toggles_are_sent_to_python(page: Page) -> None:
     expect_view(page, "word sum shared True")
     choose(page, "Token")
     expect_view(page, "token sum shared True")
@@ -110,7 +110,7 @@ def test_toggles_come_back_to_python(page: Page) -> None:
     expect(page.get_by_role("radio", name="Own", exact=True)).to_be_checked()
 
 
-def test_python_can_choose_and_the_reader_again(page: Page) -> None:
+def test_python_can_set_the_view_and_the_reader_can_change_it(page: Page) -> None:
     choose(page, "Token")
     expect_view(page, "token sum shared True")
     page.get_by_role("button", name="by sentence").click()
@@ -122,7 +122,7 @@ def test_python_can_choose_and_the_reader_again(page: Page) -> None:
     expect(page.get_by_role("radio", name="Word")).to_be_checked()
 
 
-def test_other_panes_keep_the_view(page: Page) -> None:
+def test_the_view_is_kept_for_other_panes(page: Page) -> None:
     choose(page, "Token")
     expect_view(page, "token sum shared True")
     page.get_by_text("longer").click()
@@ -131,7 +131,7 @@ def test_other_panes_keep_the_view(page: Page) -> None:
     expect(page.locator(".hm")).to_have_count(1)
 
 
-def test_curves_that_come_later_leave_the_text_alone(page: Page) -> None:
+def test_curves_added_later_do_not_redraw_the_text(page: Page) -> None:
     page.locator(".hm-text").first.evaluate("node => { node.kept = true; }")
     for shown in (2, 0, 2):
         page.get_by_text("curves").click()
@@ -142,7 +142,7 @@ def test_curves_that_come_later_leave_the_text_alone(page: Page) -> None:
     expect(page.locator(".hm-rail-mark.hm-shown")).to_have_count(2)
 
 
-def test_it_wears_the_theme_and_stays_text(page: Page) -> None:
+def test_it_follows_the_theme_and_shows_markup_as_text(page: Page) -> None:
     root = page.locator(".hm")
     expect(root).to_have_attribute("data-theme", "dark")
     styles = root.evaluate(
@@ -164,7 +164,7 @@ def test_no_horizontal_overflow(page: Page, width: int) -> None:
     until(page, lambda: heatmap.evaluate("node => node.scrollWidth <= node.clientWidth"))
 
 
-def test_clicks_bring_texts_and_no_script(page: Page) -> None:
+def test_changing_pairs_sends_texts_but_no_script(page: Page) -> None:
     sent: list[int] = []
     fetched: list[str] = []
     page.on("request", lambda request: fetched.append(request.url))
@@ -183,7 +183,7 @@ def test_clicks_bring_texts_and_no_script(page: Page) -> None:
     assert 0 < sum(sent) < 30_000 and not any("/heatmap-" in url for url in fetched)
 
 
-def test_without_its_script_the_heatmap_says_so(url: str, browser: Browser) -> None:
+def test_a_missing_script_is_reported(url: str, browser: Browser) -> None:
     page = browser.new_page()
     page.route("**/heatmap-*.js", lambda route: route.abort())
     page.goto(url)

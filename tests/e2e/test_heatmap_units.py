@@ -29,7 +29,7 @@ def page(browser: Browser) -> Iterator[Page]:
 
 
 @pytest.mark.parametrize("language", ["eng", "pol", "ara"])
-def test_units_are_the_same_in_python_and_in_the_browser(
+def test_units_are_equal_in_python_and_in_the_browser(
     page: Page, minilm, sample: DataSet, language: str
 ) -> None:
     pair = next(p for p in sample.pairs if p.language == language)
@@ -56,7 +56,7 @@ def test_units_are_the_same_in_python_and_in_the_browser(
 @pytest.mark.parametrize(
     ("how", "wanted"), [("sum", [11.0, 4.0]), ("mean", [2.75, 2.0]), ("max", [6.0, 3.0])]
 )
-def test_cells_of_a_matrix_by_hand(page: Page, how: str, wanted: list[float]) -> None:
+def test_cells_of_a_matrix_computed_by_hand(page: Page, how: str, wanted: list[float]) -> None:
     # Two query tokens in one word, three document tokens in two words.
     shares = [1, 2, 3, 2, 6, 1]
     found = page.evaluate(
@@ -67,7 +67,7 @@ def test_cells_of_a_matrix_by_hand(page: Page, how: str, wanted: list[float]) ->
     assert found == wanted
 
 
-def test_the_legend_says_how_words_are_made(page: Page, minilm, sample: DataSet) -> None:
+def test_the_legend_states_how_words_are_aggregated(page: Page, minilm, sample: DataSet) -> None:
     (batch,) = attribute_batches(minilm, make_method("saliency"), [sample.pairs[0]])
     assert batch[0].attribution is not None
     shown = pane(batch[0].attribution, "document", sample.pairs[0].document)

@@ -66,7 +66,7 @@ def draw(browser: Browser) -> Iterator[Draw]:
 
 
 @pytest.mark.parametrize("attached", [True, False], ids=["at once", "put in later"])
-def test_what_is_pinned_reaches_the_model(draw: Draw, attached: bool) -> None:
+def test_pins_are_written_to_the_model(draw: Draw, attached: bool) -> None:
     page = draw(planted(1, 2), attached=attached)
     unit(page, QUERY, 1).click()
     (saved,) = page.evaluate("saves")
@@ -79,14 +79,14 @@ def test_what_is_pinned_reaches_the_model(draw: Draw, attached: bool) -> None:
     assert page.evaluate("saves.at(-1)") == []
 
 
-def test_a_place_that_the_list_leads_to_is_pinned_with_its_word(draw: Draw) -> None:
+def test_an_entry_of_the_list_is_pinned_with_its_word(draw: Draw) -> None:
     page = draw(planted(1, 2))
     page.get_by_text("Largest shares").click()
     page.locator(".hm-largest button").first.click()
     assert [pin["text"] for pin in page.evaluate("saves.at(-1)")] == ["green", "three"]
 
 
-def test_offsets_are_pythons_and_text_is_text(draw: Draw) -> None:
+def test_offsets_equal_pythons_and_markup_is_shown_as_text(draw: Draw) -> None:
     document = "🌊🌊 <img src=x onerror=alert(1)> tide"
     page = draw(column("a b", document, np.ones((2, 5))))
     words = document.split()
@@ -97,7 +97,7 @@ def test_offsets_are_pythons_and_text_is_text(draw: Draw) -> None:
     assert page.locator("img").count() == 0
 
 
-def test_other_data_is_drawn_anew_and_nothing_stays_pinned(draw: Draw) -> None:
+def test_new_data_is_redrawn_and_pins_are_cleared(draw: Draw) -> None:
     page = draw(planted(1, 2))
     unit(page, QUERY, 1).click()
     page.evaluate("data => change(data)", payload(column("x", "y z", np.ones((1, 2))), View()))
@@ -107,7 +107,7 @@ def test_other_data_is_drawn_anew_and_nothing_stays_pinned(draw: Draw) -> None:
     assert page.locator(".hm").count() == 0 and page.evaluate("listeners.size") == 0
 
 
-def test_it_takes_the_notebooks_colours_when_they_change(draw: Draw) -> None:
+def test_it_follows_the_notebooks_theme(draw: Draw) -> None:
     dark = "body[data-jp-theme-light=false] { --jp-layout-color0: #111; "
     page = draw(planted(1, 2), style=f"{dark} --jp-content-font-color0: #eee; }}")
     root = page.locator(".hm")

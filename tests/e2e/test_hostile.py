@@ -100,11 +100,11 @@ def hostile_app(tmp_path_factory: pytest.TempPathFactory, start_app: Callable[..
     return start_app("--data", f"hostile={root}")
 
 
-def test_fifty_strings() -> None:
+def test_there_are_fifty_distinct_hostile_strings() -> None:
     assert len(HOSTILE) == len(set(HOSTILE)) == 50
 
 
-def test_texts_and_ids_stay_text(
+def test_texts_and_ids_are_shown_as_text(
     hostile_app: App, visit: Callable[..., Page], tmp_path: Path
 ) -> None:
     page = visit(f"{hostile_app.url}/?dataset=hostile")
@@ -127,7 +127,9 @@ def test_texts_and_ids_stay_text(
 
 
 @pytest.mark.parametrize("text", GROUPS[::5])
-def test_names_in_the_address_stay_text(app: App, go: Callable[..., Page], text: str) -> None:
+def test_names_in_the_address_are_shown_as_text(
+    app: App, go: Callable[..., Page], text: str
+) -> None:
     page = go(f"{app.url}/?models={quote(text)}&pair={quote(text)}&dataset={quote(text)}")
     expect(page.get_by_text("There is no retriever").first).to_be_visible()
     expect(page.get_by_text("There is no data set").first).to_be_visible()

@@ -14,7 +14,7 @@ from tests.e2e.test_app import no_error
 from tests.support.nouns import NOUNS
 
 
-def test_from_the_top_hub_to_a_query_in_explain(
+def test_find_the_top_hub_and_open_a_query_in_explain(
     start_app: Callable[..., App], visit: Visit, tmp_path: Path
 ) -> None:
     rows = [

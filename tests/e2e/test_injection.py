@@ -89,7 +89,7 @@ def asked(go: Callable[..., Page], app: App) -> Iterator[Callable[..., Page]]:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_names_in_the_address_are_no_links(asked: Callable[..., Page], name: str) -> None:
+def test_names_in_the_address_do_not_become_links(asked: Callable[..., Page], name: str) -> None:
     page = asked(name, **dict.fromkeys(NAMES, TEXT))
     assert linked(page) == []
     for tip in page.get_by_test_id("stTooltipIcon").filter(visible=True).all()[:6]:
@@ -97,13 +97,13 @@ def test_names_in_the_address_are_no_links(asked: Callable[..., Page], name: str
         assert linked(page) == []
 
 
-def test_typed_texts_of_the_address_are_no_links(asked: Callable[..., Page]) -> None:
+def test_typed_texts_in_the_address_do_not_become_links(asked: Callable[..., Page]) -> None:
     page = asked("", text="Own text", q=TEXT, d=f"Ice melts. {TEXT}", models="MiniLM")
     expect(page.locator(".hm-pane[data-side=document]")).to_be_visible()
     assert linked(page) == []
 
 
-def test_the_check_sees_a_link(go: Callable[..., Page]) -> None:
+def test_the_check_detects_a_link(go: Callable[..., Page]) -> None:
     page = go("about:blank")
     page.set_content(f"<a href='http://{OUTSIDE}/'>x</a>")
     assert len(linked(page)) == 1

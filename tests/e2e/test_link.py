@@ -42,7 +42,7 @@ def test_a_link_fetches_nothing_without_a_click(
     assert hub.requests == before
 
 
-def test_a_click_says_the_size_and_another_fetches(
+def test_the_first_click_shows_the_size_and_the_second_fetches(
     visit: Callable[..., Page], hub_app: tuple[FakeHub, App]
 ) -> None:
     hub, app = hub_app
@@ -57,7 +57,7 @@ def test_a_click_says_the_size_and_another_fetches(
     assert any("resolve" in request for request in hub.requests)
 
 
-def test_no_other_site_may_frame_a_page(app: App) -> None:
+def test_pages_cannot_be_framed_by_other_sites(app: App) -> None:
     for path in ("/", "/curves", "/_stcore/health", "/_stcore/host-config"):
         with urllib.request.urlopen(app.url + path) as answer:
             assert "frame-ancestors 'none'" in answer.headers["content-security-policy"], path

@@ -84,7 +84,7 @@ def log_out(name: str) -> re.Pattern[str]:
     return re.compile(f"Log out {name}@.?lab.example.org")
 
 
-def test_each_person_who_logs_in_has_their_own_and_can_log_out(
+def test_each_person_has_their_own_data_and_can_log_out(
     guarded: Guarded, browser: Browser, tmp_path: Path
 ) -> None:
     anna = entered(browser, guarded.url, "anna")
@@ -114,7 +114,7 @@ def test_each_person_who_logs_in_has_their_own_and_can_log_out(
         page.context.close()
 
 
-def test_who_is_not_of_the_people_named_is_turned_away(guarded: Guarded, browser: Browser) -> None:
+def test_people_who_are_not_listed_are_refused(guarded: Guarded, browser: Browser) -> None:
     carl = entered(browser, guarded.url, "carl")  # of an address that nobody has verified
     expect(carl.get_by_text("doesn't have access to this PosLens")).to_be_visible()
     expect(carl.get_by_test_id("stTopNav")).to_have_count(0)
@@ -125,7 +125,7 @@ def test_who_is_not_of_the_people_named_is_turned_away(guarded: Guarded, browser
     carl.context.close()
 
 
-def test_no_secret_stands_anywhere(guarded: Guarded) -> None:
+def test_no_secret_is_logged_or_stored(guarded: Guarded) -> None:
     said = guarded.app.said()
     assert CLIENT_SECRET not in said and COOKIE_SECRET not in said and "Traceback" not in said
     files = contents(guarded.app.home).values()

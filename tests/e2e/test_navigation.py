@@ -28,7 +28,7 @@ PAGES = {
 }
 
 
-def test_a_small_window_leads_to_the_last_page(app: App, visit: Visit) -> None:
+def test_the_last_page_can_be_reached_in_a_small_window(app: App, visit: Visit) -> None:
     page = visit(f"{app.url}/curves?models=MiniLM", width=800)
     navigation = page.get_by_role("navigation", name="App pages")
     expect(navigation.get_by_role("link").first).to_have_text("Explain")
@@ -42,7 +42,7 @@ def test_a_small_window_leads_to_the_last_page(app: App, visit: Visit) -> None:
     page.wait_for_url("**/storage")
 
 
-def test_a_small_screen_has_the_pages_behind_a_button(app: App, visit: Visit) -> None:
+def test_a_small_screen_has_a_menu_button_for_pages(app: App, visit: Visit) -> None:
     page = visit(f"{app.url}/map", width=390)
     idle(page).get_by_test_id("stExpandSidebarButton").click()
     page.get_by_test_id("stSidebar").get_by_role("link", name="Storage").click()
@@ -50,7 +50,7 @@ def test_a_small_screen_has_the_pages_behind_a_button(app: App, visit: Visit) ->
 
 
 @pytest.mark.parametrize("path", ["", "explain"])
-def test_explain_answers_to_the_root_and_to_its_name(app: App, visit: Visit, path: str) -> None:
+def test_explain_opens_at_the_root_and_at_its_name(app: App, visit: Visit, path: str) -> None:
     page = visit("about:blank")
     failed = list[str]()
     page.on("response", lambda one: failed.append(one.url) if one.status >= 400 else None)
@@ -64,7 +64,7 @@ def test_explain_answers_to_the_root_and_to_its_name(app: App, visit: Visit, pat
 
 
 @pytest.mark.parametrize("name", ["Curves", "Ranking", "Map"])
-def test_a_model_that_is_unknown_leaves_the_heading(app: App, go: Visit, name: str) -> None:
+def test_an_unknown_model_leaves_the_heading(app: App, go: Visit, name: str) -> None:
     page = go("about:blank")
     page.set_viewport_size({"width": 390, "height": 1000})
     page.goto(f"{app.url}/{PAGES[name]}?models=none")
@@ -73,7 +73,7 @@ def test_a_model_that_is_unknown_leaves_the_heading(app: App, go: Visit, name: s
     expect(heading).to_be_in_viewport()
 
 
-def test_back_leads_to_the_page_before(app: App, visit: Visit) -> None:
+def test_back_returns_to_the_previous_page(app: App, visit: Visit) -> None:
     """However often scripts have written the state of the page into its address."""
     page = visit(f"{app.url}/explain?pair=food-sourdough-q2&models=BM25")
     navigation = page.get_by_role("navigation", name="App pages")
@@ -95,7 +95,7 @@ def test_an_old_address_opens_the_page_with_its_query(app: App, visit: Visit) ->
     expect(page).to_have_url(re.compile("/cause.*models=BM25"))
 
 
-def test_a_run_is_seen_and_stopped_from_every_page(start_app: Start, visit: Visit) -> None:
+def test_a_run_is_shown_and_can_be_stopped_on_every_page(start_app: Start, visit: Visit) -> None:
     app = start_app()
     page = visit(f"{app.url}/curves?models=MiniLM")
     expect(page.get_by_role("button", name="Compute")).to_be_visible()
@@ -117,7 +117,7 @@ def test_a_run_is_seen_and_stopped_from_every_page(start_app: Start, visit: Visi
     expect(page.get_by_role("button", name=re.compile("^Compute"))).to_be_visible()
 
 
-def test_links_take_the_pair_the_models_and_the_method_along(app: App, visit: Visit) -> None:
+def test_links_keep_the_pair_the_models_and_the_method(app: App, visit: Visit) -> None:
     page = visit(f"{app.url}/explain?pair=food-sourdough-q2&models=BM25")
     expect(page.locator(".hm-pane[data-side=document]").first).to_be_visible()
     for here, there in (("explain", "Methods"), ("methods", "Explain")):

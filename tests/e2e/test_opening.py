@@ -30,7 +30,7 @@ def lines(path: Path, rows: list[dict[str, str]]) -> str:
     return f"docs={path}"
 
 
-def test_the_printed_address_opens_why_on_ones_own_data(
+def test_the_printed_address_opens_why_with_the_users_data(
     start_app: Callable[..., App], tiny_folder: Callable[..., Path], tmp_path: Path, visit: Visit
 ) -> None:
     data = lines(
@@ -53,7 +53,7 @@ def test_the_printed_address_opens_why_on_ones_own_data(
     no_error(page)
 
 
-def test_documents_alone_open_the_audit(
+def test_documents_without_queries_open_the_audit(
     start_app: Callable[..., App], tmp_path: Path, visit: Visit
 ) -> None:
     rows = [{"_id": word, "text": f"It rained on {word}. Nobody saw {word}."} for word in WORDS]

@@ -17,7 +17,7 @@ TYPED = "A vellichor archive holds the sonorous minutes."
 SECRETS = ["zephyrine", "quixotic", "vellichor", "sonorous", "ledger-7", "secret-domain", "upload-"]
 
 
-def test_another_sessions_export_holds_no_word_of_them(
+def test_another_sessions_export_contains_none_of_the_texts(
     start_app: Callable[..., App], visit: Visit, tmp_path: Path
 ) -> None:
     app = start_app()

@@ -12,7 +12,7 @@ from tests.e2e.conftest import App, Visit, idle, pick_row, press, until
 from tests.e2e.test_app import no_error, ready
 
 
-def test_the_mean_comes_beside_the_text_once_it_is_computed(run_app: App, visit: Visit) -> None:
+def test_the_mean_is_shown_next_to_the_text_once_it_is_computed(run_app: App, visit: Visit) -> None:
     page = ready(visit(f"{run_app.url}/?dataset=small&models=BM25&method=terms"))
     expect(page.get_by_text("The mean curve appears once 10 pairs have results.")).to_be_visible()
     page.get_by_role("button", name="Compute remaining").click()
@@ -42,7 +42,7 @@ def test_two_models_and_the_pairs_in_which_they_differ_most(run_app: App, visit:
     no_error(page)
 
 
-def test_the_document_begins_high_on_the_page(app: App, visit: Visit) -> None:
+def test_the_document_starts_near_the_top_of_the_page(app: App, visit: Visit) -> None:
     page = ready(visit(app.url))
     first = page.locator(".hm-pane[data-side=document] [data-u]").first
     until(page, lambda: (first.bounding_box() or {"y": math.inf})["y"] <= 300)

@@ -10,7 +10,7 @@ from tests.e2e.conftest import App, Visit, idle
 from tests.e2e.test_app import no_error
 
 
-def test_from_the_button_to_the_file(run_app: App, visit: Visit) -> None:
+def test_compute_a_passport_and_download_it(run_app: App, visit: Visit) -> None:
     page = visit(f"{run_app.url}/passport?dataset=mine&models=BM25")
     expect(page.get_by_role("button", name="Compute")).to_be_visible()
     idle(page).get_by_role("button", name="Compute").click()

@@ -146,7 +146,7 @@ def status(url: str, **headers: str) -> int:
         return error.code
 
 
-def test_pages_open_through_the_proxy_and_each_person_has_their_own(
+def test_pages_open_through_the_proxy_and_each_person_has_their_own_data(
     proxied: Proxied, browser: Browser, tmp_path: Path
 ) -> None:
     first = visit(browser, f"{proxied.url}/", "anna", "tide")
@@ -187,7 +187,7 @@ def own_name(page: Page) -> str:
     return str(name)
 
 
-def test_each_person_meets_one_process_and_what_one_computes_the_other_has(
+def test_each_person_is_served_by_one_process_and_processes_share_results(
     proxied: Proxied, browser: Browser
 ) -> None:
     for name, password in 2 * list(PEOPLE.items()):
@@ -212,7 +212,7 @@ def test_each_person_meets_one_process_and_what_one_computes_the_other_has(
     assert kept[0] and kept[0] == kept[1]
 
 
-def test_there_is_no_way_around_the_proxy(proxied: Proxied) -> None:
+def test_requests_that_bypass_the_proxy_are_refused(proxied: Proxied) -> None:
     direct = f"http://127.0.0.1:{proxied.app.port}/{BASE}"
     assert status(f"{direct}/_stcore/health") == 200
     anna = {"X-Forwarded-User": "anna"}
@@ -225,7 +225,7 @@ def test_there_is_no_way_around_the_proxy(proxied: Proxied) -> None:
     assert status(f"{through}/", Host=HOST, **anna) == 401
 
 
-def test_no_header_decides_where_the_proxy_sends_the_browser(proxied: Proxied) -> None:
+def test_headers_cannot_redirect_the_browser(proxied: Proxied) -> None:
     port = int(proxied.url.rsplit(":", 1)[-1])
     secret = "Basic " + base64.b64encode(b"anna:tide").decode()
 
@@ -245,7 +245,7 @@ def test_no_header_decides_where_the_proxy_sends_the_browser(proxied: Proxied) -
     assert asked(f"http://{HOST}/", "evil.example") == (302, f"/{BASE}/")
 
 
-def test_a_link_may_hold_as_much_text_as_a_page_puts_into_it(proxied: Proxied) -> None:
+def test_the_longest_links_of_pages_pass_the_proxy(proxied: Proxied) -> None:
     asked = f"/{BASE}/?d={MAX_IN_LINK * 'a'}&models=MiniLM"
     assert status(f"http://127.0.0.1:{proxied.app.port}{asked}") == 403
     assert status(proxied.url.replace(HOST, "127.0.0.1") + asked, Host=HOST) == 401

@@ -28,7 +28,7 @@ def stored(app: App, method: str) -> int:
     return len(list((app.home / "cache").rglob(f"*{method}*")))
 
 
-def test_a_closed_tab_frees_the_device_and_a_waiting_page_says_its_place(
+def test_a_closed_tab_frees_the_device_and_a_waiting_page_shows_its_place(
     own: App, visit: Visit
 ) -> None:
     slow = visit(f"{own.url}/?{PAIR}&{SLOW}&models=MiniLM&models=MiniLM-primacy")
@@ -42,9 +42,7 @@ def test_a_closed_tab_frees_the_device_and_a_waiting_page_says_its_place(
     assert stored(own, "saliency") and not stored(own, "occlusion")
 
 
-def test_a_run_of_another_process_is_seen_as_it_goes(
-    own: App, visit: Visit, forked: Forked
-) -> None:
+def test_progress_of_another_processs_run_is_shown(own: App, visit: Visit, forked: Forked) -> None:
     home = {"POSLENS_HOME": str(own.home)}
     page = visit(f"{own.url}/curves?models=MiniLM&method=saliency")
     expect(page.get_by_text(re.compile("No curve has been computed"))).to_be_visible()

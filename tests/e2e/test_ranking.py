@@ -21,7 +21,7 @@ def compute_rankings(page: Page) -> None:
     expect(page.get_by_text("Query by query")).to_be_visible()
 
 
-def test_rank_and_follow_a_query_to_its_pair(run_app: App, visit: Visit) -> None:
+def test_rank_and_open_the_pair_of_a_query(run_app: App, visit: Visit) -> None:
     page = visit(f"{run_app.url}/ranking?tab=Rankings&dataset=mine&models=MiniLM&models=BM25")
     expect(page.get_by_text("4 queries and 4 documents")).to_be_visible()
     compute_rankings(page)
@@ -41,7 +41,7 @@ def test_rank_and_follow_a_query_to_its_pair(run_app: App, visit: Visit) -> None
     no_error(again)
 
 
-def test_a_run_beside_a_model_and_what_sets_them_apart(run_app: App, visit: Visit) -> None:
+def test_a_run_is_compared_with_a_model(run_app: App, visit: Visit) -> None:
     page = visit(f"{run_app.url}/ranking?tab=Rankings&dataset=raced&models=BM25")
     expect(page.get_by_text("run other.run, digest").first).to_be_attached()
     expect(page.get_by_text("4 of 4 queries; select")).to_be_visible()
@@ -78,7 +78,7 @@ def test_with_the_prompt_of_posir_nothing_is_ranked_yet(run_app: App, visit: Vis
     no_error(page)
 
 
-def test_failed_queries_alone(run_app: App, visit: Visit) -> None:
+def test_failed_queries_can_be_listed(run_app: App, visit: Visit) -> None:
     page = visit(f"{run_app.url}/ranking?tab=Rankings&dataset=mine&models=BM25")
     start = page.locator(START)
     expect(start.or_(page.get_by_text("4 of 4 queries; select"))).to_be_visible()
@@ -91,7 +91,7 @@ def test_failed_queries_alone(run_app: App, visit: Visit) -> None:
     no_error(page)
 
 
-def test_the_former_page_of_published_curves_opens_figure_5_on_curves(
+def test_the_old_address_of_published_curves_opens_figure_5_on_curves(
     run_app: App, visit: Visit, tmp_path: Path
 ) -> None:
     page = visit(f"{run_app.url}/published")

@@ -18,7 +18,7 @@ def exclude(page: Page, inside: Locator | None = None) -> None:
     press(box, lambda: "readable=true" in page.url)
 
 
-def test_queries_of_a_ranking(app: App, visit: Visit) -> None:
+def test_exclude_truncated_pairs_from_a_ranking(app: App, visit: Visit) -> None:
     page = visit(f"{app.url}/ranking?models=MiniLM&tab=Rankings")
     expect(page.get_by_text(re.compile("304 queries and 68 documents"))).to_be_visible()
     exclude(page, page.get_by_text("Search settings"))
@@ -29,14 +29,14 @@ def test_queries_of_a_ranking(app: App, visit: Visit) -> None:
     no_error(page)
 
 
-def test_pairs_of_bias_tests(app: App, visit: Visit) -> None:
+def test_exclude_truncated_pairs_from_bias_tests(app: App, visit: Visit) -> None:
     page = visit(f"{app.url}/cause?tab=Bias+tests&dataset=sample&models=MiniLM&tests=position")
     exclude(page)
     expect(page.get_by_text("A model cannot read one of the two documents")).to_be_visible()
     no_error(page)
 
 
-def test_the_list_of_pairs(app: App, visit: Visit) -> None:
+def test_exclude_truncated_pairs_from_the_list_of_pairs(app: App, visit: Visit) -> None:
     page = ready(visit(f"{app.url}/?dataset=sample&models=MiniLM"))
     exclude(page, page.get_by_role("button", name="Filters"))
     expect(page.get_by_text(re.compile(r"of 1\d\d \(304 without filters\)"))).to_be_visible()

@@ -38,7 +38,7 @@ def answers(url: str) -> bool:
         return False
 
 
-def test_a_server_is_shared_and_ends_with_its_last_holder_even_a_killed_one(tmp_path: Path) -> None:
+def test_a_server_is_shared_and_ends_with_its_last_user_even_if_killed(tmp_path: Path) -> None:
     first = app_in(tmp_path, lambda: [], start=(sys.executable, "-c", SERVER))
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE, text=True

@@ -15,7 +15,7 @@ from tests.e2e.conftest import App, Visit, idle, press
 from tests.e2e.test_app import no_error, ready
 
 
-def test_a_models_results_go_out_and_come_back(
+def test_a_models_results_are_exported_deleted_and_imported(
     start_app: Callable[..., App], visit: Visit, tmp_path: Path
 ) -> None:
     app = start_app()

@@ -10,7 +10,7 @@ from tests.e2e.conftest import App, Visit, idle, pick_row, press
 from tests.e2e.test_app import no_error
 
 
-def test_from_all_misses_to_the_cause_of_one_and_its_pair(run_app: App, visit: Visit) -> None:
+def test_find_all_misses_then_the_cause_of_one_and_its_pair(run_app: App, visit: Visit) -> None:
     # All documents of `mine` begin with one sentence and end with another: each is found.
     page = visit(f"{run_app.url}/why?dataset=mine&models=BM25&top=1&query=filler+here")
     expect(page.get_by_text("the data set has no judgments for this query")).to_be_visible()

@@ -62,7 +62,7 @@ def frame_of(found: Any) -> pd.DataFrame:
     return pd.read_csv(io.StringIO(found.stdout))
 
 
-def test_squad_posq_prints_groups_that_a_count_of_ranks_gives(tmp_path: Path) -> None:
+def test_squad_posq_prints_groups_that_equal_a_count_of_ranks(tmp_path: Path) -> None:
     path = str(squad(tmp_path / "squad"))
     asked = ("--dataset", path, "--model", "BM25", "--format", "csv")
     groups = frame_of(run("rank", *asked, "--table", "groups"))
@@ -88,7 +88,7 @@ def test_squad_posq_prints_groups_that_a_count_of_ranks_gives(tmp_path: Path) ->
     assert 0 < positions["PSI under permutation"] < 1 and 0 < positions["p"] <= 1
 
 
-def test_a_figure_and_the_provenance_say_what_was_drawn_and_resampled(tmp_path: Path) -> None:
+def test_figure_and_provenance_state_what_was_drawn_and_resampled(tmp_path: Path) -> None:
     path, file = squad(tmp_path / "squad"), tmp_path / "groups.json"
     asked = (
         "rank",
@@ -135,7 +135,7 @@ def test_fineweb_posq_draws_queries_of_each_class(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [("--table", "groups"), ("--group-queries", "2")])
-def test_a_data_set_without_groups_is_one_sentence(options: tuple[str, str]) -> None:
+def test_a_data_set_without_groups_is_refused_in_one_sentence(options: tuple[str, str]) -> None:
     refused = run("rank", "--dataset", "sample", "--model", "BM25", *options)
     assert refused.exit_code == 2 and "no groups of queries" in refused.stderr
     assert "\n" not in refused.stderr.strip()

@@ -89,7 +89,7 @@ def run_of(spec: RetrieverSpec, dataset: str = "sample-bias", **chosen: Any) -> 
     return run
 
 
-def test_planted_bias_has_its_sign_and_bm25_none(results) -> None:
+def test_a_planted_bias_has_the_right_sign_and_bm25_has_none(results) -> None:
     t = {name: of(found, "position").result.t for name, found in results.items()}
     assert t["MiniLM-primacy"] > 5 and t["MiniLM-recency"] < -5
     flat = of(results["BM25"], "position")
@@ -101,7 +101,7 @@ def test_planted_bias_has_its_sign_and_bm25_none(results) -> None:
     assert (of(results["BM25"], "literal").result.t or 0) > 5
 
 
-def test_the_table_and_holms_p(results) -> None:
+def test_the_table_has_holm_adjusted_p(results) -> None:
     found = BIAS_STUDY.together(list(results.values()))
     frame = BIAS_STUDY.tables["tests"].frame(found)
     assert len(frame) == 21 and frame["p_holm"].isna().sum() == 1
@@ -138,7 +138,7 @@ def test_models_are_compared_test_by_test(results: dict[str, BiasSummary]) -> No
     assert len(frame) == 7 and (frame["units"] == "pairs").all()
 
 
-def test_identical_documents_are_left_out_and_counted(compute: Compute) -> None:
+def test_identical_documents_are_excluded_and_counted(compute: Compute) -> None:
     pairs = pairs_for(datasets.read("sample"), "position", "own")
     same = [pair for pair in pairs.pairs if pair.identical]
     others = [pair for pair in pairs.pairs if not pair.identical][:2]
@@ -180,7 +180,7 @@ def test_a_contrast_is_drawn_with_both_signs(compute: Compute, tests, method: st
 
 
 @pytest.mark.parametrize("measure", MEASURES)
-def test_the_chart_holds_every_result(results, measure: str) -> None:
+def test_the_chart_contains_every_result(results, measure: str) -> None:
     shown = [replace(one, asked=replace(one.asked, measure=measure)) for one in results.values()]
     made = [BIAS_STUDY.provenance(one) for one in shown]
     figure = BIAS_STUDY.figures[0].draw(shown, Style(), made)
@@ -204,7 +204,7 @@ def test_the_chart_holds_every_result(results, measure: str) -> None:
     assert words == ([] if measure == "mean difference" else ["tie"])
 
 
-def test_the_labels_fit_into_a_column(results) -> None:
+def test_the_labels_fit_a_column(results) -> None:
     style = PRESETS["single column"]
     axis = bias_chart([results["MiniLM-primacy"]], style).layout.xaxis
     room = (style.width_px - 6 * style.font_size) / len(COLDER_TESTS)
@@ -212,7 +212,7 @@ def test_the_labels_fit_into_a_column(results) -> None:
     assert len(set(axis.categoryarray)) == len(COLDER_TESTS)
 
 
-def test_what_is_not_scored_to_the_end_is_not_judged(results) -> None:
+def test_incomplete_tests_are_reported_without_a_result(results) -> None:
     one = results["BM25"]
     assert any("ignores" in sentence for sentence in BIAS_STUDY.remarks([one]))
     partial = replace(one, tests=(replace(of(one, "position"), missing=1),))
@@ -257,7 +257,7 @@ def test_the_page_runs_and_shows_its_results(tests) -> None:
     assert {metric.label for metric in page.metric} == {"s(d1)", "s(d2)", "s(d1) − s(d2)"}
 
 
-def test_a_data_set_with_spans_offers_what_they_are_enough_for() -> None:
+def test_a_data_set_with_spans_offers_the_tests_that_need_only_spans() -> None:
     page = opened(models=["BM25"], dataset="sample", pairs="5", tests=["position"])
     assert not page.exception and not page.error
     assert page.multiselect(key="tests").options == ["position", "brevity", "necessity"]
@@ -274,7 +274,7 @@ def test_a_data_set_with_spans_offers_what_they_are_enough_for() -> None:
     )
 
 
-def test_a_model_that_is_not_there_is_said_once_and_the_others_run() -> None:
+def test_a_missing_model_is_reported_once_and_the_others_run() -> None:
     page = opened(models=["BM25", "no-such-model"], tests=["literal", "brevity"])
     assert not page.exception and len(page.error) == 1
     page.button(key="bias.start").click().run()
@@ -337,7 +337,7 @@ def test_the_command_tests_each_variant(tmp_path: Path) -> None:
         (["--dataset", "nothing"], "no data set 'nothing'"),
     ],
 )
-def test_bad_input_is_one_sentence(arguments: list[str], sentence: str) -> None:
+def test_invalid_input_is_refused_in_one_sentence(arguments: list[str], sentence: str) -> None:
     done = command("--model", "BM25", *arguments)
     assert done.exit_code == 2 and sentence in done.stderr and done.stderr.count("\n") == 1
 
@@ -349,7 +349,7 @@ def test_a_data_set_without_spans_has_no_bias_test(tmp_path: Path) -> None:
     assert done.exit_code == 2 and "no bias test for it" in done.stderr
 
 
-def test_identical_documents_alone_are_refused(tmp_path: Path) -> None:
+def test_a_data_set_of_identical_documents_is_refused(tmp_path: Path) -> None:
     row = {"query": "q", "document_1": "Ice melts.", "document_2": "Ice melts."}
     (tmp_path / "brevity_bias.jsonl").write_text(json.dumps(row) + "\n")
     done = command("--model", "BM25", "--dataset", str(tmp_path))
@@ -357,7 +357,7 @@ def test_identical_documents_alone_are_refused(tmp_path: Path) -> None:
     assert "Brevity: both documents of every pair are identical" in done.stderr
 
 
-def test_a_test_without_different_documents_leaves_the_others(tmp_path: Path) -> None:
+def test_a_test_without_different_documents_does_not_affect_the_others(tmp_path: Path) -> None:
     same = {"query": "q", "document_1": "Ice melts.", "document_2": "Ice melts."}
     (tmp_path / "brevity_bias.jsonl").write_text(json.dumps(same) + "\n")
     rows = (
@@ -379,7 +379,7 @@ def test_a_test_without_different_documents_leaves_the_others(tmp_path: Path) ->
         ("nothing.jsonl", b"", "has no rows"),
     ],
 )
-def test_an_empty_upload_is_one_sentence_and_the_page_stays(
+def test_an_empty_upload_is_refused_and_the_page_stays(
     name: str, content: bytes, said: str
 ) -> None:
     page = opened(models=["BM25"])
@@ -390,7 +390,7 @@ def test_an_empty_upload_is_one_sentence_and_the_page_stays(
     assert any("Press Compute" in info.value for info in page.info), "the former data set stays"
 
 
-def test_an_upload_without_evidence_says_what_tests_need() -> None:
+def test_an_upload_without_evidence_states_what_tests_need() -> None:
     page = opened(models=["BM25"])
     page.file_uploader[0].upload("bare.csv", b"query,document\nwhat melts,Ice melts.\n").run()
     assert not page.exception

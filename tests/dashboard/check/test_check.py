@@ -171,7 +171,7 @@ def test_a_model_passes_against_itself(
 
 
 @pytest.mark.parametrize("name", ["MiniLM-primacy", "MiniLM-recency"])
-def test_a_planted_bias_fails_on_what_position_alone_does_to_the_score(
+def test_a_planted_bias_fails_the_relocation_check(
     cards: Callable[[str], ModelPassport], stored: Baseline, name: str
 ) -> None:
     checks = checking.checks(cards(name), stored, Tolerances(), NAMES)
@@ -182,7 +182,7 @@ def test_a_planted_bias_fails_on_what_position_alone_does_to_the_score(
     assert outcomes(back)["relocation"] == "pass" and checking.exit_code(back) == 0
 
 
-def test_a_quarter_of_the_planted_bias_fails_where_the_curve_of_saliency_passed(
+def test_a_quarter_of_the_planted_bias_fails_though_its_saliency_curve_passed(
     cards: Callable[[str], ModelPassport], stored: Baseline
 ) -> None:
     planted = values(cards("MiniLM-primacy"), "relocation", "last_minus_first")
@@ -198,7 +198,7 @@ def test_a_quarter_of_the_planted_bias_fails_where_the_curve_of_saliency_passed(
     assert single(card, stored, "relocation", relocation=0.1).outcome == "pass"
 
 
-def test_relocation_is_the_change_of_the_size_in_standard_deviations_of_each_models_scores(
+def test_relocation_is_the_change_in_standard_deviations_of_each_models_scores(
     cards: Callable[[str], ModelPassport], stored: Baseline
 ) -> None:
     check = single(cards("MiniLM-recency"), stored, "relocation")
@@ -226,7 +226,7 @@ def test_relocation_does_not_depend_on_the_scale_of_a_models_scores(
     assert check.outcome == "pass"
 
 
-def test_ranking_is_the_loss_of_ndcg_query_by_query(
+def test_ranking_is_the_loss_of_ndcg_per_query(
     cards: Callable[[str], ModelPassport], stored: Baseline
 ) -> None:
     before, now = (
@@ -264,7 +264,7 @@ def test_an_increase_of_every_item_beyond_the_tolerance_fails(
     assert single(card, stored, name, **{name: worse + 0.01}).outcome == "pass"
 
 
-def test_what_too_few_documents_cannot_decide_does_not_pass(
+def test_checks_undecided_for_too_few_documents_do_not_pass(
     cards: Callable[[str], ModelPassport], stored: Baseline
 ) -> None:
     """Noise without a mean: a few documents leave an increase open that more rule out."""
@@ -286,7 +286,7 @@ def test_what_too_few_documents_cannot_decide_does_not_pass(
 NDCG_KEY = ("ranking", "ndcg_at_10")
 
 
-def test_p_is_adjusted_for_the_checks_that_are_made(
+def test_p_is_adjusted_over_the_checks_made(
     cards: Callable[[str], ModelPassport], stored: Baseline
 ) -> None:
     alone = single(cards("MiniLM-recency"), stored, "ranking").comparison
@@ -308,7 +308,7 @@ def test_p_is_adjusted_for_the_checks_that_are_made(
         (["too few documents", "pass"], 4),
     ],
 )
-def test_exit_codes(results: list[Any], code: int) -> None:
+def test_exit_codes_of_outcomes(results: list[Any], code: int) -> None:
     checks = [Check(str(number), outcome, "") for number, outcome in enumerate(results)]
     assert checking.exit_code(checks) == code and checking.passed(checks) == (code == 0)
 
@@ -316,7 +316,7 @@ def test_exit_codes(results: list[Any], code: int) -> None:
 # -- what is compared ------------------------------------------------------------------------------
 
 
-def test_only_what_the_baseline_has_is_compared_and_computed(
+def test_only_parts_of_the_baseline_are_computed_and_compared(
     shipped: Compute, stored: Baseline
 ) -> None:
     sample = datasets.read("sample")
@@ -337,7 +337,7 @@ def test_only_what_the_baseline_has_is_compared_and_computed(
         checking.chosen(replace(stored, numbers={"needles": {}}))
 
 
-def test_the_model_moves_the_evidence_of_exactly_the_baselines_pairs(
+def test_the_model_uses_exactly_the_baselines_pairs_for_relocation(
     shipped: Compute, cards: Callable[[str], ModelPassport], stored: Baseline
 ) -> None:
     pairs = list(values(cards("MiniLM"), "relocation", "last_minus_first"))[5:25]
@@ -352,7 +352,7 @@ def test_the_model_moves_the_evidence_of_exactly_the_baselines_pairs(
     assert check.n == 20 and check.outcome == "fail"
 
 
-def test_the_baseline_says_what_it_was_made_over(
+def test_the_baseline_states_its_data_and_settings(
     cards: Callable[[str], ModelPassport], stored: Baseline
 ) -> None:
     lines = checking.baseline_lines(stored, NAMES)
@@ -392,7 +392,7 @@ def test_a_longer_context_passes_and_a_shorter_one_fails(
     assert check.outcome == outcome and check.difference == max(0, shift)
 
 
-def test_no_truncation_point_is_the_longest_context(
+def test_a_model_without_truncation_has_the_longest_context(
     cards: Callable[[str], ModelPassport], stored: Baseline
 ) -> None:
     """As BM25 has none."""
@@ -419,7 +419,7 @@ def test_drift_is_in_standard_deviations_of_the_baselines_scores(
     assert f"pair {worst}," in check.line
 
 
-def test_what_the_baseline_lacks_is_said_and_what_the_model_lost_fails(
+def test_parts_missing_from_the_baseline_are_reported_and_parts_lost_by_the_model_fail(
     cards: Callable[[str], ModelPassport], stored: Baseline
 ) -> None:
     card = cards("MiniLM")
@@ -441,7 +441,7 @@ def test_what_the_baseline_lacks_is_said_and_what_the_model_lost_fails(
     assert other.line == "None of the baseline's pairs exists in sample."
 
 
-def test_a_baseline_without_single_items_is_to_be_written_again(
+def test_a_baseline_without_single_items_must_be_rewritten(
     shipped: Compute, cards: Callable[[str], ModelPassport]
 ) -> None:
     """As earlier versions wrote them: nothing is computed that could not be compared."""
@@ -474,7 +474,7 @@ def test_items_whose_texts_changed_are_not_compared(
     assert check.outcome == "not checked" and "None of the baseline's pairs" in check.line
 
 
-def test_pairs_whose_texts_changed_are_no_drift(
+def test_pairs_whose_texts_changed_do_not_count_as_drift(
     cards: Callable[[str], ModelPassport], stored: Baseline
 ) -> None:
     first = next(iter(stored.scores))
@@ -489,7 +489,7 @@ def test_pairs_whose_texts_changed_are_no_drift(
 # -- files and commands ----------------------------------------------------------------------------
 
 
-def test_a_junit_file_says_what_passed_failed_and_was_skipped() -> None:
+def test_a_junit_file_states_what_passed_failed_and_was_skipped() -> None:
     checks = [
         Check("relocation", "pass", "fine"),
         Check("ranking", "fail", "\x00 <b> & rose"),
@@ -548,7 +548,7 @@ def damaged(stored: Baseline) -> list[tuple[bytes, str]]:
     ]
 
 
-def test_a_bad_baseline_is_one_sentence(stored: Baseline, tmp_path: Path) -> None:
+def test_an_invalid_baseline_is_refused_in_one_sentence(stored: Baseline, tmp_path: Path) -> None:
     for data, said in damaged(stored):
         with pytest.raises(UserError, match=said) as raised:
             parse(data, "card.json", "X")
@@ -557,7 +557,7 @@ def test_a_bad_baseline_is_one_sentence(stored: Baseline, tmp_path: Path) -> Non
     assert read_baseline(tmp_path / "two.json", "N").model == "N"
 
 
-def test_the_command_computes_what_is_missing_and_says_how_it_went(
+def test_the_command_computes_missing_results_and_reports_outcomes(
     mine: Path, tmp_path: Path
 ) -> None:
     junit = tmp_path / "found.xml"
@@ -609,7 +609,7 @@ def test_too_few_documents_have_an_exit_code_of_their_own(mine: Path) -> None:
         (("--baseline", "nowhere.json"), "No such file"),
     ],
 )
-def test_bad_options_are_one_sentence_and_exit_code_2(
+def test_invalid_options_give_one_sentence_and_exit_code_2(
     mine: Path, more: tuple[str, ...], said: str
 ) -> None:
     done = run(mine, *more)
@@ -635,7 +635,7 @@ def test_wrong(poslens_check):
 """
 
 
-def test_a_project_of_ones_own_has_the_fixture(
+def test_the_fixture_is_available_in_other_projects(
     mine: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     changed(mine, "better.json", ranked_better)
@@ -655,7 +655,7 @@ def test_a_project_of_ones_own_has_the_fixture(
     assert "Traceback" not in said
 
 
-def test_the_fixture_brings_nothing_heavy_before_it_is_called() -> None:
+def test_the_fixture_loads_no_heavy_libraries_before_it_is_called() -> None:
     code = (
         "import sys, poslens.pytest_plugin; "
         "print({'torch', 'numpy', 'pandas', 'streamlit', 'dashboard'} & set(sys.modules))"
@@ -666,12 +666,12 @@ def test_the_fixture_brings_nothing_heavy_before_it_is_called() -> None:
     assert done.stdout.strip() == "set()"
 
 
-def test_an_unknown_check_is_one_sentence(mine: Path) -> None:
+def test_an_unknown_check_is_refused_in_one_sentence(mine: Path) -> None:
     with pytest.raises(UserError, match="no check 'leen': choose from relocation, position_effect"):
         poslens.check("BM25", mine / "baseline.json", only=["leen"])
 
 
-def test_the_workflow_in_the_docs_is_one_that_runs() -> None:
+def test_the_workflow_in_the_docs_is_valid() -> None:
     """It parses, and its commands take the options that they are given."""
     text = (ROOT / "docs" / "check.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)

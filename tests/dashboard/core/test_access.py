@@ -23,7 +23,7 @@ from poslens.dashboard.server.access import OWN_HOSTS, Access, access_of
 from poslens.dashboard.server.access_middleware import AccessMiddleware
 
 
-def test_nothing_said_is_this_machine_alone() -> None:
+def test_the_default_is_this_machine_only() -> None:
     found = access_of()
     assert found == Access() and not found.beyond_this_machine and not found.knows_people
     assert found.url(8501) == "http://127.0.0.1:8501"
@@ -41,7 +41,7 @@ def test_nothing_said_is_this_machine_alone() -> None:
         {"allowed_hosts": ["192.0.2.7"]},
     ],
 )
-def test_others_come_only_where_something_says_who(asked: dict[str, Any]) -> None:
+def test_other_machines_are_allowed_only_with_identification(asked: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="who has access"):
         access_of(**asked)
     for said in ({"login": True}, {"login": False}, {"trusted_proxies": ["10.0.0.1"]}):
@@ -54,7 +54,7 @@ def test_others_come_only_where_something_says_who(asked: dict[str, Any]) -> Non
     "asked",
     [{"host": "127.0.0.2"}, {"host": "::1"}, {"allowed_hosts": ["localhost", "127.0.0.1"]}],
 )
-def test_every_name_of_the_loopback_address_is_this_machine(asked: dict[str, Any]) -> None:
+def test_every_name_of_the_loopback_address_counts_as_this_machine(asked: dict[str, Any]) -> None:
     assert not access_of(**asked).beyond_this_machine
 
 
@@ -81,13 +81,13 @@ def test_every_name_of_the_loopback_address_is_this_machine(asked: dict[str, Any
         ),
     ],
 )
-def test_what_cannot_be_is_one_sentence(asked: dict[str, Any], message: str) -> None:
+def test_invalid_settings_are_refused_in_one_sentence(asked: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message) as refused:
         access_of(**asked)
     assert "\n" not in str(refused.value)
 
 
-def test_who_may_come_in_is_not_said_where_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_of_people_without_login_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PEOPLE.name, "anna@example.org")
     with pytest.raises(UserError, match=f"{PEOPLE.name} restricts access by name"):
         access_of(allowed_hosts=["poslens.example.org"], login=False)
@@ -96,7 +96,7 @@ def test_who_may_come_in_is_not_said_where_nobody_is_asked(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("given", ["poslens", "/poslens", "poslens/", "/poslens/"])
-def test_a_base_path_needs_no_slash_at_its_ends(given: str) -> None:
+def test_a_base_path_needs_no_leading_or_trailing_slash(given: str) -> None:
     found = access_of(base_path=given)
     assert found.base_path == "poslens" and found.url(80) == "http://127.0.0.1:80/poslens"
 
@@ -136,7 +136,7 @@ SOCKET = "ws://poslens.example.org/_stcore/stream"
 ANNA = {"X-Forwarded-User": "anna"}
 
 
-def test_nobody_on_the_internet_is_asked_about_another_sites_page(
+def test_another_sites_page_is_refused_without_a_request_to_the_internet(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[str] = []
@@ -146,7 +146,7 @@ def test_nobody_on_the_internet_is_asked_about_another_sites_page(
     assert not server_util.is_url_from_allowed_origins("http://evil.example.org") and not asked
 
 
-def test_a_host_that_is_not_allowed_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_host_is_refused_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     here = client(Access(), monkeypatch)
     refused = here.get("/curves")
     assert refused.status_code == 421 and "'poslens.example.org'" in refused.text
@@ -157,7 +157,7 @@ def test_a_host_that_is_not_allowed_is_told_so(monkeypatch: pytest.MonkeyPatch) 
         pass
 
 
-def test_whatever_asks_after_its_health_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_health_checks_are_answered_for_any_host(monkeypatch: pytest.MonkeyPatch) -> None:
     here = client(access_of(base_path="a", trusted_proxies=["10.9.9.9"]), monkeypatch)
     assert here.get("/a/_stcore/health").text == "inside"
     for path in ("/_stcore/health", "/a_stcore/health", "/a/_stcore/health/x"):
@@ -165,7 +165,7 @@ def test_whatever_asks_after_its_health_is_answered(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("peer", ["10.0.1.1", "127.0.0.1", "::1", "testclient", ""])
-def test_only_the_proxy_says_who_comes(peer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_proxys_user_header_is_trusted(peer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     here = client(PROXY, monkeypatch, peer)
     assert here.get("/", headers=ANNA).status_code == 403
     with pytest.raises(WebSocketDisconnect), here.websocket_connect(SOCKET, headers=ANNA):
@@ -173,7 +173,7 @@ def test_only_the_proxy_says_who_comes(peer: str, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("peer", ["10.0.0.1", "::ffff:10.0.0.7"])
-def test_the_proxy_is_let_in_with_a_name(peer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_proxy_is_admitted_with_a_name(peer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     here = client(PROXY, monkeypatch, peer)
     assert here.get("/", headers=ANNA).text == "inside"
     assert here.get("/", headers={"X-Forwarded-User": "zoë ā".encode()}).text == "inside"
@@ -192,7 +192,7 @@ def test_the_proxy_is_let_in_with_a_name(peer: str, monkeypatch: pytest.MonkeyPa
         [("X-Forwarded-For", "10.0.0.1")],
     ],
 )
-def test_the_proxy_has_to_name_one_person(
+def test_the_proxy_must_name_exactly_one_person(
     headers: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = client(PROXY, monkeypatch)
@@ -200,14 +200,14 @@ def test_the_proxy_has_to_name_one_person(
     assert refused.status_code == 403 and "one name in X-Forwarded-User" in refused.text
 
 
-def test_what_the_server_counts_is_this_machines_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_are_served_to_this_machine_only(monkeypatch: pytest.MonkeyPatch) -> None:
     here = client(PROXY, monkeypatch)
     assert here.get("/_stcore/metrics", headers=ANNA).status_code == 404
     here = client(Access(), monkeypatch)
     assert here.get("/_stcore/metrics", headers={"host": "localhost"}).text == "inside"
 
 
-def test_no_file_goes_in_or_out_without_a_login(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_need_a_login(monkeypatch: pytest.MonkeyPatch) -> None:
     from streamlit.web.server import server_util
     from streamlit.web.server.starlette.starlette_app_utils import create_signed_value
 

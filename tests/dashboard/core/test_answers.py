@@ -254,7 +254,7 @@ def strict(text: str) -> Any:
     return json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
 
 
-def test_every_command_says_what_it_answers_and_takes_format() -> None:
+def test_every_command_declares_its_answer_and_accepts_format() -> None:
     assert set(docs.answers_of()) == set(ARGUMENTS)
     whole = docs.every_command()
     without = [
@@ -281,7 +281,7 @@ CHANGING |= {"cache compact", "cache delete", "cache list"}
 
 
 @pytest.mark.parametrize(("name", "arguments"), [*ARGUMENTS.items(), *MORE])
-def test_every_answer_is_as_the_schema_says_and_the_same_in_a_file(
+def test_every_answer_matches_the_schema_and_is_the_same_in_a_file(
     name: str, arguments: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # What would be fetched is elsewhere; tests/attribution/retrievers/test_fetch.py fetches.
@@ -326,11 +326,11 @@ def test_every_answer_is_as_the_schema_says_and_the_same_in_a_file(
     assert strict((tmp_path / "table.provenance.json").read_text(encoding="utf-8"))
 
 
-def test_the_schema_is_one() -> None:
+def test_the_schema_is_valid() -> None:
     Draft202012Validator.check_schema(SCHEMA)
 
 
-def test_answers_as_text_and_csv(home: Path) -> None:
+def test_answers_can_be_printed_as_text_and_csv(home: Path) -> None:
     done = run("precompute", "--model", TINY, "--dataset", "pairs", "--format", "text")
     assert (
         done.stdout.startswith("model: bert · method: saliency(") and "computed: 0" in done.stdout
@@ -349,18 +349,18 @@ def test_answers_as_text_and_csv(home: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["precompute", "failures", "passport --model BM25", "rank"])
-def test_an_error_is_no_answer(command: str) -> None:
+def test_an_error_prints_no_answer(command: str) -> None:
     done = run(*command.split(), "--dataset", "nope", "--format", "json")
     assert done.exit_code == 2 and done.stdout == ""
     assert done.stderr.count("\n") == 1 and "no data set 'nope'" in done.stderr
 
 
-def test_what_is_no_number_is_null_and_what_is_no_text_is_marked() -> None:
+def test_non_finite_numbers_are_null_and_invalid_characters_replaced() -> None:
     value = {"a": [math.nan, np.float32("inf"), np.arange(2)], "b\ud800": "\udfff ü", "c": (True,)}
     assert json_text(value) == '{"a": [null, null, [0, 1]], "b\ufffd": "\ufffd ü", "c": [true]}'
 
 
-def test_a_field_says_what_it_is() -> None:
+def test_every_field_must_be_described() -> None:
     class Silent(TypedDict):
         value: float
 
@@ -370,7 +370,7 @@ def test_a_field_says_what_it_is() -> None:
     assert words(list[int | None] | None) == "list of (whole number or null), or null"
 
 
-def test_two_shapes_do_not_share_a_name() -> None:
+def test_two_different_schemas_cannot_share_a_name() -> None:
     schema = Schema()
     schema.of(TokenEntry)
     other = TypedDict("TokenEntry", {"what it is": Annotated[str, "Something else."]})

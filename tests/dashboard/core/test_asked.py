@@ -70,7 +70,7 @@ def shown(page: AppTest) -> AppTest:
     return page
 
 
-def test_all_that_cause_computes_of_a_pair_is_asked_of_the_queue(
+def test_everything_that_cause_computes_for_a_pair_goes_through_the_queue(
     words: str, threads: list[str]
 ) -> None:
     query = {"dataset": words, "pair": "p1", "models": ["BM25"], "method": "terms"}
@@ -78,7 +78,7 @@ def test_all_that_cause_computes_of_a_pair_is_asked_of_the_queue(
     assert len(threads) >= 4 and set(threads) == {"request"}
 
 
-def test_a_contrast_is_asked_of_the_queue(words: str, threads: list[str]) -> None:
+def test_a_contrast_goes_through_the_queue(words: str, threads: list[str]) -> None:
     pairs = pairs_for(datasets.read(words), "brevity", limit=2)
     BIAS_STUDY.job(service(), Asked(choices.spec("BM25", words), (pairs,))).start().wait()
     threads.clear()
@@ -89,7 +89,7 @@ def test_a_contrast_is_asked_of_the_queue(words: str, threads: list[str]) -> Non
     assert threads == ["request", "request"]
 
 
-def test_shared_terms_are_asked_of_the_queue_and_encoded_once(
+def test_shared_terms_go_through_the_queue_and_are_encoded_once(
     words: str,
     threads: list[str],
     tiny_folder: Callable[..., Path],
@@ -113,7 +113,7 @@ def test_shared_terms_are_asked_of_the_queue_and_encoded_once(
     assert len(encoded) == 1 and set(threads) == {"request"}
 
 
-def test_an_intervention_is_shared_counted_and_given_up(
+def test_an_intervention_is_shared_counted_and_canceled(
     words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compute, spec = service(), choices.spec("BM25", words)

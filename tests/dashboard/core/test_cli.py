@@ -91,7 +91,7 @@ def test_explain_prints_one_object(tmp_path: Path) -> None:
     assert found["provenance"]["weights"] == "c006c9485a9bef2b"
 
 
-def test_a_packaged_model_answers_to_its_hub_id() -> None:
+def test_a_packaged_model_can_be_named_by_its_hub_id() -> None:
     texts = ("--query", "what melts", "--document", "Ice melts.")
     hub, preset = (
         json.loads(run("explain", *texts, "--model", name).stdout)
@@ -127,7 +127,7 @@ def test_explain_as_csv_has_a_row_per_token() -> None:
     assert list(frame.loc[frame["side"] == "document", "token"])[1] == "ice"
 
 
-def test_a_pair_of_a_data_set_is_that_of_its_texts() -> None:
+def test_a_pair_of_a_data_set_gives_the_same_result_as_its_texts() -> None:
     pair = datasets.read("sample").pairs[0]
     of_set = json.loads(run("explain", "--dataset", "sample", "--pair", pair.pair_id).stdout)
     typed = run("explain", "--query", pair.query, "--document", pair.document)
@@ -137,7 +137,7 @@ def test_a_pair_of_a_data_set_is_that_of_its_texts() -> None:
     assert of_set["provenance"]["dataset"] == "sample"
 
 
-def test_the_heatmap_is_written_as_a_page(tmp_path: Path) -> None:
+def test_the_heatmap_is_written_as_html(tmp_path: Path) -> None:
     page = tmp_path / "pair.html"
     texts = ("--query", "what melts", "--document", "Ice melts.")
     assert run("explain", *texts, "--figure", str(page)).stderr.splitlines()[-1] == str(page)
@@ -189,7 +189,7 @@ def test_models_are_compared_on_one_pair() -> None:
     ]
 
 
-def test_a_model_is_alike_to_itself() -> None:
+def test_a_model_equals_itself() -> None:
     texts = ("--query", "what melts", "--document", "Ice melts. Stone stays where it is.")
     models = ("--model", "MiniLM", "--model", "MiniLM-primacy@0")
     asked = run("explain", "--table", "comparison", *texts, *models)
@@ -247,7 +247,7 @@ def test_a_model_is_alike_to_itself() -> None:
         (["cause", "--intervention", "relocation", "--by", "mask"], "choose ablation"),
     ],
 )
-def test_bad_input_is_one_sentence_and_exit_2(arguments: list[str], words: str) -> None:
+def test_invalid_input_gives_one_sentence_and_exit_code_2(arguments: list[str], words: str) -> None:
     result = run(*arguments)
     assert result.exit_code == 2 and result.stdout == ""
     assert words in result.stderr
@@ -255,7 +255,7 @@ def test_bad_input_is_one_sentence_and_exit_2(arguments: list[str], words: str) 
 
 
 @pytest.mark.parametrize("option", ["--data=docs=texts.csv", "--dataset=./texts.csv"])
-def test_a_result_does_not_replace_the_data_it_is_computed_from(
+def test_a_result_cannot_overwrite_its_input_data(
     option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -267,7 +267,7 @@ def test_a_result_does_not_replace_the_data_it_is_computed_from(
     assert Path("texts.csv").read_text(encoding="utf-8") == rows
 
 
-def test_a_figure_does_not_replace_the_result(tmp_path: Path) -> None:
+def test_a_figure_cannot_overwrite_the_result(tmp_path: Path) -> None:
     file = str(tmp_path / "x.json")
     result = run("curve", "--model", "MiniLM", "--out", file, "--figure", file)
     assert result.exit_code == 2 and "write to another file" in result.stderr
@@ -291,7 +291,7 @@ def test_the_first_rejected_rows_are_listed(tmp_path: Path) -> None:
     assert [line.split(":")[0] for line in listed] == [f"  own.csv row {n}" for n in (3, 4, 5)]
 
 
-def test_a_data_set_from_a_folder_to_curve_and_figure(tmp_path: Path) -> None:
+def test_a_folder_gives_curve_and_figure(tmp_path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -353,7 +353,7 @@ def test_curve_computes_what_is_missing_for_the_pairs_that_are_asked_for(tmp_pat
     assert "primacy-recency index is" not in every.stderr and "has no primacy" not in every.stderr
 
 
-def test_two_folders_of_one_name_are_two_models(
+def test_two_folders_of_the_same_name_are_two_models(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for i, place in enumerate("ab"):
@@ -375,7 +375,7 @@ def test_two_folders_of_one_name_are_two_models(
     assert resolve("checkpoint-500").source == place, "the folder that is here"
 
 
-def test_failures_are_listed_and_tried_again_on_demand(tmp_path: Path) -> None:
+def test_failures_are_listed_and_retried_on_demand(tmp_path: Path) -> None:
     data = tmp_path / "two.jsonl"
     rows = [
         {"pair_id": "good", "query": "what melts", "document": "Ice melts."},
@@ -391,13 +391,13 @@ def test_failures_are_listed_and_tried_again_on_demand(tmp_path: Path) -> None:
     assert json.loads(again.stdout)["computed"] == 1
 
 
-def test_lists() -> None:
+def test_models_data_sets_and_methods_are_listed() -> None:
     assert "MiniLM-recency" in run("models").stdout
     assert "304 pairs" in run("datasets").stdout
     assert "bin_mean" in run("methods").stdout
 
 
-def test_lists_as_json_say_what_the_lines_say() -> None:
+def test_lists_as_json_equal_the_printed_lines() -> None:
     found = {name: json.loads(run(name, "--format", "json").stdout) for name in LISTS}
     for name, rows in found.items():
         assert all(set(row) == LISTS[name] for row in rows)
@@ -415,7 +415,7 @@ def test_lists_as_json_say_what_the_lines_say() -> None:
 
 
 @pytest.mark.parametrize("arguments", [("explain", "--format", "xml"), ("why", "--table", "xml")])
-def test_a_wrong_choice_names_the_choices(arguments: tuple[str, ...]) -> None:
+def test_the_error_of_an_invalid_choice_names_the_choices(arguments: tuple[str, ...]) -> None:
     result = CliRunner().invoke(app, list(arguments))
     words = " ".join(result.stderr.replace("│", " ").split())
     assert result.exit_code == 2

@@ -17,7 +17,7 @@ def run(*arguments: str):
     return CliRunner().invoke(app, list(arguments), catch_exceptions=False)
 
 
-def test_datasets_counts_what_is_given(tmp_path: Path) -> None:
+def test_datasets_counts_the_given_data(tmp_path: Path) -> None:
     own = tmp_path / "pairs.csv"
     own.write_text("query,document\nwhat melts,Ice melts.\n,x\n")
     row = {"query": "q", "document_1": "a", "document_2": "b"}
@@ -29,7 +29,7 @@ def test_datasets_counts_what_is_given(tmp_path: Path) -> None:
     assert listed["c"][1:5] == ["2", "pairs", "0", "rejected"] and listed["c"][-1] == "(ColDeR)"
 
 
-def test_a_name_given_with_data_precedes_a_folder_of_that_name(
+def test_a_name_given_with_data_takes_precedence_over_a_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "docs").mkdir()
@@ -44,7 +44,7 @@ def test_a_name_given_with_data_precedes_a_folder_of_that_name(
     assert refused.exit_code == 2 and "docs is not in a known format" in refused.stderr
 
 
-def test_a_file_is_a_data_set_by_its_path(tmp_path: Path) -> None:
+def test_a_data_set_can_be_named_by_its_path(tmp_path: Path) -> None:
     own = tmp_path / "pairs.csv"
     own.write_text("query,document\nwhat melts,Ice melts.\n,x\n")
     done = run("precompute", "--dataset", str(own))
@@ -53,9 +53,7 @@ def test_a_file_is_a_data_set_by_its_path(tmp_path: Path) -> None:
     assert "pairs.csv row 3: The query is empty" in done.stderr
 
 
-def test_a_file_given_again_is_read_as_it_is_now(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_changed_file_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def write(folder: str, n: int) -> None:
         (tmp_path / folder).mkdir(exist_ok=True)
         rows = "".join(f"what is {i},It is {i}.\n" for i in range(n))
@@ -100,7 +98,9 @@ def test_a_file_given_again_is_read_as_it_is_now(
     ],
 )
 @pytest.mark.parametrize("command", ["datasets", "run"])
-def test_a_wrong_data_option_is_one_sentence(command: str, value: str, message: str) -> None:
+def test_an_invalid_data_option_is_refused_in_one_sentence(
+    command: str, value: str, message: str
+) -> None:
     done = run(command, "--data", value)
     assert done.exit_code == 2 and message in done.stderr
     assert done.stderr.count("\n") == 1

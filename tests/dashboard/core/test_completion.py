@@ -51,14 +51,14 @@ def completed(line: str) -> list[str]:
     return done.stdout.split()
 
 
-def test_the_shell_gets_names() -> None:
+def test_the_shell_completes_names() -> None:
     assert completed("poslens expl") == ["explain"]
     assert "MiniLM-primacy" in completed("poslens curve --model Mini")
     assert completed("poslens explain --method integrated_g") == ["integrated_gradients"]
     assert "sample-bias" in completed("poslens curve --dataset sam")
 
 
-def test_completion_knows_what_the_program_knows() -> None:
+def test_completion_lists_the_same_names_as_the_program() -> None:
     assert completion.method_names("") and set(completion.method_names("")) == set(METHODS)
     assert completion.model_names("") == list(presets())
     assert completion.dataset_names("") == list(datasets.names())
@@ -67,13 +67,15 @@ def test_completion_knows_what_the_program_knows() -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_script_for_a_shell_is_shown(shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_completion_script_of_a_shell_is_printed(
+    shell: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("typer.completion._get_shell_name", lambda: shell)
     shown = CliRunner().invoke(app, ["--show-completion"], prog_name="poslens")
     assert shown.exit_code == 0 and "_POSLENS_COMPLETE" in shown.stdout
 
 
-def test_every_command_but_the_server_takes_quiet() -> None:
+def test_every_command_but_the_server_accepts_quiet() -> None:
     whole = every_command()
     without = {
         name
@@ -83,7 +85,7 @@ def test_every_command_but_the_server_takes_quiet() -> None:
     assert without == {"run"}
 
 
-def test_quiet_leaves_the_result_and_errors_alone(tmp_path: Path) -> None:
+def test_quiet_keeps_the_result_and_errors(tmp_path: Path) -> None:
     data = tmp_path / "two.jsonl"
     rows = [{"query": "what melts", "document": "Ice melts."}, {"query": "", "document": "x"}]
     data.write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")

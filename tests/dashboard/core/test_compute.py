@@ -77,7 +77,7 @@ def test_another_resampling_computes_no_gradient_again(spec: RetrieverSpec, tmp_
     assert found.from_cache and found.provenance().method == repr(other)
 
 
-def test_a_cache_that_cannot_be_written_only_leaves_a_notice(
+def test_a_cache_that_cannot_be_written_only_causes_a_notice(
     spec: RetrieverSpec, tmp_path: Path
 ) -> None:
     home = tmp_path / "home"
@@ -117,7 +117,7 @@ def test_a_run_stops_resumes_and_is_not_started_twice(spec: RetrieverSpec, tmp_p
     assert compute.curve(spec, METHOD, pairs, "d").summary.curve.n == 60
 
 
-def test_twenty_who_ask_for_the_same_have_it_computed_once(
+def test_twenty_requests_for_the_same_result_compute_it_once(
     spec: RetrieverSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compute = Compute(tmp_path / "home")
@@ -146,7 +146,7 @@ def test_twenty_who_ask_for_the_same_have_it_computed_once(
             compute.ask(replace(PAIR, pair_id="r"), spec, METHOD)
 
 
-def test_a_slow_pair_that_nobody_waits_for_frees_the_device_after_the_pass_at_hand(
+def test_a_slow_pair_that_nobody_waits_for_frees_the_device_after_the_current_pass(
     spec: RetrieverSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compute, seconds = Compute(tmp_path / "home"), [0.0]
@@ -179,7 +179,7 @@ def test_a_slow_pair_that_nobody_waits_for_frees_the_device_after_the_pass_at_ha
     assert compute.store.missing(compute.identify(spec).key, occlusion, [pair]) == [pair]
 
 
-def test_a_run_steers_its_computation(spec: RetrieverSpec, tmp_path: Path) -> None:
+def test_a_run_passes_its_options_to_the_computation(spec: RetrieverSpec, tmp_path: Path) -> None:
     compute, told = Compute(tmp_path / "home"), list[Progress]()
     run = Run("", 1, retry_failed=True)
     options = compute.run_options(spec, run, told.append)
@@ -194,7 +194,7 @@ def test_a_run_steers_its_computation(spec: RetrieverSpec, tmp_path: Path) -> No
     assert first_time.device_slot is nullcontext and not first_time.retry_failed
 
 
-def test_the_least_recently_used_model_makes_room(
+def test_the_least_recently_used_model_is_unloaded(
     tiny_folder: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("POSLENS_MODEL_MEMORY_GB", "0.000001")
@@ -205,7 +205,7 @@ def test_the_least_recently_used_model_makes_room(
     assert len(compute.models._loaded) == 1
 
 
-def test_what_does_not_fit_is_said_and_refused(
+def test_methods_that_do_not_fit_are_reported_and_refused(
     spec: RetrieverSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compute = Compute(tmp_path / "home")
@@ -221,7 +221,7 @@ def test_what_does_not_fit_is_said_and_refused(
     assert compute.unfit(model)["maxsim"].startswith("this method needs late-interaction")
 
 
-def test_a_run_publishes_parts_that_another_cache_takes_in(
+def test_a_run_publishes_parts_that_another_cache_ingests(
     spec: RetrieverSpec, tmp_path: Path
 ) -> None:
     compute, place = Compute(tmp_path / "home"), PartFolder(tmp_path / "parts")
@@ -241,7 +241,7 @@ def test_a_run_publishes_parts_that_another_cache_takes_in(
     assert compute.explain(pairs[1], spec, METHOD).from_cache
 
 
-def test_a_curve_is_averaged_once_and_again_when_a_result_came(
+def test_a_curve_is_averaged_once_and_again_after_a_new_result(
     spec: RetrieverSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compute = Compute(tmp_path / "home")

@@ -49,7 +49,7 @@ def of(retriever, *pairs: TextPair) -> list[Coverage]:
     return [one for batch in coverage(retriever, pairs) for one in batch]
 
 
-def test_tokens_and_evidence_by_hand(minilm) -> None:
+def test_tokens_and_evidence_counted_by_hand(minilm) -> None:
     first, last = EvidenceSpan(0, 3), EvidenceSpan(len(LONG) - 10, len(LONG) - 1)
     short = TextPair("a", "q", "ice 模 melts", EvidenceSpan(0, 5))
     strange = TextPair("b", "q", "🜁 🜂 ice")
@@ -84,7 +84,7 @@ def test_counting_does_not_wait_while_a_run_uses_the_model(
             assert counted.result(60)[0].tokens > 0
 
 
-def test_the_sample_as_its_tokenizer_counts_it(minilm, sample: DataSet) -> None:
+def test_counts_of_the_sample_equal_the_tokenizers(minilm, sample: DataSet) -> None:
     """An oracle of its own: ids and offsets of the whole text, from the tokenizer alone."""
     tokenizer = minilm.encoder("document").tokenizer
     pairs = [p for p in sample.pairs if p.language in ("tha", "zho", "eng")][::7]
@@ -106,9 +106,7 @@ def test_the_sample_as_its_tokenizer_counts_it(minilm, sample: DataSet) -> None:
     assert thai and all(one.unknown_share > 0.5 for one in thai)
 
 
-def test_a_stored_result_tells_the_same_where_unknown_tokens_are_named(
-    minilm, sample: DataSet, tmp_path: Path
-) -> None:
+def test_a_stored_result_gives_the_same_counts(minilm, sample: DataSet, tmp_path: Path) -> None:
     compute = Compute(tmp_path)
     pair = next(p for p in sample.pairs if p.language == "tha")
     result = compute.explain(pair, resolve("MiniLM"), make_method("saliency"))
@@ -133,7 +131,7 @@ def test_pairs_are_counted_once_and_left_out(
     assert count(compute, spec, pairs) == found == known(compute, spec, pairs)
 
 
-def test_counting_tells_how_far_it_is_and_ends_between_batches(tmp_path: Path) -> None:
+def test_counting_reports_progress_and_can_be_stopped_between_batches(tmp_path: Path) -> None:
     compute, spec = Compute(tmp_path), resolve("MiniLM")
     pairs = [TextPair(f"p{n}", "ice", f"Ice number {n} melts.") for n in range(70)]
     told: list[tuple[int, int]] = []
@@ -152,7 +150,7 @@ def test_counting_tells_how_far_it_is_and_ends_between_batches(tmp_path: Path) -
     assert told == [(32, 70), (64, 70), (70, 70)]
 
 
-def test_a_choice_of_a_data_set_is_made_once(
+def test_a_selection_of_a_data_set_is_made_once(
     tmp_path: Path, sample: DataSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compute, both = Compute(tmp_path), [resolve("MiniLM"), resolve("MiniLM-recency")]
@@ -176,7 +174,7 @@ def mixed(tmp_path: Path) -> str:
     return "mixed"
 
 
-def test_the_command_leaves_out_what_cannot_be_read(mixed: str) -> None:
+def test_the_command_excludes_truncated_pairs(mixed: str) -> None:
     run = CliRunner().invoke(app, ["precompute", "--dataset", mixed, "--readable"])
     assert run.exit_code == 0, run.output
     said = json.loads(run.stdout.strip().splitlines()[-1])
@@ -197,7 +195,7 @@ def captions(page: AppTest) -> str:
     return "\n".join(one.value.replace("\\", "") for one in page.caption)
 
 
-def test_curves_say_what_is_not_read_and_leave_it_out_by_a_click(mixed: str) -> None:
+def test_curves_state_truncation_and_exclude_truncated_pairs_with_a_click(mixed: str) -> None:
     spec, method = resolve("MiniLM"), make_method("saliency")
     service().attribution_job(spec, method, datasets.read(mixed).pairs, "x").start().wait()
     page = opened("curves", dataset=mixed, models=["MiniLM"])
@@ -224,7 +222,7 @@ def queried(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("method", ["saliency", "decomposition"])
-def test_no_curve_claims_what_was_not_measured(mixed: str, method: str) -> None:
+def test_curves_claim_only_a_measured_dependence_on_the_query(mixed: str, method: str) -> None:
     pairs = datasets.read(mixed).pairs
     job = service().attribution_job(resolve("MiniLM"), make_method(method), pairs, "x")
     job.start().wait()
@@ -243,7 +241,7 @@ def test_no_curve_claims_what_was_not_measured(mixed: str, method: str) -> None:
     assert ("content of a text alone" in run.stderr) == (method != "saliency")
 
 
-def test_explain_says_so_too_of_texts_of_ones_own_without_a_button(mixed: str) -> None:
+def test_explain_suggests_a_control_for_typed_texts_without_a_button(mixed: str) -> None:
     page = opened("explain", dataset=mixed, models=["MiniLM"])
     assert SUBTRACT in captions(page)
     page.button(key="null.subtract").click().run()
@@ -261,7 +259,7 @@ def rows(*arguments: str) -> tuple[list[dict[str, object]], dict[str, object], s
     return found["rows"], found["provenance"][0], run.stderr
 
 
-def test_rank_measures_queries_whose_pairs_can_be_read(queried: str) -> None:
+def test_rank_measures_only_queries_whose_pairs_are_read_in_full(queried: str) -> None:
     table = ("rank", "--dataset", queried, "--table", "queries")
     every, known, _ = rows(*table)
     assert len(every) == 4 and "selection" not in known
@@ -272,12 +270,12 @@ def test_rank_measures_queries_whose_pairs_can_be_read(queried: str) -> None:
     assert "no model truncates" in str(known["selection"]) and "2 of 4 pairs excluded" in said
 
 
-def test_no_query_is_left_where_each_has_a_pair_that_cannot_be_read(mixed: str) -> None:
+def test_a_ranking_without_fully_read_pairs_is_refused(mixed: str) -> None:
     run = CliRunner().invoke(app, ["rank", "--dataset", mixed, "--readable"])
     assert run.exit_code == 2 and "No query of mixed remains" in run.stderr
 
 
-def test_bias_tests_take_pairs_of_documents_both_of_which_can_be_read(queried: str) -> None:
+def test_bias_tests_use_pairs_with_both_documents_read_in_full(queried: str) -> None:
     asked = ("bias", "--dataset", queried, "--test", "position")
     (every,), _, _ = rows(*asked)
     (kept,), known, _ = rows(*asked, "--readable")
@@ -288,7 +286,7 @@ def test_bias_tests_take_pairs_of_documents_both_of_which_can_be_read(queried: s
     assert kept["t"] == every["t"] and "no model truncates" in str(known["selection"])
 
 
-def test_ranking_leaves_out_by_a_click(queried: str) -> None:
+def test_ranking_excludes_truncated_pairs_with_a_click(queried: str) -> None:
     rows("rank", "--dataset", queried)
     page = opened("ranking", tab="Rankings", dataset=queried, models=["MiniLM"])
     assert "in 1 of 4 pairs the evidence is past its context limit" in captions(page)
@@ -302,7 +300,7 @@ def test_ranking_leaves_out_by_a_click(queried: str) -> None:
     assert page.toggle(key="readable").value
 
 
-def test_bias_tests_leave_out_by_a_click(queried: str) -> None:
+def test_bias_tests_exclude_truncated_pairs_with_a_click(queried: str) -> None:
     rows("bias", "--dataset", queried, "--test", "position")
     page = opened("cause", tab="Bias tests", dataset=queried, models=["MiniLM"], tests=["position"])
     assert UNREADABLE not in captions(page)
@@ -313,7 +311,7 @@ def test_bias_tests_leave_out_by_a_click(queried: str) -> None:
 
 
 @pytest.mark.parametrize("view", ["explain", "compare"])
-def test_the_list_of_pairs_leaves_out_by_a_click(queried: str, view: str) -> None:
+def test_the_list_of_pairs_excludes_truncated_pairs_with_a_click(queried: str, view: str) -> None:
     models = {"models": ["MiniLM"]} if view == "explain" else {"first": "MiniLM"}
     page = opened(view, dataset=queried, **models)
     assert "pair 1 of 4" in captions(page)
@@ -331,7 +329,7 @@ def test_the_list_of_pairs_leaves_out_by_a_click(queried: str, view: str) -> Non
     assert "doesn't match the filters" in captions(page)
 
 
-def test_cause_and_methods_have_one_switch(queried: str) -> None:
+def test_cause_and_methods_share_a_switch(queried: str) -> None:
     for view in ("cause", "methods"):
         page = opened(view, tab="Data set", dataset=queried, models=["MiniLM"])
         assert len([one for one in page.toggle if one.key == "readable"]) == 1

@@ -102,7 +102,7 @@ def finished(job: object) -> str:
     return str(run.error)
 
 
-def test_a_result_is_kept_and_asked_for_once(server: EndpointServer, tmp_path: Path) -> None:
+def test_a_result_is_requested_once_and_stored(server: EndpointServer, tmp_path: Path) -> None:
     spec, compute = resolve.register_endpoint(f"E5={server.url}#model=m"), Compute(tmp_path)
     first = compute.explain(PAIRS[0], spec, SENTENCE)
     n = len(server.requests)
@@ -125,7 +125,7 @@ def test_another_address_or_model_is_another_retriever(
 
 
 @pytest.mark.parametrize("kind", ["attribution", "relocation", "segments"])
-def test_the_cost_told_before_is_what_is_sent(
+def test_the_announced_cost_equals_what_is_sent(
     kind: str, server: EndpointServer, tmp_path: Path
 ) -> None:
     spec, compute = resolve.register_endpoint(f"E5={server.url}#price=2"), Compute(tmp_path)
@@ -146,7 +146,7 @@ def test_the_cost_told_before_is_what_is_sent(
     assert job.n_done() == 6 and job.cost() is None
 
 
-def test_the_cost_is_of_what_is_not_stored_yet(server: EndpointServer, tmp_path: Path) -> None:
+def test_the_cost_counts_only_what_is_not_stored(server: EndpointServer, tmp_path: Path) -> None:
     spec, compute = resolve.register_endpoint(f"E5={server.url}"), Compute(tmp_path)
     whole = compute.attribution_job(spec, SENTENCE, PAIRS, "some").cost()
     compute.explain(PAIRS[0], spec, SENTENCE)
@@ -209,7 +209,7 @@ def test_a_link_to_causes_sends_nothing(server: EndpointServer, own_service: Com
     assert not page.error and server.sent and "Rank" in [one.label for one in page.metric]
 
 
-def test_cause_begins_with_sentences_for_an_endpoint_and_proposes_them_where_words_are_many(
+def test_cause_defaults_to_sentences_for_an_endpoint_and_suggests_them_for_many_words(
     server: EndpointServer, own_service: Compute, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sending, "MANY_TOKENS", 1000)
@@ -234,7 +234,7 @@ def _tokens(line: str) -> int:
     return int(line.partition(" token")[0].rpartition(" ")[2].replace(",", ""))
 
 
-def test_what_all_models_send_names_the_endpoints(
+def test_the_cost_of_all_models_names_the_endpoints(
     server: EndpointServer, own_service: Compute
 ) -> None:
     specs = [resolve.register_endpoint(f"{name}={server.url}") for name in ("E5", "ours")]
@@ -253,7 +253,9 @@ def test_what_all_models_send_names_the_endpoints(
     assert moved.quote().startswith("PosLens will send E5 (relocation): ")
 
 
-def test_what_an_endpoint_reads_is_unknown(server: EndpointServer, own_service: Compute) -> None:
+def test_the_context_limit_of_an_endpoint_is_unknown(
+    server: EndpointServer, own_service: Compute
+) -> None:
     spec, data = resolve.register_endpoint(f"E5={server.url}"), datasets.read(SAMPLE)
     assert limits.reads(spec) == "an unknown number of tokens"
     model = own_service.identify(spec)
@@ -276,7 +278,7 @@ def test_what_an_endpoint_reads_is_unknown(server: EndpointServer, own_service: 
     assert any("context limit unknown" in fact.text for fact in head(explained).facts)
 
 
-def test_nothing_is_sent_where_the_question_cannot_be_asked(
+def test_nothing_is_sent_if_the_cost_cannot_be_confirmed(
     server: EndpointServer, own_service: Compute, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = resolve.register_endpoint(f"E5={server.url}")
@@ -299,7 +301,7 @@ def test_a_local_model_has_no_cost(tmp_path: Path) -> None:
     assert not job.sends and job.cost() is None
 
 
-def test_a_run_ends_with_the_sentence_and_loses_nothing(
+def test_a_failed_run_reports_the_error_and_loses_nothing(
     server: EndpointServer, tmp_path: Path
 ) -> None:
     spec, compute = resolve.register_endpoint(f"E5={server.url}"), Compute(tmp_path)
@@ -328,7 +330,7 @@ def failing_after(server: EndpointServer, requests: int) -> object:
     return embed
 
 
-def test_a_swapped_model_ends_the_run_and_begins_anew(
+def test_a_replaced_model_ends_the_run_and_starts_a_new_one(
     server: EndpointServer, tmp_path: Path
 ) -> None:
     spec, compute = resolve.register_endpoint(f"E5={server.url}"), Compute(tmp_path)
@@ -343,7 +345,7 @@ def test_a_swapped_model_ends_the_run_and_begins_anew(
     assert compute.store.get(before.key, SENTENCE, PAIRS[0]) is not None
 
 
-def test_a_later_start_notices_and_knows_the_former_model_again(
+def test_a_later_start_notices_the_change_and_recognizes_the_previous_model(
     server: EndpointServer,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -367,7 +369,7 @@ def test_a_later_start_notices_and_knows_the_former_model_again(
 @pytest.mark.parametrize(
     "damage", ["", "{", "[]", '{"a": 1}', '{"a": [{"weights": 1}]}', "[" * 9999]
 )
-def test_what_is_remembered_of_probes_may_be_damaged(
+def test_a_damaged_file_of_probes_is_ignored(
     damage: str, server: EndpointServer, tmp_path: Path
 ) -> None:
     spec = resolve.register_endpoint(f"E5={server.url}")
@@ -376,7 +378,9 @@ def test_what_is_remembered_of_probes_may_be_damaged(
     assert len(Compute(tmp_path)._identify(spec).weights) == 16
 
 
-def test_ranking_audit_and_reranking_work_on_it(server: EndpointServer, tmp_path: Path) -> None:
+def test_ranking_audit_and_reranking_work_with_an_endpoint(
+    server: EndpointServer, tmp_path: Path
+) -> None:
     compute = Compute(tmp_path)
     spec = resolve.register_endpoint(f"E5={server.url}")
     reranker = resolve.register_endpoint(f"RR={server.url}/rerank")
@@ -437,7 +441,7 @@ def test_chunks_behind_an_endpoint_are_windows_of_words(
     )
 
 
-def test_the_key_is_in_no_file(
+def test_the_key_is_not_in_any_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv(key_name("E5"), "sk-very-secret")
@@ -460,7 +464,7 @@ def test_the_key_is_in_no_file(
     assert "secret" not in caplog.text
 
 
-def test_a_command_says_what_it_sends_and_why_a_method_does_not_fit(
+def test_a_command_states_what_it_sends_and_why_a_method_does_not_fit(
     server: EndpointServer,
 ) -> None:
     asked = ["explain", "--endpoint", f"E5={server.url}", "--model", "E5", "--query", "tide"]

@@ -62,17 +62,17 @@ def page_of(queue: ForwardMsgQueue, kept: ForwardMsg) -> Node:
 
 
 @pytest.mark.parametrize("kept", [drawn([0, 1], "beside", block=True), drawn([0, 1])])
-def test_what_stands_in_a_fragment_goes_with_it_and_what_stands_beside_stays(
+def test_messages_in_a_fragment_are_dropped_with_it_and_others_stay(
     kept: ForwardMsg,
 ) -> None:
     assert page_of(FragmentQueue(), kept) == {0: {0: {0: {}}, 1: {}}}
 
 
-def test_what_is_named_by_a_hash_goes_too() -> None:
+def test_messages_referenced_by_hash_are_dropped_too() -> None:
     assert page_of(FragmentQueue(), by_hash([0, 0, 2])) == {0: {0: {0: {}}}}
 
 
-def test_the_inner_fragment_alone_takes_nothing_along() -> None:
+def test_rerunning_the_inner_fragment_drops_only_its_messages() -> None:
     queue = FragmentQueue()
     for message in (
         drawn([0], block=True),

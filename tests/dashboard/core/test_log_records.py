@@ -34,7 +34,7 @@ def test_control_characters_in_a_message_are_escaped(
     )
 
 
-def test_a_traceback_keeps_its_lines_and_nothing_else(
+def test_a_traceback_keeps_its_lines_and_is_escaped(
     logged: tuple[logging.Logger, io.StringIO],
 ) -> None:
     logger, stream = logged

@@ -39,7 +39,7 @@ def ready(value: object) -> Callable[[], object]:
     return lambda: value
 
 
-def test_a_model_that_loads_holds_up_no_session_whose_model_is_loaded(
+def test_loading_a_model_does_not_block_sessions_with_loaded_models(
     tiny_folder: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compute, hold, loading = Compute(tmp_path), threading.Event(), threading.Event()
@@ -73,7 +73,7 @@ def test_a_model_that_loads_holds_up_no_session_whose_model_is_loaded(
     assert served
 
 
-def test_a_model_is_loaded_once_however_many_ask() -> None:
+def test_concurrent_requests_load_a_model_once() -> None:
     pool, loads = ModelPool(lambda: 100), []
 
     def load() -> Weights:
@@ -95,7 +95,7 @@ def test_a_model_is_loaded_once_however_many_ask() -> None:
     assert len(loads) == 1 and len(set(map(id, found))) == 1
 
 
-def test_who_is_not_waited_for_stops_waiting_for_anothers_load() -> None:
+def test_a_canceled_request_stops_waiting_for_anothers_load() -> None:
     pool, hold, begun = ModelPool(lambda: 100), threading.Event(), threading.Event()
 
     def load() -> Weights:
@@ -116,7 +116,7 @@ def test_who_is_not_waited_for_stops_waiting_for_anothers_load() -> None:
     assert len(pool._loaded) == 1
 
 
-def test_a_load_that_exits_leaves_the_next_one_free() -> None:
+def test_a_load_that_exits_does_not_block_the_next_one() -> None:
     pool = ModelPool(lambda: 100)
 
     def exits() -> Weights:
@@ -127,7 +127,7 @@ def test_a_load_that_exits_leaves_the_next_one_free() -> None:
     assert isinstance(pool.get(("a", "cpu"), Weights, lambda _: CHECKED), Weights)
 
 
-def test_models_and_checks_have_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_models_and_checks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     # Each model that makes room for another ends in a search for garbage, which takes long here.
     monkeypatch.setattr(model_pool, "MAX_MODELS", 2)
     monkeypatch.setattr(model_pool, "_MAX_CHECKS", 3)
@@ -144,7 +144,7 @@ def test_models_and_checks_have_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(small._loaded) == 2
 
 
-def test_runs_have_bounds(tmp_path: Path) -> None:
+def test_runs_are_bounded(tmp_path: Path) -> None:
     runs, hold = Runs(lambda: 3), threading.Event()
 
     def work(run: Run, report: Report) -> Progress:
@@ -167,7 +167,7 @@ def test_runs_have_bounds(tmp_path: Path) -> None:
     assert runs.find(tmp_path, key(2 * KEPT_RUNS - 1)) is not None
 
 
-def test_an_owner_that_ends_takes_its_runs_along(tmp_path: Path) -> None:
+def test_runs_are_removed_with_their_owner(tmp_path: Path) -> None:
     runs = Runs(lambda: 3)
 
     def work(run: Run, report: Report) -> Progress:
@@ -186,7 +186,7 @@ def _n_locks() -> int:
     return sum(isinstance(each, FileLock) for each in gc.get_objects())
 
 
-def test_locks_that_nobody_holds_are_forgotten(tmp_path: Path) -> None:
+def test_unused_locks_are_deleted(tmp_path: Path) -> None:
     before = _n_locks()
     for number in range(300):
         path = tmp_path / "v3" / f"{number:016x}" / "x.db"
@@ -205,7 +205,7 @@ def test_locks_that_nobody_holds_are_forgotten(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("on", [True, False])
 @pytest.mark.parametrize("fails", [False, True])
-def test_the_search_for_garbage_is_afterwards_as_it_was(on: bool, fails: bool) -> None:
+def test_garbage_collection_settings_are_restored(on: bool, fails: bool) -> None:
     during: list[bool] = []
 
     def loading() -> Weights:
@@ -225,7 +225,7 @@ def test_the_search_for_garbage_is_afterwards_as_it_was(on: bool, fails: bool) -
         gc.unfreeze()
 
 
-def test_a_model_that_made_room_is_gone_though_it_refers_to_itself() -> None:
+def test_an_unloaded_model_is_freed_despite_reference_cycles() -> None:
     @dataclass(eq=False)
     class Circle(Weights):
         itself: object = None

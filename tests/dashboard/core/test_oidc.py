@@ -35,7 +35,7 @@ def _no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
 
 
-def test_the_environment_gives_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in GOOD.items():
         monkeypatch.setenv(name, value)
     found = oidc.section(ACCESS)
@@ -43,7 +43,7 @@ def test_the_environment_gives_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(found) == set(oidc._KEYS)
 
 
-def test_a_file_gives_it_and_the_environment_goes_before(
+def test_settings_are_read_from_a_file_and_overridden_by_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "own.toml"
@@ -70,7 +70,7 @@ def test_a_file_gives_it_and_the_environment_goes_before(
         ),
     ],
 )
-def test_what_is_missing_or_wrong_is_one_sentence(
+def test_missing_or_invalid_settings_are_refused_in_one_sentence(
     name: str, value: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for key, good in GOOD.items():
@@ -92,7 +92,7 @@ def test_what_is_missing_or_wrong_is_one_sentence(
         (b"[auth]\nclient_id = 3\n", "needs server_metadata_url, client_id"),
     ],
 )
-def test_a_file_that_is_none_is_one_sentence(
+def test_an_invalid_file_is_refused_in_one_sentence(
     content: bytes | None, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "own.toml"
@@ -130,7 +130,7 @@ WHOLE = b'{"issuer": "i", "authorization_endpoint": "a", "token_endpoint": "t"}'
         (200, b"\xff", False),
     ],
 )
-def test_a_provider_that_is_none_is_said_so(status: int, body: bytes, well: bool) -> None:
+def test_an_invalid_provider_is_reported(status: int, body: bytes, well: bool) -> None:
     with HTTPServer(("127.0.0.1", 0), Provider) as server:
         server.answer = (status, body)  # type: ignore[attr-defined]
         thread = threading.Thread(target=server.handle_request)
@@ -144,7 +144,7 @@ def test_a_provider_that_is_none_is_said_so(status: int, body: bytes, well: bool
     assert oidc.trouble(url).startswith("Nobody can log in, because"), "it is gone"
 
 
-def test_the_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(oidc, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"checkout of PosLens"):
         oidc.section(ACCESS)

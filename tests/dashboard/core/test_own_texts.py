@@ -58,7 +58,7 @@ def holding(folder: Path, text: str) -> list[str]:
     return [p.name for p in folder.rglob("*") if p.is_file() and text.encode() in p.read_bytes()]
 
 
-def test_a_test_that_two_sessions_ask_for_is_kept_in_each_ones_folder(
+def test_a_test_requested_by_two_sessions_is_stored_in_each_ones_folder(
     shared: Compute, own: Session, spec: RetrieverSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go = threading.Event()
@@ -77,7 +77,7 @@ def test_a_test_that_two_sessions_ask_for_is_kept_in_each_ones_folder(
         place.leave()
 
 
-def test_a_sessions_results_are_its_own_and_end_with_it(
+def test_a_sessions_results_are_private_and_deleted_with_it(
     shared: Compute, own: Session, spec: RetrieverSpec, tmp_path: Path
 ) -> None:
     own.compute.explain(PAIR, spec, METHOD)
@@ -115,7 +115,7 @@ def test_a_session_that_ends_stops_its_runs(own: Session) -> None:
     assert not run.active and not own.folder.is_dir()
 
 
-def test_a_session_sees_everybodys_runs_and_its_own(
+def test_a_session_sees_shared_runs_and_its_own(
     shared: Compute, own: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "other").mkdir()
@@ -141,7 +141,7 @@ def test_a_session_sees_everybodys_runs_and_its_own(
         run.wait()
 
 
-def test_a_browser_that_comes_back_finds_its_results(
+def test_a_reconnecting_browser_finds_its_results(
     own: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(own_texts, "GRACE_S", 0.2)
@@ -170,7 +170,7 @@ time.sleep(600)
 """
 
 
-def test_what_a_killed_process_left_is_removed_and_a_living_ones_is_not(
+def test_files_of_killed_processes_are_removed_and_of_running_ones_kept(
     forked: Forked, tmp_path: Path
 ) -> None:
     killed = forked.start(code=HOLDS, env={"TMPDIR": str(tmp_path)})
@@ -209,7 +209,7 @@ def test_what_a_killed_process_left_is_removed_and_a_living_ones_is_not(
 
 
 @pytest.mark.parametrize("name", ["typed", "upload-mine"])
-def test_no_data_set_is_named_as_own_texts_are(name: str) -> None:
+def test_data_sets_cannot_have_the_name_of_private_texts(name: str) -> None:
     with pytest.raises(UserError, match="is reserved for uploaded and typed texts"):
         datasets.register(name, Path(datasets.__file__).parent / "sample" / "posir")
     assert name not in datasets.names()
@@ -224,7 +224,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("kept", ["no", "yes"])
-def test_a_typed_text_enters_the_shared_cache_only_where_that_was_said(
+def test_a_typed_text_enters_the_shared_cache_only_with_consent(
     home: Path, monkeypatch: pytest.MonkeyPatch, kept: str
 ) -> None:
     monkeypatch.setenv("POSLENS_KEEP_OWN_TEXTS", kept)
@@ -235,7 +235,7 @@ def test_a_typed_text_enters_the_shared_cache_only_where_that_was_said(
     assert bool(holding(home / "cache", "typed")) is (kept == "yes")
 
 
-def test_pages_ask_where_their_texts_results_are_kept() -> None:
+def test_pages_store_results_of_texts_with_their_session() -> None:
     """Everybody's cache is used by name alone: by the Storage page, and for models."""
     pages = {name: path.read_text() for name, path in page_files().items()}
     users = {name for name, source in pages.items() if "service()" in source}

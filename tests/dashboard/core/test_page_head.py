@@ -36,7 +36,7 @@ def client(tmp_path: Path) -> TestClient:
     return TestClient(app)
 
 
-def test_a_page_gets_its_head_once(client: TestClient) -> None:
+def test_the_head_is_inserted_once(client: TestClient) -> None:
     answer = client.get("/", headers=BROWSER)
     style = STYLE.read_text(encoding="utf-8")
     head = f"<style>\n{style}</style><script>{SCRIPT}</script></head>"
@@ -44,7 +44,7 @@ def test_a_page_gets_its_head_once(client: TestClient) -> None:
     assert int(answer.headers["content-length"]) == len(answer.content)
 
 
-def test_a_page_is_whole_and_new_whatever_the_browser_has_of_it(client: TestClient) -> None:
+def test_a_page_is_sent_in_full_whatever_the_browser_has_cached(client: TestClient) -> None:
     plain = client.get("/", headers={"accept": "*/*"})
     asked = {"if-none-match": plain.headers["etag"], "range": "bytes=0-9"}
     answer = client.get("/", headers={**BROWSER, **asked})
@@ -52,6 +52,6 @@ def test_a_page_is_whole_and_new_whatever_the_browser_has_of_it(client: TestClie
     assert STYLE.read_text(encoding="utf-8") in answer.text
 
 
-def test_other_answers_stay_as_they_are(client: TestClient) -> None:
+def test_other_answers_are_unchanged(client: TestClient) -> None:
     assert client.get("/data", headers=BROWSER).json() == {"html": "</head>"}
     assert client.get("/", headers={"accept": "*/*"}).text == PAGE * 50

@@ -49,7 +49,7 @@ def _proxy() -> None:
 
 
 @pytest.mark.usefixtures("_login")
-def test_a_person_finds_their_own_in_each_tab_and_nobody_elses(
+def test_a_person_finds_only_their_own_data_in_each_tab(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shared = Compute(tmp_path / "shared")
@@ -92,7 +92,7 @@ def endless(run: Run, report: Report) -> Progress:
 
 
 @pytest.mark.usefixtures("_login")
-def test_only_who_started_a_run_stops_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_person_who_started_a_run_can_stop_it(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = Runs(lambda: 32)
     runs.reader = people.reader
     anna, bert = of("anna", "1"), of("bert", "2")
@@ -108,7 +108,7 @@ def test_only_who_started_a_run_stops_it(monkeypatch: pytest.MonkeyPatch) -> Non
     assert runs.stop_all(60) and not run.active
 
 
-def test_a_reader_has_so_many_runs_and_what_they_start_counts_as_theirs() -> None:
+def test_runs_per_reader_are_limited_and_include_parts() -> None:
     runs = Runs(lambda: 32, lambda: 2)
     who = "anna"
     runs.reader = lambda: who
@@ -125,7 +125,7 @@ def test_a_reader_has_so_many_runs_and_what_they_start_counts_as_theirs() -> Non
     assert runs.stop_all(60) and not runs.active_at_all()
 
 
-def test_a_run_that_does_not_end_in_time_is_said_so() -> None:
+def test_a_run_that_does_not_stop_in_time_is_reported() -> None:
     runs = Runs(lambda: 32)
     go = threading.Event()
 
@@ -139,7 +139,7 @@ def test_a_run_that_does_not_end_in_time_is_said_so() -> None:
     assert runs.stop_all(60)
 
 
-def test_a_reader_has_so_many_requests_in_the_line() -> None:
+def test_requests_per_reader_are_limited() -> None:
     queue = DeviceQueue(lambda: 32, each=lambda: 2)
     who = "anna"
     queue.reader = lambda: who
@@ -180,7 +180,7 @@ def test_a_reader_has_so_many_requests_in_the_line() -> None:
     ],
 )
 @pytest.mark.usefixtures("_login")
-def test_who_of_those_that_can_log_in_may_enter(
+def test_only_listed_people_are_admitted(
     listed: str, claims: dict[str, object], enters: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     browser = of("anna", "1")
@@ -252,9 +252,7 @@ def admitted(
 
 
 @pytest.mark.parametrize("name", NOT_OF_THE_DOMAIN, ids=ascii)
-def test_a_domain_admits_nothing_but_one_of_its_addresses(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_domain_admits_no_other_addresses(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not admitted(monkeypatch, DOMAIN, name)
     # A header's white space at the ends is no part of its value.
     if name == name.strip():
@@ -305,12 +303,14 @@ def test_names_are_compared_letter_by_letter(
 
 
 @pytest.mark.parametrize("claim", [None, 5, True, ["a@lab.example.org"], {"a@lab.example.org": 1}])
-def test_an_address_is_text(claim: object, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_that_is_not_text_is_refused(
+    claim: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert not admitted(monkeypatch, DOMAIN, claim)
 
 
 @pytest.mark.usefixtures("_proxy")
-def test_the_proxys_word_is_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_name_is_taken_from_the_proxys_header(monkeypatch: pytest.MonkeyPatch) -> None:
     sent = "zoë".encode().decode("latin-1")  # as a header reaches Streamlit
     Browser({people.NAME: sent}, "1").look(monkeypatch)
     assert people.person() == people.shown_name() == "zoë" and people.reader() == "zoë"
@@ -320,7 +320,7 @@ def test_the_proxys_word_is_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not people.may_enter()
 
 
-def test_a_tab_is_the_reader_where_nobody_logs_in(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_login_each_tab_is_a_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     Browser({}, "tab 1").look(monkeypatch)
     assert people.person() == "" and people.reader() == "tab 1"
     monkeypatch.setattr(people, "get_script_run_ctx", lambda **_: None)
@@ -328,7 +328,7 @@ def test_a_tab_is_the_reader_where_nobody_logs_in(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.usefixtures("_proxy")
-def test_nobody_seems_to_be_on_this_machine_where_others_come(
+def test_only_local_visitors_may_change_storage_unless_allowed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     nowhere = SimpleNamespace(ip_address=None, headers={})

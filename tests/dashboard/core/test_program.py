@@ -84,7 +84,7 @@ def ended(process: subprocess.Popen[bytes]) -> tuple[int, str, str]:
         (["cache", "verify", "--parts", LONG], ""),
     ],
 )
-def test_what_cannot_be_used_is_one_sentence(
+def test_unusable_input_is_refused_in_one_sentence(
     forked: Forked, tmp_path: Path, arguments: list[str], words: str
 ) -> None:
     code, out, said = forked.run(*arguments, env={"POSLENS_HOME": str(tmp_path / "home")})
@@ -106,7 +106,7 @@ TERMS = ["explain", "--query", "ice", "--model", "BM25", "--method", "terms"]
 
 
 @pytest.mark.parametrize("home", ["~nouser", LONG, "/dev/null/x"])
-def test_a_home_that_can_be_none_is_one_sentence(forked: Forked, home: str) -> None:
+def test_an_invalid_home_is_reported_in_one_sentence(forked: Forked, home: str) -> None:
     code, out, said = forked.run(*TERMS, "--document", "Ice melts.", env={"POSLENS_HOME": home})
     lines = said.strip().splitlines()
     assert len(lines) == 1, said
@@ -131,7 +131,7 @@ EXPLAIN = [
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
 @pytest.mark.parametrize("arguments", [EXPLAIN, ["models"], ["methods"]], ids=lambda a: a[0])
-def test_a_full_output_is_one_sentence(
+def test_a_full_output_is_reported_in_one_sentence(
     forked: Forked,
     start: Callable[..., subprocess.Popen[bytes]],
     arguments: list[str],
@@ -147,7 +147,7 @@ def test_a_full_output_is_one_sentence(
     assert "No space left on device" in said
 
 
-def test_closed_streams_end_nothing_in_a_traceback(forked: Forked, tmp_path: Path) -> None:
+def test_closed_streams_cause_no_traceback(forked: Forked, tmp_path: Path) -> None:
     home = {"POSLENS_HOME": str(tmp_path)}
     code, _, said = forked.run(*TERMS, "--document-file", "-", env=home, stdin=None)
     assert code == 2 and said.startswith("The document is empty: enter ")
@@ -163,7 +163,7 @@ def test_closed_streams_end_nothing_in_a_traceback(forked: Forked, tmp_path: Pat
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-16"])
-def test_results_are_utf_8_whatever_the_terminal(
+def test_results_are_utf_8_whatever_the_terminals_encoding(
     forked: Forked,
     start: Callable[..., subprocess.Popen[bytes]],
     encoding: str,
@@ -303,7 +303,7 @@ def test_sigterm_ends_a_cache_command(forked: Forked, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sent", [True, False])
-def test_an_interrupt_that_an_import_swallows_ends_the_program(sent: bool) -> None:
+def test_an_interrupt_swallowed_by_an_import_ends_the_program(sent: bool) -> None:
     code = f"""
 import os, signal, typer
 from poslens import cli

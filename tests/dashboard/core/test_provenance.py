@@ -53,7 +53,7 @@ def bm25() -> RetrieverSpec:
     return with_corpus(resolve("BM25"), "sample")
 
 
-def test_provenance_is_made_in_one_place() -> None:
+def test_provenance_is_created_in_one_place() -> None:
     made = [
         (name_of(path), node.lineno)
         for path in FILES
@@ -99,7 +99,7 @@ def test_minus_null_names_its_control_and_counts_its_own_pairs(
     assert entry["control"] == "unrelated query, subtracted" and entry["n_pairs"] == len(pairs) - 1
 
 
-def test_bias_tests_count_the_documents_that_were_cut(compute: Compute, sample: DataSet) -> None:
+def test_bias_tests_count_truncated_documents(compute: Compute, sample: DataSet) -> None:
     spec = resolve("MiniLM")
     tests = tuple(pairs_for(sample, name, "end", 6) for name in ("position", "brevity"))
     BIAS_STUDY.job(compute, Asked(spec, tests)).start().wait()
@@ -117,16 +117,14 @@ def test_bias_tests_count_the_documents_that_were_cut(compute: Compute, sample: 
 
 
 @pytest.mark.parametrize("of", ["documents", "queries", "curves"])
-def test_a_map_counts_what_it_shows_and_claims_nothing_of_cuts(
-    compute: Compute, bm25, of: str
-) -> None:
+def test_a_map_counts_its_points_and_states_no_truncation(compute: Compute, bm25, of: str) -> None:
     said = of_map(compute.identify(bm25), "map", "sample", of, 7, "").entry()
     name = {"documents": "n_documents", "queries": "n_queries", "curves": "n_pairs"}[of]
     assert {key: said[key] for key in said if key.startswith("n_")} == {name: 7}
     assert "truncated" not in said
 
 
-def test_published_curves_claim_no_limit_and_no_cuts() -> None:
+def test_published_curves_state_no_limit_and_no_truncation() -> None:
     import numpy as np
 
     from poslens.attribution.curves.published import PublishedCurves
@@ -143,7 +141,7 @@ def test_published_curves_claim_no_limit_and_no_cuts() -> None:
     }
 
 
-def test_every_model_of_a_picture_is_in_its_file(compute: Compute, bm25) -> None:
+def test_a_picture_contains_the_provenance_of_every_model(compute: Compute, bm25) -> None:
     pair = TextPair("p", "ice melts", "The ice melts in spring. Stone stays.")
     one = compute.explain(pair, bm25, make_method("terms"))
     named = replace(one.model, spec=replace(one.model.spec, name="other"))
@@ -169,7 +167,7 @@ def test_every_model_of_a_picture_is_in_its_file(compute: Compute, bm25) -> None
         assert json.loads(image.info["provenance"]) == plain
 
 
-def test_a_pair_without_a_shared_word_breaks_nothing(tmp_path: Path) -> None:
+def test_a_pair_without_a_shared_word_causes_no_error(tmp_path: Path) -> None:
     """BM25 scores it zero, with its words and without: it is said, counted and left out."""
     rows = "query,document\nqqqq,The ice is white. Stone stays.\n" + "".join(
         f"what is {word},The {word} is grey. Filler stands here.\n" for word in ("fog", "stone")
@@ -198,7 +196,7 @@ def test_a_pair_without_a_shared_word_breaks_nothing(tmp_path: Path) -> None:
     assert table["left out (score rises)"].tolist() == [0] * 3
 
 
-def test_faithfulness_of_a_data_set_is_captioned_as_such(tmp_path: Path) -> None:
+def test_faithfulness_of_a_data_set_has_its_caption(tmp_path: Path) -> None:
     rows = "query,document,evidence\n" + "".join(
         f"what is {word},The {word} is {word}. Filler stands here.,The {word} is {word}.\n"
         for word in ("ice", "stone", "fog")
@@ -219,7 +217,7 @@ def test_faithfulness_of_a_data_set_is_captioned_as_such(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("asked", [None, "sum"])
-def test_compare_correlates_words_as_its_heatmap_joins_them(asked: str | None) -> None:
+def test_compare_correlates_words_with_the_heatmaps_aggregation(asked: str | None) -> None:
     from poslens.attribution.curves.positions import rank_correlation, unit_scores
     from poslens.attribution.text import words
 
@@ -252,7 +250,7 @@ def test_compare_correlates_words_as_its_heatmap_joins_them(asked: str | None) -
     assert f"the {how} over its tokens" in said.help
 
 
-def test_a_ranking_names_the_intervals_that_its_numbers_have(bm25, compute: Compute) -> None:
+def test_a_ranking_names_the_intervals_of_its_numbers(bm25, compute: Compute) -> None:
     data = datasets.read("sample")
     setup = ranking_service.RankingSetup(ranking_service.collection_of(data))
     ranking_service.job(compute, bm25, setup).start().wait()

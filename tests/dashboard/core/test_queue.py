@@ -46,7 +46,7 @@ def until(condition, seconds: float = 60) -> None:
         time.sleep(0.005)
 
 
-def test_turns_come_in_the_order_of_asking(queue: DeviceQueue) -> None:
+def test_requests_are_served_in_order(queue: DeviceQueue) -> None:
     order: list[str] = []
     threads = []
     with queue.device_slot():
@@ -92,7 +92,7 @@ def test_a_request_is_served_between_the_batches_of_a_run(queue: DeviceQueue) ->
     assert order == ["batch 0", "batch 1", "page", "batch 2", "batch 3"]
 
 
-def test_the_same_request_is_computed_once_and_another_is_not(queue: DeviceQueue) -> None:
+def test_only_equal_requests_are_computed_once(queue: DeviceQueue) -> None:
     calls: list[str] = []
 
     def work(name: str):
@@ -118,7 +118,7 @@ def test_the_same_request_is_computed_once_and_another_is_not(queue: DeviceQueue
     assert queue.ask("same", work("same")).result() == "same" and len(calls) == 3
 
 
-def test_one_too_many_is_told_at_once(queue: DeviceQueue, clock: Clock) -> None:
+def test_a_request_beyond_the_bound_is_refused_at_once(queue: DeviceQueue, clock: Clock) -> None:
     def work(should_stop) -> None:
         with queue.device_slot():
             pass
@@ -137,7 +137,7 @@ def test_one_too_many_is_told_at_once(queue: DeviceQueue, clock: Clock) -> None:
         place.result()
 
 
-def test_who_leaves_the_line_makes_room(queue: DeviceQueue, clock: Clock) -> None:
+def test_leaving_the_line_makes_room(queue: DeviceQueue, clock: Clock) -> None:
     def work(should_stop) -> str:
         with queue.device_slot():
             return "computed"
@@ -155,7 +155,9 @@ def test_who_leaves_the_line_makes_room(queue: DeviceQueue, clock: Clock) -> Non
         gone.result()
 
 
-def test_work_under_way_is_told_to_stop_and_starts_anew(queue: DeviceQueue, clock: Clock) -> None:
+def test_abandoned_work_is_stopped_and_can_be_started_again(
+    queue: DeviceQueue, clock: Clock
+) -> None:
     stopped = threading.Event()
     starts: list[int] = []
 
@@ -176,7 +178,7 @@ def test_work_under_way_is_told_to_stop_and_starts_anew(queue: DeviceQueue, cloc
     assert queue.ask("key", work).result() == "done" and len(starts) == 2
 
 
-def test_a_page_that_runs_again_finds_its_work_going_on(queue: DeviceQueue, clock: Clock) -> None:
+def test_a_rerun_page_finds_its_work_in_progress(queue: DeviceQueue, clock: Clock) -> None:
     go_on = threading.Event()
     calls: list[int] = []
 
@@ -193,7 +195,7 @@ def test_a_page_that_runs_again_finds_its_work_going_on(queue: DeviceQueue, cloc
     assert again.result() == "done" and calls == [1]
 
 
-def test_a_place_says_how_far_its_request_is(queue: DeviceQueue, clock: Clock) -> None:
+def test_a_place_in_line_reports_progress(queue: DeviceQueue, clock: Clock) -> None:
     half, go = threading.Event(), threading.Event()
 
     def work(should_stop) -> str:
@@ -213,7 +215,7 @@ def test_a_place_says_how_far_its_request_is(queue: DeviceQueue, clock: Clock) -
     place.leave()
 
 
-def test_everybody_gets_the_error(queue: DeviceQueue) -> None:
+def test_every_waiting_request_gets_the_error(queue: DeviceQueue) -> None:
     def work(should_stop) -> None:
         with queue.device_slot():
             raise UserError("The document is empty.")
@@ -227,7 +229,7 @@ def test_everybody_gets_the_error(queue: DeviceQueue) -> None:
         assert n_requests(queue) == 0
 
 
-def test_what_is_there_waits_for_nothing() -> None:
+def test_an_available_result_is_returned_without_waiting() -> None:
     place = ready("shown")
     assert place.wait(0) and place.result() == "shown" and place.ahead == 0
     place.leave()
@@ -281,7 +283,7 @@ def test_a_run_in_another_process_lets_a_page_in_after_its_batch(tmp_path: Path)
     assert served.is_set() and batches < 10
 
 
-def test_a_page_that_is_left_waits_for_no_other_process(tmp_path: Path, clock: Clock) -> None:
+def test_a_closed_page_does_not_wait_for_other_processes(tmp_path: Path, clock: Clock) -> None:
     file = tmp_path / "device.lock"
     here = DeviceQueue(lambda: 3, clock, shared=lambda: file)
 
@@ -301,7 +303,7 @@ def test_a_page_that_is_left_waits_for_no_other_process(tmp_path: Path, clock: C
         pass
 
 
-def test_a_process_that_was_killed_holds_nothing(tmp_path: Path) -> None:
+def test_a_killed_process_releases_the_device(tmp_path: Path) -> None:
     file = tmp_path / "device.lock"
     holds = (
         "import sys, time; from pathlib import Path\n"
@@ -320,7 +322,7 @@ def test_a_process_that_was_killed_holds_nothing(tmp_path: Path) -> None:
         pass
 
 
-def test_a_folder_that_cannot_be_written_keeps_nobody_from_computing(tmp_path: Path) -> None:
+def test_computing_works_if_the_folder_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with of_another_process(tmp_path / "file" / "device.lock").device_slot():
         pass

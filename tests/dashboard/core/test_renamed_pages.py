@@ -42,15 +42,15 @@ def client(base_path: str = "") -> TestClient:
         ("tools/lens", "/tools/lens/remedy?model=a", "/tools/lens/debias?model=a"),
     ],
 )
-def test_an_old_address_leads_to_the_new_one(base_path: str, asked: str, target: str) -> None:
+def test_an_old_address_redirects_to_the_new_one(base_path: str, asked: str, target: str) -> None:
     answer = client(base_path).get(asked)
     assert (answer.status_code, answer.headers["location"]) == (307, target)
 
 
 @pytest.mark.parametrize("path", ["/debias", "/remedy/x", "/x/remedy", "/"])
-def test_other_addresses_are_answered_as_they_are(path: str) -> None:
+def test_other_addresses_are_not_redirected(path: str) -> None:
     assert client().get(path).text == path
 
 
-def test_old_addresses_lead_to_pages_that_exist() -> None:
+def test_old_addresses_redirect_to_existing_pages() -> None:
     assert all(page_file(URL(new).path).is_file() for new in RENAMED.values())

@@ -83,7 +83,7 @@ def test_a_job_before_during_and_after_its_run(tmp_path: Path) -> None:
     assert job().active_elsewhere, "it may retry what failed"
 
 
-def test_what_ended_a_run_is_said_until_it_is_started_again(tmp_path: Path) -> None:
+def test_the_error_of_a_run_is_shown_until_it_is_restarted(tmp_path: Path) -> None:
     work, runs = Counted(failing="The disk is full."), Runs(lambda: 1)
     job = Job(runs, tmp_path, key("m"), "M", 4, work)
     work.go.release(4)
@@ -115,7 +115,7 @@ def test_a_stopped_job_stops_its_parts_after_itself(tmp_path: Path) -> None:
     second.wait()
 
 
-def test_a_whole_and_its_part_take_one_place(tmp_path: Path) -> None:
+def test_a_job_and_its_parts_count_as_one_run(tmp_path: Path) -> None:
     runs, met = Runs(lambda: 2), threading.Barrier(3, timeout=60)
 
     def part(run: Run, report: Report) -> Progress:
@@ -157,7 +157,7 @@ def test_a_retry_runs_the_parts_with_failures_and_says_why_it_ends(tmp_path: Pat
     assert started == [("bad", True)]
 
 
-def test_a_whole_says_how_far_its_part_is(tmp_path: Path) -> None:
+def test_a_job_reports_the_progress_of_its_part(tmp_path: Path) -> None:
     """A bar at 0 of 2 for minutes looks like a run that hangs."""
     runs, half, go = Runs(lambda: 2), threading.Event(), threading.Event()
 
@@ -188,7 +188,7 @@ def test_a_whole_says_how_far_its_part_is(tmp_path: Path) -> None:
     assert run.error == "" and run.counts.endswith("2 of 2") and run.share == 1
 
 
-def test_active_runs_are_those_of_the_owners_without_parts_and_upkeep(tmp_path: Path) -> None:
+def test_active_runs_are_those_of_the_owners_without_parts_and_maintenance(tmp_path: Path) -> None:
     runs, let_go = Runs(lambda: 9), threading.Event()
     mine, other = tmp_path / "mine", tmp_path / "other"
 

@@ -39,7 +39,7 @@ def data() -> DataSet:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_pairs_that_pass_are_those_of_a_plain_loop(data: DataSet, seed: int) -> None:
+def test_selected_pairs_equal_those_of_a_plain_loop(data: DataSet, seed: int) -> None:
     chance = random.Random(seed)
     found = facets(data)
     wanted = {name: chance.choice([ANY, ANY, *found.counts[name]]) for name in FACETS}
@@ -64,23 +64,23 @@ def test_the_pairs_that_pass_are_those_of_a_plain_loop(data: DataSet, seed: int)
     )
 
 
-def test_all_pairs_pass_where_nothing_is_asked(data: DataSet) -> None:
+def test_without_filters_all_pairs_are_selected(data: DataSet) -> None:
     chosen = facets(data).select(Filters((("domain", ANY),)))
     assert chosen.pairs == data.pairs and chosen.words == ""
 
 
-def test_the_words_name_what_is_asked_and_no_more() -> None:
+def test_the_description_names_only_the_active_filters() -> None:
     asked = Filters((("domain", "sea"), ("language", ANY), ("query_type", "a")), (0, 20), " Fog  x")
     assert str(asked) == "domain sea, query type a, evidence 0-20%, search 'fog x'"
 
 
-def test_a_choice_is_made_once_and_another_data_set_has_its_own(data: DataSet) -> None:
+def test_selections_are_cached_per_data_set(data: DataSet) -> None:
     asked = Filters((("language", "eng"),))
     assert facets(data).select(asked) is facets(data).select(asked)
     assert facets(datasets.read(datasets.SAMPLE)).select(asked).data is not data
 
 
-def test_what_is_made_of_the_pairs_that_posir_keeps_is_kept_too(data: DataSet) -> None:
+def test_the_posir_selection_is_cached_too(data: DataSet) -> None:
     found = facets(data).select(Filters()).posir
     assert isinstance(found.pairs, Pairs) and found.words == "PosIR protocol"
     assert found.pairs == tuple(

@@ -40,22 +40,22 @@ def run(*words: object) -> Any:
 
 
 @pytest.mark.parametrize("name", ANALYSES)
-def test_an_analysis_takes_models_endpoints_and_data(name: str) -> None:
+def test_an_analysis_accepts_models_endpoints_and_data(name: str) -> None:
     assert {"--model", "--endpoint", "--dataset", "--data"} <= OPTIONS[name]
 
 
 @pytest.mark.parametrize("name", ["run", "models"])
-def test_other_commands_take_models_and_endpoints(name: str) -> None:
+def test_other_commands_accept_models_and_endpoints(name: str) -> None:
     assert {"--model", "--endpoint"} <= OPTIONS[name]
 
 
 @pytest.mark.parametrize("name", ["run", "datasets"])
-def test_other_commands_take_data(name: str) -> None:
+def test_other_commands_accept_data(name: str) -> None:
     assert "--data" in OPTIONS[name]
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
-def test_no_command_takes_models_as_arguments(name: str) -> None:
+def test_no_command_has_models_as_positional_arguments(name: str) -> None:
     arguments = {one.name for one in COMMANDS[name].params if one.param_type_name == "argument"}
     assert not arguments & {"model", "models"}
 
@@ -67,14 +67,16 @@ NEEDED = {
 
 
 @pytest.mark.parametrize("name", ANALYSES)
-def test_data_of_no_path_is_refused_before_anything_is_computed(name: str, tmp_path: Path) -> None:
+def test_a_missing_data_path_is_refused_before_anything_is_computed(
+    name: str, tmp_path: Path
+) -> None:
     words = (*name.split(), *NEEDED.get(name, ()))
     done = run(*words, "--data", f"mine={tmp_path / 'nowhere'}")
     assert done.exit_code == 2 and "nowhere is not a folder or a file" in done.stderr
 
 
 @pytest.mark.parametrize("name", ANALYSES)
-def test_a_model_of_no_folder_is_refused_before_anything_is_computed(
+def test_a_missing_model_folder_is_refused_before_anything_is_computed(
     name: str, tmp_path: Path, pairs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -84,14 +86,14 @@ def test_a_model_of_no_folder_is_refused_before_anything_is_computed(
     assert done.exit_code == 2 and "nowhere is not a folder" in done.stderr, done.stderr
 
 
-def test_data_is_used_where_it_is_the_only_one(pairs: Path) -> None:
+def test_the_only_given_data_set_is_the_default(pairs: Path) -> None:
     done = run("failures", "--model", "BM25", "--method", "terms", "--data", f"mine={pairs}")
     assert json.loads(done.stdout)["dataset"] == "mine", done.stderr
     asked = ("failures", "--model", "BM25", "--method", "terms", "--dataset", "sample")
     assert json.loads(run(*asked, "--data", f"mine={pairs}").stdout)["dataset"] == "sample"
 
 
-def test_of_several_data_sets_one_has_to_be_chosen(pairs: Path) -> None:
+def test_one_of_several_data_sets_must_be_chosen(pairs: Path) -> None:
     several = ("--data", f"mine={pairs}", "--data", f"other={pairs}")
     refused = run("failures", "--model", "BM25", "--method", "terms", *several)
     assert refused.exit_code == 2 and "mine and other: select one with --dataset" in refused.stderr
@@ -99,9 +101,7 @@ def test_of_several_data_sets_one_has_to_be_chosen(pairs: Path) -> None:
     assert json.loads(chosen.stdout)["dataset"] == "other"
 
 
-def test_a_folder_goes_by_the_name_it_is_given(
-    tiny_folder: Callable[..., Path], pairs: Path
-) -> None:
+def test_a_folder_is_named_as_given(tiny_folder: Callable[..., Path], pairs: Path) -> None:
     folder = tiny_folder("bert")
     done = run("precompute", "--model", f"own={folder}@mean", "--data", f"mine={pairs}")
     assert (json.loads(done.stdout)["model"], json.loads(done.stdout)["done"]) == ("own@mean", 2)
@@ -109,7 +109,7 @@ def test_a_folder_goes_by_the_name_it_is_given(
     assert [one["name"] for one in json.loads(listed.stdout)] == ["own"]
 
 
-def test_one_name_stands_for_one_folder(
+def test_a_name_cannot_be_used_for_two_models(
     tiny_folder: Callable[..., Path], tmp_path: Path, pairs: Path
 ) -> None:
     folder = tiny_folder("bert")

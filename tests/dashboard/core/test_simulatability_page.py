@@ -83,7 +83,7 @@ def test_answers_are_recorded_and_counted(summary: Any, tmp_path: Path) -> None:
     assert "evening" not in text  # no text of the data set
 
 
-def test_a_reader_answers_on_the_page(summary: Any) -> None:
+def test_questions_can_be_answered_on_the_page(summary: Any) -> None:
     page = open_page("methods", tab="Simulatability", dataset=NAME, models="BM25", words="3").run()
     assert not page.exception and not page.error, page.error
     assert "the share of correct predictions rises by" in shown(page)

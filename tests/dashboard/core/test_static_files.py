@@ -31,7 +31,7 @@ def client() -> TestClient:
 
 
 @pytest.mark.parametrize("base_path", ["", "tools/poslens"])
-def test_a_file_is_streamlits_own(base_path: str) -> None:
+def test_served_files_equal_streamlits(base_path: str) -> None:
     access.use(Access(base_path=base_path))
     browser = client()
     for suffix, kind in {".css": "text/css", ".woff2": "font/woff2", ".js": "javascript"}.items():
@@ -46,7 +46,7 @@ def test_a_file_is_streamlits_own(base_path: str) -> None:
             assert "immutable" in answer.headers["cache-control"]
 
 
-def test_only_the_script_of_charts_begins_with_the_compile_hint() -> None:
+def test_only_the_chart_script_starts_with_the_compile_hint() -> None:
     (script,) = (FOLDER / "static" / "js").glob(f"{CHARTS}*.js")
     answer = client().get(f"/static/js/{script.name}")
     assert answer.content == COMPILE_HINT + script.read_bytes()
@@ -55,10 +55,10 @@ def test_only_the_script_of_charts_begins_with_the_compile_hint() -> None:
 @pytest.mark.parametrize(
     "path", ["/", "/static/", "/static/js/none.js", "/static/../index.html", "/static/%2e%2e/x"]
 )
-def test_other_requests_pass(path: str) -> None:
+def test_other_requests_are_passed_on(path: str) -> None:
     assert client().get(path).text == "other"
 
 
-def test_other_methods_pass() -> None:
+def test_other_methods_are_passed_on() -> None:
     file = next((FOLDER / "static" / "css").iterdir()).name
     assert client().post(f"/static/css/{file}").text == "other"

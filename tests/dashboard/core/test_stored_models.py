@@ -54,7 +54,7 @@ def home(sent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     resolve.remember({})
 
 
-def test_results_open_and_nothing_is_computed(home: Path, sample) -> None:
+def test_stored_results_open_and_nothing_is_computed(home: Path, sample) -> None:
     compute = Compute(home)
     assert compute.stored_only() == ["elsewhere"]
     spec = resolve.resolve("elsewhere")
@@ -79,7 +79,7 @@ def test_results_open_and_nothing_is_computed(home: Path, sample) -> None:
         compute.identify(posir_spec(spec))
 
 
-def test_weights_that_come_back_are_used(
+def test_weights_that_reappear_are_used(
     home: Path, sample, tiny_folder: Callable[..., Path]
 ) -> None:
     resolve.register_folder("elsewhere", tiny_folder("bert"))
@@ -91,7 +91,7 @@ def test_weights_that_come_back_are_used(
     assert compute.explain(sample.pairs[0], resolve.resolve("elsewhere"), METHOD).from_cache
 
 
-def test_other_weights_under_the_same_name_carry_them(home: Path) -> None:
+def test_results_of_other_weights_get_separate_names(home: Path) -> None:
     store = Store(home / "cache")
     spec = RetrieverSpec("elsewhere", "Elsewhere", "dense", "folder:/x/y")
     about = stored_models.about(spec, "1234567890abcdef", "bfloat16")
@@ -134,7 +134,7 @@ def test_other_weights_under_the_same_name_carry_them(home: Path) -> None:
     ],
     ids=lambda about: about[-60:],
 )
-def test_nonsense_about_a_model_is_left_out(tmp_path: Path, about: str) -> None:
+def test_invalid_descriptions_of_models_are_ignored(tmp_path: Path, about: str) -> None:
     store = Store(tmp_path / "cache")
     with store.writing(ModelKey("M", "f" * 16, about), METHOD):
         pass
@@ -143,7 +143,7 @@ def test_nonsense_about_a_model_is_left_out(tmp_path: Path, about: str) -> None:
 
 @pytest.mark.parametrize("key", ["method", "model", "fingerprint", "about"])
 @pytest.mark.parametrize("value", ["[", "5", '{"a": Infinity}', "[" * 100_000, b"\xff", None])
-def test_one_unreadable_file_breaks_no_list(home: Path, key: str, value: object) -> None:
+def test_one_unreadable_file_does_not_affect_lists(home: Path, key: str, value: object) -> None:
     """A file of the cache that somebody else wrote: the others are listed, it has a sentence."""
     store = Store(home / "cache")
     before = len(stored_models.stored_models(store))
@@ -157,7 +157,7 @@ def test_one_unreadable_file_breaks_no_list(home: Path, key: str, value: object)
     assert stored_models.remember(store)
 
 
-def test_what_is_kept_of_a_model_is_read_back() -> None:
+def test_a_models_description_is_read_back() -> None:
     spec = resolve.resolve("MiniLM-primacy")
     said = json.loads(stored_models.about(spec, "w", "float32"))
     assert said["origin"] == spec.origin and said["spec"]["family"] == "dense"

@@ -67,7 +67,7 @@ def captions(app: AppTest) -> str:
     return " ".join(one.value for one in app.caption).replace("\\", "")
 
 
-def test_unlike_models_stand_over_the_whole_text_until_the_reader_chooses(
+def test_models_that_read_different_parts_are_drawn_over_the_whole_text_by_default(
     long_and_short: str,
 ) -> None:
     app = opened(models=["cutter", "BM25"])
@@ -90,7 +90,7 @@ def test_unlike_models_stand_over_the_whole_text_until_the_reader_chooses(
     assert "axis=text" not in captions(app) and "a different position in the text" in captions(app)
 
 
-def test_one_model_and_the_posir_protocol_stay_over_what_was_read(long_and_short: str) -> None:
+def test_one_model_and_the_posir_protocol_are_drawn_over_the_read_text(long_and_short: str) -> None:
     assert READ in figure(opened(models=["cutter"]))["layout"]["xaxis"]["title"]["text"]
     whole = figure(opened(models=["cutter"], axis="whole text"))
     assert WHOLE in whole["layout"]["xaxis"]["title"]["text"]
@@ -98,7 +98,7 @@ def test_one_model_and_the_posir_protocol_stay_over_what_was_read(long_and_short
     assert READ in shared["layout"]["xaxis"]["title"]["text"]
 
 
-def test_documents_without_queries_lead_to_what_is_possible(tmp_path: Path) -> None:
+def test_documents_without_queries_link_to_available_analyses(tmp_path: Path) -> None:
     rows = [{"_id": f"d{n}", "text": f"Fog {n} lifts at noon. Stone stays."} for n in range(3)]
     (tmp_path / "alone.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     datasets.register("alone", tmp_path / "alone.jsonl")
@@ -129,7 +129,7 @@ def upload(app: AppTest, name: str, data: bytes) -> AppTest:
     return app
 
 
-def test_published_curves_join_the_chart(long_and_short: str) -> None:
+def test_published_curves_are_added_to_the_chart(long_and_short: str) -> None:
     app = opened(models=["BM25"], published=FIGURE_5)
     drawn = figure(app)
     lines = [trace["name"] for trace in drawn["data"] if trace.get("showlegend", True)]
@@ -145,14 +145,16 @@ def test_published_curves_join_the_chart(long_and_short: str) -> None:
     assert len([trace for trace in deviations["data"] if trace["name"] == BANDS[1]]) == 3
 
 
-def test_published_curves_need_no_computed_one(long_and_short: str) -> None:
+def test_published_curves_are_drawn_without_computed_ones(long_and_short: str) -> None:
     app = open_page("curves", dataset="sample", models=["BM25"], published=FIGURE_5[:1]).run()
     assert not app.exception and not app.error
     assert any("Press Compute" in one.value for one in app.info)
     assert app.dataframe[0].value["model"].tolist() == [f"{FIGURE_5[0]}, published"]
 
 
-def test_published_curves_of_folders_and_uploads(long_and_short: str, tmp_path: Path) -> None:
+def test_published_curves_are_read_from_folders_and_uploads(
+    long_and_short: str, tmp_path: Path
+) -> None:
     (tmp_path / "posir_saliency_NV.npz").write_bytes(npz())
     published.register(tmp_path)
     app = opened(models=["BM25"], published=["posir_saliency_NV.npz"])
@@ -183,7 +185,9 @@ def test_models_are_compared_on_the_same_pairs(long_and_short: str) -> None:
     assert not any("compared with" in one.value for one in opened(models=["cutter"]).markdown)
 
 
-def test_a_model_that_cannot_be_read_leaves_the_others(long_and_short: str, tmp_path: Path) -> None:
+def test_an_unreadable_model_does_not_affect_the_others(
+    long_and_short: str, tmp_path: Path
+) -> None:
     for file in (tmp_path / "model").rglob("*.safetensors"):
         file.unlink()
     time.sleep(IDENTIFIED_S)  # until the files are looked at again

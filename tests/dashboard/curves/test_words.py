@@ -31,7 +31,7 @@ def summary(model: str, cut: int, level: float = 1.0) -> CurveSummary:
     )
 
 
-def test_curves_of_models_that_cut_differently_are_said_to_be() -> None:
+def test_captions_state_that_models_truncate_differently() -> None:
     none, some, more = (summary(n, cut).curve for n, cut in (("BM25", 0), ("A", 184), ("B", 184)))
     assert "truncate" not in over_what([none], [None])
     assert "A and B each truncate the document in 184 of 1,200 pairs" in over_what(
@@ -52,12 +52,12 @@ def test_curves_of_models_that_cut_differently_are_said_to_be() -> None:
         ((1200, 1200), (512, 256), True),
     ],
 )
-def test_models_read_unlike_parts(cut, limits, unlike: bool) -> None:
+def test_models_that_read_different_parts_are_detected(cut, limits, unlike: bool) -> None:
     curves = [summary(f"m{k}", n).curve for k, n in enumerate(cut)]
     assert read_unlike(curves, limits) is unlike
 
 
-def test_over_whole_texts_a_place_counts_who_was_read_there() -> None:
+def test_over_whole_texts_the_caption_states_who_is_averaged() -> None:
     rows = np.ones((40, 100))
     rows[20:, 50:] = np.nan
     whole = average(
@@ -84,7 +84,7 @@ def test_a_missing_number_has_its_reason() -> None:
     assert why_no_number([summary("a", 0), summary("b", 0, 0.0)]).startswith("b: No center of mass")
 
 
-def test_a_mean_of_few_pairs_is_no_data_sets() -> None:
+def test_a_mean_of_few_pairs_is_not_shown_as_the_data_sets() -> None:
     assert "1 of 304 pairs" in too_few("M", 1, 304) and too_few("M", 9, 304)
     assert too_few("M", 10, 304) == too_few("M", 304, 304) == ""
     # Of a small set all of it is shown, and what that is worth is said.

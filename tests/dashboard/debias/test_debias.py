@@ -88,7 +88,9 @@ def test_a_grid_names_each_setting_once() -> None:
         ({"blocks": tuple(range(1, 70))}, "exceed the maximum of 64"),
     ],
 )
-def test_a_bad_grid_is_one_sentence(changes: dict[str, tuple[object, ...]], sentence: str) -> None:
+def test_an_invalid_grid_is_refused_in_one_sentence(
+    changes: dict[str, tuple[object, ...]], sentence: str
+) -> None:
     with pytest.raises(UserError, match=sentence):
         grid(MINILM, **{"strengths": (0.5,), "blocks": (16,), "layers": ("half",), **changes})  # type: ignore[arg-type]
 
@@ -99,7 +101,7 @@ def test_models_that_cannot_be_calibrated_have_no_grid(name: str) -> None:
         grid(resolve(name), (0.5,), (128,), ("half",))
 
 
-def test_every_setting_is_measured_against_the_plain_model(summaries: list[DebiasSummary]) -> None:
+def test_every_setting_is_compared_with_the_plain_model(summaries: list[DebiasSummary]) -> None:
     plain, *calibrated = summaries
     assert [each.point.kind for each in summaries] == ["plain", "calibrated", "calibrated"]
     assert plain.changes is None and plain.ranked is not None
@@ -133,7 +135,7 @@ def test_a_setting_is_selected_on_one_half_and_tested_on_the_other(
     assert "recommend" in DEBIAS.verdict(plain).lower()
 
 
-def test_nothing_is_recommended_before_all_is_ranked(
+def test_nothing_is_recommended_before_everything_is_ranked(
     versions: list[DebiasPoint], compute: Compute
 ) -> None:
     partial = stored(DEBIAS, compute, versions[:2])
@@ -197,7 +199,7 @@ def test_a_setting_that_wins_on_one_half_and_loses_on_the_other_is_not_recommend
     assert "No change recommended: on the " in DEBIAS.verdict(worst[0])
 
 
-def test_a_setting_that_is_better_on_the_held_out_half_is_ringed(
+def test_a_setting_that_is_better_on_the_held_out_half_is_marked(
     summaries: list[DebiasSummary],
 ) -> None:
     positions = positions_of(summaries)
@@ -250,7 +252,7 @@ def test_tables_and_figures_show_every_setting(summaries: list[DebiasSummary]) -
         assert len(permuted.x) == 3
 
 
-def test_a_data_set_without_evidence_positions_is_one_sentence() -> None:
+def test_a_data_set_without_evidence_positions_is_refused_in_one_sentence() -> None:
     data = datasets.read_upload("bare.csv", b"query,document\nwhat is ice,Ice is water.\n")
     with pytest.raises(UserError, match="has no evidence positions"):
         DEBIAS.corpus(data, SETTINGS)
@@ -274,7 +276,7 @@ def test_an_existing_folder_is_refused_before_anything_is_computed(
     assert refused.exit_code == 2 and "already exists: name a new folder" in refused.stderr
 
 
-def test_the_command_and_then_the_page(mine: str, tmp_path: Path) -> None:
+def test_the_page_shows_the_results_of_the_command(mine: str, tmp_path: Path) -> None:
     asked = [*ASKED, "--dataset", mine, "--blocks", "64"]
     result = CliRunner().invoke(app, asked)
     assert result.exit_code == 0, result.output

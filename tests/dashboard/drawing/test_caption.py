@@ -15,19 +15,19 @@ PAIR = {
 MEAN = {**PAIR, "selection": "", "n_pairs": 304, "truncated": 184}
 
 
-def test_the_line_says_what_sets_entries_apart() -> None:
+def test_the_line_states_how_entries_differ() -> None:
     assert caption_line([PAIR, MEAN]) == "pair p1; 304 pairs"
     other = {**PAIR, "model": "MiniLM-recency", "weights": "e067"}
     assert caption_line([PAIR, other]) == "MiniLM; MiniLM-recency"
     assert caption_line([PAIR, {**PAIR, "weights": "e067"}]) == "weights: c006; weights: e067"
 
 
-def test_the_line_says_what_a_single_entry_is_of() -> None:
+def test_the_line_states_what_a_single_entry_describes() -> None:
     assert caption_line([PAIR]) == "MiniLM · Gradient saliency · sample"
     assert caption_line([PAIR, PAIR]) == caption_line([PAIR])
 
 
-def test_the_line_has_titles_of_methods_without_parameters() -> None:
+def test_the_line_has_method_titles_without_parameters() -> None:
     other = {**PAIR, "method": "deletion_insertion(unit=word) of saliency(version=1)"}
     assert caption_line([PAIR, other]) == ("Gradient saliency; faithfulness of Gradient saliency")
     shuffled = {**PAIR, "method": "segments(order=shuffled, of=saliency(version=1))"}
@@ -37,7 +37,7 @@ def test_the_line_has_titles_of_methods_without_parameters() -> None:
     )
 
 
-def test_the_line_stays_one_line_and_the_text_keeps_all() -> None:
+def test_the_line_stays_short_and_the_text_keeps_everything() -> None:
     many = [{**PAIR, "model": f"model-with-a-long-name-{n}"} for n in range(9)]
     assert len(caption_line(many)) <= 80
     for value in (*PAIR.values(), "304", "184", "model-with-a-long-name-8"):

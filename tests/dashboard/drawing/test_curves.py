@@ -130,7 +130,7 @@ def strings(value: object) -> list[str]:
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_no_figure_lets_markup_through(name: str) -> None:
+def test_no_figure_contains_unescaped_markup(name: str) -> None:
     """Every string of the figure, wherever it stands, but for the line breaks we put there."""
     for hostile in HOSTILE[:4]:
         own = {"<extra></extra>", "<br>"}
@@ -143,7 +143,7 @@ def test_no_figure_lets_markup_through(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_hostile_text_is_drawn_as_it_is(name: str) -> None:
+def test_hostile_text_is_drawn_as_text(name: str) -> None:
     """In the image: the letters are there, and no element came of them."""
     text = "<a href='https://x.example'>q</a> %{meta.figure} &amp; $x$"
     svg = ET.fromstring(figure_bytes(FIGURES[name](text), "svg", STYLE, provenance()))
@@ -162,7 +162,7 @@ def test_hostile_text_is_drawn_as_it_is(name: str) -> None:
 # -- numbers ------------------------------------------------------------------------------------
 
 
-def test_pair_curves_draw_the_arrays_they_got() -> None:
+def test_pair_curves_draw_the_given_arrays() -> None:
     values = {"a": np.linspace(0, 1, 100), "b": np.linspace(1, 0, 100)}
     evidence = {"a": (0.25, 0.5), "b": (0.25, 0.5)}
     figure: Any = curve_figures.pair_curves(values, evidence, STYLE, "Saliency (score units)")
@@ -177,7 +177,7 @@ def test_pair_curves_draw_the_arrays_they_got() -> None:
     assert "tokens read" in figure.layout.xaxis.title.text
 
 
-def test_each_model_has_the_evidence_among_its_own_tokens() -> None:
+def test_evidence_is_marked_at_each_models_tokens() -> None:
     ones = np.ones(100)
     evidence = {"a": (0.05, 0.1), "b": (0.1, 0.2)}
     figure: Any = curve_figures.pair_curves({"a": ones, "b": ones}, evidence, STYLE, "y")
@@ -185,7 +185,7 @@ def test_each_model_has_the_evidence_among_its_own_tokens() -> None:
     assert [note.text for note in figure.layout.annotations] == ["evidence"]
 
 
-def test_a_pair_stands_before_its_models_mean_and_band() -> None:
+def test_a_pair_is_drawn_in_front_of_its_models_mean_and_band() -> None:
     values, mean, at = np.linspace(0, 1, 100), np.full(100, 0.5), np.linspace(0, 1, 100)
     against = curve_figures.Mean(mean, at, (mean - 0.1, mean + 0.2), "mean of 12 pairs")
     figure: Any = curve_figures.pair_curves(
@@ -201,7 +201,7 @@ def test_a_pair_stands_before_its_models_mean_and_band() -> None:
     assert [trace.name for trace in alone.data][1:] == ["a, mean of the data set"]
 
 
-def test_a_difference_ends_where_one_model_has_not_read() -> None:
+def test_a_difference_ends_where_one_model_truncates() -> None:
     a, b = np.ones(100), np.full(100, 2.0)
     b[40:] = np.nan
     figure: Any = curve_figures.difference(a, b, ("a", "b"), STYLE)
@@ -211,13 +211,13 @@ def test_a_difference_ends_where_one_model_has_not_read() -> None:
     assert (40, 100) in {(shape.x0, shape.x1) for shape in figure.layout.shapes}
 
 
-def test_what_was_not_read_is_said() -> None:
+def test_truncation_is_stated() -> None:
     figure: Any = curve_figures.pair_curves({"a": np.ones(100)}, {}, STYLE, "y", {"a": 0.4})
     np.testing.assert_allclose(figure.data[0].x, CENTRES)
     assert figure.data[0].name == "a (read 40% of the text)"
 
 
-def test_mean_curves_hold_mean_band_and_bin() -> None:
+def test_mean_curves_contain_mean_band_and_bin() -> None:
     curves = [curve("a", 1), curve("b", 2)]
     figure: Any = curve_figures.mean_curves(curves, STYLE)
     bands, lines = figure.data[:2], figure.data[2:]
@@ -234,7 +234,7 @@ def test_mean_curves_hold_mean_band_and_bin() -> None:
     assert figure.layout.yaxis.title.text == "Saliency (1 = document's 99th percentile)"
 
 
-def test_mean_curves_stand_at_their_own_positions_and_draw_no_band_that_is_none() -> None:
+def test_mean_curves_use_their_positions_and_draw_no_missing_band() -> None:
     sampled = curve("a", positions=positions("point"), ci_low=None, ci_high=None)
     figure: Any = curve_figures.mean_curves([sampled, curve("b")], STYLE)
     band, first, second = figure.data
@@ -254,7 +254,7 @@ def test_points_can_be_selected_by_a_click() -> None:
         assert figure.layout.clickmode == "event+select"
 
 
-def test_curves_of_one_model_are_told_apart() -> None:
+def test_curves_of_one_model_are_distinguished() -> None:
     other = Method("occlusion")
     curves = [curve(), curve(dataset="e"), curve(dataset="e", method=other), curve(dataset="e")]
     figure: Any = curve_figures.mean_curves(curves, STYLE)
@@ -283,7 +283,7 @@ def test_difference_is_a_minus_b() -> None:
     assert "tokens read" in banded.layout.xaxis.title.text
 
 
-def test_scatter_keeps_points_with_their_words() -> None:
+def test_scatter_labels_points_with_their_words() -> None:
     words = ["one", "two", "<b>"]
     figure: Any = rank_scatter([1, 2, 3], [30, 20, 10], words, ("A", "B"), STYLE)
     (points,) = figure.data
@@ -295,7 +295,7 @@ def test_scatter_keeps_points_with_their_words() -> None:
     rank_scatter([], [], [], ("A", "B"), STYLE)
 
 
-def test_scatter_writes_no_word_over_another() -> None:
+def test_scatter_labels_do_not_overlap() -> None:
     same: Any = rank_scatter([1.0] * 9, [1.0] * 9, ["word"] * 9, ("A", "B"), STYLE)
     assert sum(bool(text) for text in same.data[0].text) <= 1
 
@@ -316,7 +316,7 @@ def test_wrong_shapes_and_spans_are_refused() -> None:
 
 
 @pytest.mark.parametrize("n", [4, 5, 8])
-def test_more_than_four_lines_get_panels_of_the_same_axes(n: int) -> None:
+def test_more_than_four_lines_get_panels_with_the_same_axes(n: int) -> None:
     curves = [curve(f"model {i} <b>", i) for i in range(n)]
     figure: Any = curve_figures.mean_curves(curves, STYLE)
     axes = [key for key in figure.layout.to_plotly_json() if key.startswith("yaxis")]
@@ -358,7 +358,7 @@ def test_panels_have_the_share_of_texts_read_on_a_second_axis() -> None:
     assert figure.layout.yaxis10.overlaying == "y5" and not figure.layout.yaxis6.showticklabels
 
 
-def test_lines_of_one_panel_are_told_apart_by_a_legend_without_colour() -> None:
+def test_lines_of_a_panel_are_distinguished_without_color() -> None:
     means = {
         name: curve_figures.Mean(np.ones(100), CENTRES / 100, None, "mean of 12 pairs")
         for name in "abc"
@@ -423,7 +423,7 @@ def test_provenance_is_in_the_figure_and_its_caption() -> None:
 
 @pytest.mark.parametrize("palette", PALETTES)
 @pytest.mark.parametrize("theme", THEMES)
-def test_lines_stand_out_and_differ(palette: str, theme: str) -> None:
+def test_lines_have_enough_contrast_and_differ(palette: str, theme: str) -> None:
     style = Style(palette=palette, theme=theme)  # type: ignore[arg-type]
     looks = [(style.line(i)["color"], style.symbol(i)) for i in range(30)]
     assert len(set(looks)) == 30
@@ -436,13 +436,13 @@ def test_lines_stand_out_and_differ(palette: str, theme: str) -> None:
 
 
 @pytest.mark.parametrize("theme", THEMES)
-def test_the_bar_above_a_figure_can_be_read(theme: Any) -> None:
+def test_the_mode_bar_is_readable(theme: Any) -> None:
     """Pages make the paper clear, of which plotly.js would make a grey bar with grey signs."""
     bar: Any = curve_figures.mean_curves([curve()], Style(theme=theme)).layout.modebar
     assert contrast(bar.color, bar.bgcolor) >= 4.5 and contrast(bar.activecolor, bar.bgcolor) >= 4.5
 
 
-def test_presets_have_the_widths_of_journals() -> None:
+def test_presets_have_the_column_widths_of_journals() -> None:
     assert PRESETS["single column"].width_px * PRESETS["single column"].scale == 3.5 * 300
     assert PRESETS["double column"].width_px * PRESETS["double column"].scale == 7 * 300
 
@@ -456,7 +456,7 @@ def test_styles_that_cannot_be_drawn_are_refused(wrong: dict[str, object]) -> No
         Style(**wrong)  # type: ignore[arg-type]
 
 
-def test_wrap_keeps_every_letter() -> None:
+def test_wrapping_keeps_every_letter() -> None:
     text = "a few words and " + "x" * 90 + " 長い日本語の文章がここにあります"
     lines = wrap(text, 100, 10)
     assert len(lines) > 3
@@ -479,7 +479,7 @@ def test_every_point_of_a_map_is_drawn_once_and_knows_its_index() -> None:
     assert len({(t.marker.color, t.marker.symbol) for t in figure.data}) == 7
 
 
-def test_a_map_in_webgl_is_plain_discs() -> None:
+def test_a_map_in_webgl_uses_plain_discs() -> None:
     """Symbols and outlines halve its frames per second; colours stay apart, SVG keeps both."""
     words = [f"domain {i % 9}" for i in range(30)]
     for colours in (words, np.arange(30.0), np.full(30, np.nan)):
@@ -489,7 +489,7 @@ def test_a_map_in_webgl_is_plain_discs() -> None:
     assert len({t.marker.color for t in figure.data}) == 7
 
 
-def test_unknown_values_of_a_map_are_grey_and_zero_is_the_middle() -> None:
+def test_unknown_values_of_a_map_are_gray_and_zero_is_the_midpoint() -> None:
     values = np.array([np.nan, -2.0, 1.0])
     figure = point_map(np.zeros((3, 2)), values, list("abc"), "Index", STYLE, diverging=True)
     grey, known = figure.data
@@ -497,7 +497,7 @@ def test_unknown_values_of_a_map_are_grey_and_zero_is_the_middle() -> None:
     assert (known.marker.cmin, known.marker.cmax) == (-2, 2)
 
 
-def test_a_map_of_many_points_uses_webgl_where_asked() -> None:
+def test_a_map_of_many_points_uses_webgl_on_request() -> None:
     assert point_map(np.zeros((1, 2)), ["a"], ["a"], "D", STYLE, webgl=True).data[0].type == (
         "scattergl"
     )
@@ -512,7 +512,7 @@ def over_whole_texts(model: str, until: int) -> PositionCurve:
     return average(rows, list(range(20)), method=over_text(make_method("saliency")), **about)
 
 
-def test_means_over_whole_texts_end_where_few_were_read_and_say_how_many_were() -> None:
+def test_means_over_whole_texts_end_where_few_were_read_and_state_the_number() -> None:
     found, whole = over_whole_texts("a", 50), over_whole_texts("b", 100)
     figure: Any = curve_figures.mean_curves([found], STYLE)
     band, line, read = figure.data

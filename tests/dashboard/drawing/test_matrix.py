@@ -26,23 +26,23 @@ def test_rows_are_the_query_and_columns_the_document() -> None:
     assert not np.any(interaction_matrix(0 * matrix, "ab", "abc", None, STYLE).data[0].z)
 
 
-def test_colours_go_by_the_root_so_that_small_shares_show() -> None:
+def test_colors_follow_the_square_root_so_that_small_shares_are_visible() -> None:
     np.testing.assert_allclose(signed_root([0.01, -0.25, 0, 1]), [0.1, -0.5, 0, 1])
 
 
-def test_words_twice_in_a_text_stay_two_columns() -> None:
+def test_repeated_words_stay_separate_columns() -> None:
     figure: Any = interaction_matrix(np.ones((1, 2)), ["a"], ["the", "the"], None, STYLE)
     assert list(figure.layout.xaxis.ticktext) == ["the", "the"]
     assert list(figure.layout.xaxis.tickvals) == [1, 2]
 
 
-def test_labels_that_would_overlap_are_numbers() -> None:
+def test_labels_that_would_overlap_become_numbers() -> None:
     figure: Any = interaction_matrix(np.ones((1, 300)), ["a"], ["word"] * 300, None, STYLE)
     assert figure.layout.xaxis.tickvals is None
     assert figure.data[0].text[0][7] == "a × word"
 
 
-def test_each_query_word_has_a_rail_of_its_own() -> None:
+def test_each_query_word_has_its_own_rail() -> None:
     matrix = np.array([[0.0, 2.0], [-1.0, 0.5]])
     figure: Any = unit_rails(matrix, ["ice", "<b>"], (0.5, 0.75), STYLE)
     (bars,) = figure.data
@@ -63,7 +63,7 @@ def test_wrong_shapes_are_refused() -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 20, 151, 400])
-def test_a_query_of_hundreds_of_words_is_drawn_with_labels_that_can_be_read(rows: int) -> None:
+def test_a_query_of_hundreds_of_words_is_drawn_with_readable_labels(rows: int) -> None:
     matrix, words = np.ones((rows, 4)), [f"word{n}" for n in range(rows)]
     style = tall(STYLE, rows, 90)
     rails: Any = unit_rails(matrix, words, None, style)

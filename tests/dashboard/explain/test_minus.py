@@ -23,7 +23,7 @@ ALIKE = read((0, 3), (4, 9), (9, 10))
 SPLIT = read((0, 3), (4, 6), (6, 9), (9, 10))
 
 
-def test_tokens_cut_alike_are_subtracted_token_by_token() -> None:
+def test_equal_tokenizations_are_subtracted_token_by_token() -> None:
     a, b = np.array([9, 1.0, 2.0, 3.0, 9]), np.array([7, 0.5, 4.0, 3.0, 7])
     assert pieces(ALIKE, ALIKE, (a, b), len(TEXT)) == [
         (0, 3, pytest.approx(0.5)),
@@ -32,7 +32,7 @@ def test_tokens_cut_alike_are_subtracted_token_by_token() -> None:
     ]
 
 
-def test_tokens_cut_otherwise_count_by_their_characters() -> None:
+def test_different_tokenizations_are_subtracted_by_characters() -> None:
     a, b = np.array([9, 1.0, 2.0, 3.0, 9]), np.array([7, 0.5, 4.0, 1.0, 3.0, 7])
     found = pieces(ALIKE, SPLIT, (a, b), len(TEXT))
     assert [(start, end) for start, end, _ in found] == [(0, 3), (4, 6), (6, 9), (9, 10)]
@@ -42,13 +42,13 @@ def test_tokens_cut_otherwise_count_by_their_characters() -> None:
     assert sum(value for *_, value in found) == pytest.approx((1 + 2 + 3) - (0.5 + 4 + 1 + 3))
 
 
-def test_what_one_model_did_not_read_has_no_difference() -> None:
+def test_text_that_one_model_truncates_has_no_difference() -> None:
     short = read((0, 3))
     a, b = np.array([9, 1.0, 2.0, 3.0, 9]), np.array([7, 0.5, 7])
     assert pieces(ALIKE, short, (a, b), len(TEXT)) == [(0, 3, pytest.approx(0.5))]
 
 
-def test_a_token_without_characters_gives_its_score_where_it_stands() -> None:
+def test_a_token_without_characters_adds_its_score_at_its_offset() -> None:
     tokens = read((0, 3), (4, 4), (4, 9), special=False)
     found = by_character(tokens, np.array([3.0, 1.0, 5.0]), len(TEXT))
     assert found.sum() == pytest.approx(9) and found[4] == pytest.approx(2)

@@ -62,7 +62,9 @@ def y_title(figure: dict) -> str:
     return figure["layout"]["yaxis"]["title"]["text"].replace("<br>", " ")
 
 
-def test_a_mean_difference_says_what_it_is_over_whatever_the_pair_is_less(stones: str) -> None:
+def test_a_mean_difference_states_its_pairs_whatever_control_the_pair_subtracts(
+    stones: str,
+) -> None:
     page = opened("compare", a="tiny", b="BM25", null=NULL)
     assert not page.error
     means = [one["layout"]["meta"] for one in figures(page) if one["layout"].get("meta")]
@@ -78,7 +80,7 @@ def test_a_mean_difference_says_what_it_is_over_whatever_the_pair_is_less(stones
     )
 
 
-def test_a_pairs_curve_names_the_control_that_was_taken_away(stones: str) -> None:
+def test_a_pairs_curve_names_the_subtracted_control(stones: str) -> None:
     page = opened("explain", models=["BM25"], null=NULL)
     assert not page.error
     curves = figures(page)[0]
@@ -90,7 +92,7 @@ def test_a_pairs_curve_names_the_control_that_was_taken_away(stones: str) -> Non
     )
 
 
-def test_a_curve_whose_control_was_refused_is_not_kept_as_that_less_it(
+def test_a_curve_whose_control_was_refused_is_not_cached_as_controlled(
     stones: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*_: object) -> None:
@@ -117,7 +119,7 @@ def test_a_query_of_two_hundred_words_keeps_its_matrix(tmp_path: Path) -> None:
     )
 
 
-def test_a_pair_that_was_stopped_is_computed_when_asked_again(stones: str) -> None:
+def test_a_stopped_pair_is_computed_on_the_next_request(stones: str) -> None:
     """Its page neither computes it again by itself nor forgets the others."""
     pair = datasets.read(stones).pair("p0")
     page = open_page("explain", dataset=stones, pair="p0", method="occlusion", models=["BM25"])

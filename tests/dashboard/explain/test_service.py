@@ -49,7 +49,7 @@ def fill(compute: Compute, spec: RetrieverSpec, data: DataSet, n: int) -> None:
     assert isinstance(job.work(Run("", n), lambda progress: None), Progress)
 
 
-def test_few_pairs_are_no_mean_of_a_data_set(
+def test_too_few_pairs_give_no_mean_of_the_data_set(
     compute: Compute, bm25: RetrieverSpec, data: DataSet
 ) -> None:
     none = service.average(compute, bm25, TERMS, data, None)
@@ -84,7 +84,7 @@ def test_a_mean_is_read_once_while_nothing_is_written(
     assert compute.average(bm25, TERMS, data.pairs, data.name) is not first and asked
 
 
-def test_a_rail_has_the_pairs_curve_and_the_mean_in_its_unit(
+def test_a_rail_has_the_pairs_curve_and_the_mean_in_the_same_unit(
     compute: Compute, bm25: RetrieverSpec, data: DataSet
 ) -> None:
     fill(compute, bm25, data, 12)
@@ -100,7 +100,7 @@ def test_a_rail_has_the_pairs_curve_and_the_mean_in_its_unit(
     assert not alone.mean and not any(alone.bins), "its own curve was taken away"
 
 
-def test_a_null_control_is_taken_from_pair_and_mean(
+def test_a_null_control_is_subtracted_from_pair_and_mean(
     compute: Compute, bm25: RetrieverSpec, data: DataSet
 ) -> None:
     fill(compute, bm25, data, 12)
@@ -115,7 +115,7 @@ def test_a_null_control_is_taken_from_pair_and_mean(
     np.testing.assert_allclose(found.mean.values, own.mean(0) - other.mean(0), atol=1e-6)
 
 
-def test_a_difference_is_of_the_pairs_that_both_have(
+def test_a_difference_is_over_the_pairs_that_both_models_have(
     compute: Compute, bm25: RetrieverSpec, data: DataSet
 ) -> None:
     fill(compute, bm25, data, 12)
@@ -159,7 +159,7 @@ def test_pairs_of_one_document_do_not_narrow_the_interval_of_a_difference(
     np.testing.assert_allclose(found.interval, alone.interval, atol=1e-6)
 
 
-def test_a_head_says_score_evidence_and_what_was_read(
+def test_the_head_states_score_evidence_and_truncation(
     compute: Compute, bm25: RetrieverSpec, data: DataSet
 ) -> None:
     result = compute.explain(data.pairs[0], bm25, TERMS)

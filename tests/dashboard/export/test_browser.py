@@ -46,7 +46,7 @@ def shared() -> Iterator[browser._Browser]:
     started.close()
 
 
-def test_pages_and_figures_come_from_one_browser_at_the_same_time() -> None:
+def test_pages_and_figures_are_drawn_by_one_browser_at_the_same_time() -> None:
     async def title(page: browser.Page) -> object:
         await page.show("<title>a page</title>", 300, 200)
         return await page.evaluate("document.title")
@@ -79,7 +79,7 @@ def test_a_browser_that_dies_while_it_draws_is_replaced(shared: browser._Browser
     assert b"<svg" in shared.run(draw)
 
 
-def test_a_page_that_never_ends_is_given_up_and_the_next_picture_comes(
+def test_a_page_that_never_ends_times_out_and_the_next_picture_is_drawn(
     shared: browser._Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def spin(browser: Kaleido) -> None:
@@ -97,7 +97,7 @@ def test_a_page_that_never_ends_is_given_up_and_the_next_picture_comes(
     assert b"<svg" in shared.run(drawn)
 
 
-def test_who_waits_in_line_too_long_is_told_so(
+def test_waiting_too_long_in_line_is_reported(
     shared: browser._Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(browser, "TIMEOUT_S", 0.01)
@@ -105,7 +105,7 @@ def test_who_waits_in_line_too_long_is_told_so(
         shared.run(drawn)
 
 
-def test_no_file_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_no_temporary_file_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     own = browser._Browser()
     monkeypatch.setattr(browser, "_browser", own)
@@ -119,7 +119,7 @@ def test_no_file_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_a_browser_one_sentence_says_what_to_do(
+def test_without_a_browser_one_sentence_states_what_to_do(
     shared: browser._Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BROWSER_PATH", "/nowhere")
@@ -134,7 +134,7 @@ def test_without_a_browser_one_sentence_says_what_to_do(
         ("exec sleep 600", 1, "no image within 1 seconds"),
     ],
 )
-def test_what_is_no_browser_is_named_and_does_not_keep_python(
+def test_a_program_that_is_not_a_browser_is_named_and_does_not_block_python(
     tmp_path: Path, script: str, seconds: int, sentence: str
 ) -> None:
     fake = tmp_path / "chromium"

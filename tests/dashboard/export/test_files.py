@@ -100,7 +100,7 @@ def figure() -> go.Figure:
 # -- figures ------------------------------------------------------------------------------------
 
 
-def test_png_has_the_dots_asked_for_and_its_provenance(figure: go.Figure) -> None:
+def test_png_has_the_requested_resolution_and_its_provenance(figure: go.Figure) -> None:
     with Image.open(io.BytesIO(figure_bytes(figure, "png", STYLE, PROVENANCE))) as image:
         assert image.size == (1050, 750)
         assert image.info["dpi"] == pytest.approx((300, 300), abs=0.1)
@@ -109,7 +109,7 @@ def test_png_has_the_dots_asked_for_and_its_provenance(figure: go.Figure) -> Non
         assert len(colours) > 10, "something is drawn"
 
 
-def test_svg_parses_and_holds_its_provenance(figure: go.Figure) -> None:
+def test_svg_parses_and_contains_its_provenance(figure: go.Figure) -> None:
     svg = ET.fromstring(figure_bytes(figure, "svg", STYLE, PROVENANCE))
     space = "{http://www.w3.org/2000/svg}"
     assert (svg.get("width"), svg.get("height")) == ("336", "240")
@@ -140,7 +140,7 @@ def unpacked(stream: bytes) -> bytes:
         return b""
 
 
-def test_pdf_is_as_large_as_asked_and_holds_its_provenance(figure: go.Figure) -> None:
+def test_pdf_has_the_requested_size_and_contains_its_provenance(figure: go.Figure) -> None:
     data = figure_bytes(figure, "pdf", STYLE, PROVENANCE)
     assert data.startswith(b"%PDF")
     assert b"/MediaBox [0 0 252 180]" in data, "3.5 in x 2.5 in in points"
@@ -165,7 +165,7 @@ def test_pdf_of_another_shape_is_refused(figure: go.Figure) -> None:
         inscribed(b"%PDF-1.7 no table", "pdf", "t", [ENTRY])
 
 
-def test_html_holds_everything_it_needs(figure: go.Figure) -> None:
+def test_html_is_self_contained(figure: go.Figure) -> None:
     page = figure_bytes(figure, "html", STYLE, PROVENANCE).decode()
     found = re.search(r'<script type="application/json" id="provenance">(.*?)</script>', page)
     assert found and json.loads(found[1]) == [ENTRY]
@@ -214,7 +214,9 @@ def test_html_draws_without_a_network(figure: go.Figure, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("touch", [False, True])
-def test_toolbar_covers_no_legend(figure: go.Figure, tmp_path: Path, touch: bool) -> None:
+def test_the_toolbar_does_not_cover_the_legend(
+    figure: go.Figure, tmp_path: Path, touch: bool
+) -> None:
     playwright = pytest.importorskip("playwright.sync_api")
     path = tmp_path / "figure.html"
     path.write_bytes(figure_bytes(figure, "html", STYLE, PROVENANCE))
@@ -266,7 +268,7 @@ def test_figures_without_provenance_or_of_another_width_are_refused(figure: go.F
 # -- tables -------------------------------------------------------------------------------------
 
 
-def test_csv_comes_back_through_pandas() -> None:
+def test_csv_is_read_back_by_pandas() -> None:
     data = table_bytes(FRAME, "csv", PROVENANCE)
     assert list(pd.read_csv(io.BytesIO(data)).columns) == list(FRAME.columns), "no options needed"
     back = pd.read_csv(io.BytesIO(data), keep_default_na=False, na_values={"score": ""})
@@ -277,7 +279,7 @@ def test_csv_comes_back_through_pandas() -> None:
     assert back["flag"].astype(str).tolist() == ["True", "False", "", "True", "True", "False"]
 
 
-def test_provenance_of_a_csv_is_a_file_of_its_own() -> None:
+def test_provenance_of_a_csv_is_a_separate_file() -> None:
     both = [PROVENANCE, replace(PROVENANCE, model="other")]
     files = table_files(FRAME, "tide.csv", "csv", both)
     assert list(files) == ["tide.csv", "tide.provenance.json"]
@@ -290,7 +292,7 @@ def test_provenance_of_a_csv_is_a_file_of_its_own() -> None:
         assert {name: archive.read(name) for name in archive.namelist()} == files
 
 
-def test_csv_runs_no_formula() -> None:
+def test_csv_contains_no_formulas() -> None:
     frame = pd.DataFrame({"=name": [*FORMULAS, "a=1"], "number": np.arange(9) - 4.5})
     frame["mixed"] = pd.Series(["=x", -1, None, 2.5, "ok", 1, 1, 1, 1], dtype=object)
     frame["kind"] = pd.Categorical(["=a", "b", "b", "b", "b", "b", "b", "b", "b"])
@@ -305,14 +307,14 @@ def test_csv_runs_no_formula() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0")), min_size=1))
-def test_any_text_survives_csv_but_for_the_quote(texts: list[str]) -> None:
+def test_any_text_survives_csv_except_a_leading_quote(texts: list[str]) -> None:
     data = table_bytes(pd.DataFrame({"t": texts, "n": range(len(texts))}), "csv", PROVENANCE)
     # As text: pandas reads "01" as the number 1 otherwise.
     back = pd.read_csv(io.BytesIO(data), keep_default_na=False, dtype={"t": str})
     assert [text.removeprefix("'") for text in back["t"]] == [t.removeprefix("'") for t in texts]
 
 
-def test_parquet_comes_back_with_its_provenance() -> None:
+def test_parquet_is_read_back_with_its_provenance() -> None:
     data = table_bytes(FRAME, "parquet", PROVENANCE)
     back = pd.read_parquet(io.BytesIO(data))
     pd.testing.assert_frame_equal(back, FRAME, check_dtype=False)
@@ -363,7 +365,7 @@ def test_latex_sets_intervals_in_one_cell_and_names_the_test_in_its_caption() ->
         (("low", "high", "x_low"), "low & high & x low", "1.000 & 2.000 & 3.000"),
     ],
 )
-def test_latex_knows_every_way_that_tables_name_intervals(
+def test_latex_recognizes_all_names_of_interval_columns(
     columns: tuple[str, ...], header: str, cell: str
 ) -> None:
     frame = pd.DataFrame([[float(n) for n in range(1, len(columns) + 1)]], columns=list(columns))
@@ -371,7 +373,7 @@ def test_latex_knows_every_way_that_tables_name_intervals(
     assert rf"{header} \\" in lines and rf"{cell} \\" in lines
 
 
-def test_captions_in_latex_name_the_test_that_was_made() -> None:
+def test_captions_in_latex_name_the_test_used() -> None:
     verdicts = pd.DataFrame({"gain": [0.5], "gain_verdict": ["higher"], "gain_p_holm": [0.01]})
     jackknife = replace(PROVENANCE, interval="95%, jackknife over 9 documents")
     text = table_bytes(verdicts, "tex", jackknife).decode()
@@ -392,7 +394,7 @@ def test_lone_surrogates_break_no_table(fmt: export_files.TableFormat) -> None:
 
 
 @pytest.mark.parametrize("fmt", export_files.TABLE_FORMATS)
-def test_empty_tables_are_tables(fmt: export_files.TableFormat) -> None:
+def test_empty_tables_can_be_written(fmt: export_files.TableFormat) -> None:
     assert table_bytes(FRAME.iloc[:0], fmt, PROVENANCE)
 
 
@@ -450,7 +452,7 @@ def test_curve_frame_has_a_row_for_each_bin() -> None:
     assert frame["method"].unique().tolist() == ["saliency(norm=l2)"]
 
 
-def test_curve_frame_holds_the_positions_of_the_resampling_and_no_band_that_is_none() -> None:
+def test_curve_frame_has_the_positions_of_the_resampling_and_no_missing_band() -> None:
     sampled = replace(CURVE, positions=positions("point"), ci_low=None, ci_high=None)
     frame = curve_frame([sampled])
     np.testing.assert_allclose(frame["position"], np.arange(100) / 99)
@@ -468,7 +470,7 @@ def test_file_names_are_safe(parts: list[str], fmt: str) -> None:
     assert len(name) <= 80 and ".." not in name
 
 
-def test_file_names_say_what_is_inside() -> None:
+def test_file_names_state_their_contents() -> None:
     assert file_name("Qwen/Qwen3", "PosIR/eng", fmt="csv") == "Qwen-Qwen3_PosIR-eng.csv"
     assert file_name("../../etc/passwd", fmt="png") == "etc-passwd.png"
     assert file_name("模型", fmt="svg") == "poslens.svg"

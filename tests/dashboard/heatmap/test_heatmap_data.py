@@ -58,7 +58,7 @@ def document_pane(**options) -> Pane:
     return pane(attribution(options.pop("truncated", False)), "document", DOCUMENT, **options)
 
 
-def test_special_tokens_stand_apart_from_text() -> None:
+def test_special_tokens_are_kept_apart_from_text() -> None:
     drawn = document_pane()
     assert drawn.tokens == ((0, 4, 1.0), (5, 6, 2.0), (7, 10, 3.0))
     assert drawn.specials == (Special("[CLS]", 0.5), Special("[SEP]", 0.25))
@@ -69,19 +69,19 @@ def test_truncation_is_where_the_last_token_ends() -> None:
     assert document_pane(truncated=True).truncated_at == 10
 
 
-def test_signed_comes_from_the_caller_else_from_the_scores() -> None:
+def test_signed_is_given_or_derived_from_the_scores() -> None:
     assert document_pane().signed is False
     assert document_pane(signed=True).signed is True
     assert pane(attribution(), "query", "q").signed is True
 
 
-def test_words_and_sentences_are_those_of_the_text() -> None:
+def test_words_and_sentences_are_split_as_in_python() -> None:
     drawn = document_pane()
     assert (0, 4) in drawn.words
     assert drawn.sentences
 
 
-def test_a_pane_is_json() -> None:
+def test_a_pane_can_be_written_as_json() -> None:
     drawn = document_pane(evidence=EvidenceSpan(5, 10), unit="u", model="label")
     values = json.loads(json.dumps(drawn.to_dict(), allow_nan=False))
     assert values["evidence"] == [5, 10]
@@ -97,7 +97,7 @@ def test_a_span_outside_the_text_is_refused(span: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("level", ["word", "token", "sentence"])
 @pytest.mark.parametrize("linked", [True, False])
-def test_a_view_survives_the_url(level: str, linked: bool) -> None:
+def test_a_view_round_trips_through_the_url(level: str, linked: bool) -> None:
     view = View(level=level, aggregate="max", range="own", linked=linked)  # pyright: ignore
     assert View.from_dict(view.to_dict()) == view
     assert View.from_dict({name: str(value) for name, value in view.to_dict().items()}) == view
@@ -113,11 +113,11 @@ def test_a_view_survives_the_url(level: str, linked: bool) -> None:
         {"aggregate": None, "range": {}},
     ],
 )
-def test_what_is_no_view_is_the_default(values) -> None:
+def test_an_invalid_view_is_the_default(values) -> None:
     assert View.from_dict(values) == View()
 
 
-def test_payload_refuses_what_cannot_be_drawn() -> None:
+def test_payloads_that_cannot_be_drawn_are_refused() -> None:
     drawn = document_pane()
     with pytest.raises(ValueError, match="models"):
         payload([], View())
@@ -141,7 +141,7 @@ def linked_panes() -> list[Pane]:
     ]
 
 
-def test_the_matrix_travels_with_the_document_without_special_tokens() -> None:
+def test_the_matrix_is_sent_with_the_document_without_special_tokens() -> None:
     query, document = payload(linked_panes(), View())["panes"]
     assert query["link"] is None
     sent = json.loads(json.dumps(document["link"]))
@@ -150,7 +150,7 @@ def test_the_matrix_travels_with_the_document_without_special_tokens() -> None:
     np.testing.assert_array_equal(values, np.float32([0.1, -0.2, 1 / 3]))
 
 
-def test_rows_are_the_query_s_tokens() -> None:
+def test_rows_are_query_tokens() -> None:
     values = np.frombuffer(Link(2, 3, np.arange(6, dtype="<f4").tobytes()).values, "<f4")
     np.testing.assert_array_equal(values.reshape(2, 3)[1], [3, 4, 5])
     found = attribution()
@@ -161,7 +161,7 @@ def test_rows_are_the_query_s_tokens() -> None:
     np.testing.assert_array_equal(np.frombuffer(packed.values, "<f4"), [1, 2, 3, 11, 12, 13])
 
 
-def test_without_a_matrix_or_beyond_the_limit_there_is_no_link(
+def test_panes_without_a_matrix_or_with_too_many_cells_are_not_linked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert document_pane().link is None
@@ -189,7 +189,7 @@ def test_a_link_must_fit_its_panes() -> None:
 FLAT = (0.5,) * 100
 
 
-def test_the_rail_travels_with_its_document() -> None:
+def test_the_rail_is_sent_with_its_document() -> None:
     drawn = document_pane(rail=Rail((1 / 3,) * 100, FLAT, FLAT, FLAT, "mean of 304 pairs"))
     sent = json.loads(json.dumps(drawn.to_dict()["rail"], allow_nan=False))
     assert sent["bins"] == [0.33333] * 100
@@ -216,7 +216,7 @@ def test_a_rail_that_cannot_be_drawn_is_refused(curves, said: str) -> None:
         Rail(**curves)
 
 
-def test_the_head_is_said_of_a_document() -> None:
+def test_the_head_is_sent_with_its_document() -> None:
     head = Head("0.573", (Fact("reads 512 of 1,204 tokens", "The rest", warning=True),))
     sent = json.loads(json.dumps(document_pane(head=head).to_dict()["head"]))
     assert sent == {
@@ -226,7 +226,7 @@ def test_the_head_is_said_of_a_document() -> None:
 
 
 @pytest.mark.parametrize("name", ["rail", "head"])
-def test_a_query_has_neither(name: str) -> None:
+def test_a_query_has_neither_rail_nor_head(name: str) -> None:
     options = {"rail": Rail(FLAT), "head": Head("1")}
     with pytest.raises(ValueError, match=f"only a document has a {name}"):
         Pane("q", "m", "query", "q", (), **{name: options[name]})  # pyright: ignore

@@ -57,7 +57,9 @@ def bm25(sample: DataSet):
     return with_corpus(resolve("BM25"), sample.name)
 
 
-def test_a_data_set_is_computed_kept_and_averaged(compute: Compute, bm25, sample: DataSet) -> None:
+def test_a_data_set_is_computed_stored_and_averaged(
+    compute: Compute, bm25, sample: DataSet
+) -> None:
     pairs = [p for p in sample.pairs if p.language == "pol"]
     with pytest.raises(UserError, match="compute the curves"):
         interventions.data_set_cause(compute, bm25, MOVE, pairs, "sample")
@@ -84,7 +86,7 @@ def test_a_data_set_is_computed_kept_and_averaged(compute: Compute, bm25, sample
     assert blind.each is None and blind.means is None
 
 
-def test_pairs_of_one_document_do_not_narrow_lean_and_loss() -> None:
+def test_pairs_of_one_document_do_not_narrow_the_intervals() -> None:
     """Each document's pair given twice tells nothing new."""
     lot, ids = np.random.default_rng(3), range(12)
     places = np.array([0.05, 0.3, 0.6, 0.95])
@@ -112,7 +114,7 @@ def test_pairs_of_one_document_do_not_narrow_lean_and_loss() -> None:
         assert once.interval is not None and twice.interval == pytest.approx(once.interval)
 
 
-def test_what_did_not_change_is_not_averaged_again(
+def test_unchanged_results_are_not_averaged_again(
     bm25, sample: DataSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compute, made = Compute(tmp_path), []
@@ -148,7 +150,7 @@ def test_what_did_not_change_is_not_averaged_again(
     assert asked()[0] != first[0] and made == ["_average", "agreement"]
 
 
-def test_controls_are_pairs_of_their_own(compute: Compute, bm25, sample: DataSet) -> None:
+def test_controls_are_stored_as_separate_pairs(compute: Compute, bm25, sample: DataSet) -> None:
     pairs = [p for p in sample.pairs if p.language == "slk"]
     nulls = null_controls.controls("unrelated", pairs, sample.pairs)
     assert len(nulls) == len(pairs)
@@ -171,7 +173,7 @@ def test_controls_are_pairs_of_their_own(compute: Compute, bm25, sample: DataSet
     assert len(intervention_tables.controlled_frame([("BM25", found)])) == 100
 
 
-def test_the_profile_is_taken_from_saliency_and_agrees_with_the_other_control(
+def test_the_profile_is_subtracted_from_saliency_and_agrees_with_the_other_control(
     compute: Compute, sample: DataSet
 ) -> None:
     spec, method = resolve("MiniLM"), make_method("saliency")
@@ -192,7 +194,7 @@ def test_the_profile_is_taken_from_saliency_and_agrees_with_the_other_control(
     assert null_controls.query_controls_agree(*args) is None
 
 
-def test_a_pair_and_its_figures(compute: Compute, bm25, sample: DataSet) -> None:
+def test_a_pair_is_computed_and_drawn(compute: Compute, bm25, sample: DataSet) -> None:
     pair = sample.pairs[0]
     moved = interventions.ask(compute, pair, bm25, MOVE).result()
     again = interventions.ask(compute, pair, bm25, MOVE).result()
@@ -219,7 +221,7 @@ def test_a_pair_and_its_figures(compute: Compute, bm25, sample: DataSet) -> None
     assert max(over.data[0].y) == 1 and over.data[0].customdata[-1] == 3
 
 
-def test_curve_parts_and_places_stand_on_one_axis_where_tokens_run_apart_from_characters(
+def test_curve_parts_and_positions_share_an_axis_if_tokens_differ_in_length(
     compute: Compute, bm25
 ) -> None:
     """Twenty words of one letter, then twenty of nine: half of the tokens are a sixth of the
@@ -247,7 +249,7 @@ def rows_of(*arguments: str) -> tuple[list[dict[str, object]], str]:
     return json.loads(run.stdout)["rows"], run.stderr
 
 
-def test_the_commands(sample: DataSet) -> None:
+def test_the_commands_print_pairs_and_agreement(sample: DataSet) -> None:
     asked = ["--model", "BM25", "--pairs", "2"]
     ablation = [*asked, "--intervention", "ablation", "--by", "mask"]
     (row,), stderr = rows_of("cause", *ablation)
@@ -294,7 +296,7 @@ def test_failed_pairs_of_an_agreement_are_named_and_retried(tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("own_service")
-def test_the_verdict_names_the_direction_of_what_is_lost_past_the_limit(
+def test_the_verdict_names_the_direction_of_the_loss_past_the_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """On the results that come with the sample, and on an effect in the other direction."""

@@ -19,7 +19,7 @@ from tests.support.pages import open_page
 pytestmark = pytest.mark.usefixtures("own_service")
 
 
-def test_what_really_happened_stands_by_characters_and_names_all_it_is_made_of(
+def test_the_intervention_curve_is_drawn_by_characters_and_names_all_its_sources(
     tmp_path: Path,
 ) -> None:
     first = " ".join("abcdefghijklmnopqrst")

@@ -27,7 +27,7 @@ def pair(number: int, word: str) -> TextPair:
     return TextPair(f"p{number}", word, " ".join(others))
 
 
-def test_curves_of_zeros_have_no_place_on_a_map(tmp_path: Path) -> None:
+def test_curves_of_zeros_are_left_off_the_map(tmp_path: Path) -> None:
     """BM25 has nothing to show where query and document share no word; such curves were mapped."""
     compute, spec = Compute(tmp_path), with_corpus(resolve("BM25"), "sample")
     pairs = [pair(n, word) for n, word in enumerate(WORDS)]
@@ -43,7 +43,7 @@ def test_curves_of_zeros_have_no_place_on_a_map(tmp_path: Path) -> None:
     assert np.isfinite(found.points).all()
 
 
-def test_a_map_of_nothing_but_zeros_is_one_sentence(tmp_path: Path) -> None:
+def test_a_map_of_only_zeros_is_refused_in_one_sentence(tmp_path: Path) -> None:
     compute, spec = Compute(tmp_path), with_corpus(resolve("BM25"), "sample")
     source = CurveMap(METHOD, [pair(n, "nothing") for n in range(6)])
     run = job(compute, spec, source, LAYOUT).start()

@@ -41,7 +41,7 @@ def cards(tmp_path_factory: pytest.TempPathFactory) -> list[ModelPassport]:
     return [passports.passport(compute, spec, data, only=only) for spec in specs]
 
 
-def test_rows_have_the_numbers_of_the_cards(cards: list[ModelPassport]) -> None:
+def test_rows_equal_the_numbers_of_the_cards(cards: list[ModelPassport]) -> None:
     frame = cohort.TABLE.frame(cards).set_index("model")
     assert list(frame.index) == NAMES
     for card in cards:
@@ -73,7 +73,7 @@ def test_the_chart_has_a_point_with_both_intervals_per_model(cards: list[ModelPa
     assert moved.data[1].x[0] != figure.data[1].x[0]
 
 
-def test_traces_and_cards_correspond_where_a_number_is_missing(cards: list[ModelPassport]) -> None:
+def test_traces_and_cards_correspond_if_a_number_is_missing(cards: list[ModelPassport]) -> None:
     empty = replace(cards[0], parts=())
     figure = cohort.chart([empty, cards[1]], Style())
     assert [len(trace.x) for trace in figure.data] == [0, 1]
@@ -132,7 +132,7 @@ def test_one_card_has_no_overview(cards: list[ModelPassport]) -> None:
 
 
 @pytest.mark.usefixtures("own_service")
-def test_the_command_takes_all_models(
+def test_the_command_accepts_all_models(
     cards: list[ModelPassport], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, chart = CliRunner(), tmp_path / "all.svg"

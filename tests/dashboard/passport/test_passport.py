@@ -73,7 +73,7 @@ def primacy(shipped: Compute, sample: datasets.DataSet) -> ModelPassport:
     return passports.passport(shipped, resolve("MiniLM-primacy"), sample)
 
 
-def test_numbers_are_those_of_their_own_services(
+def test_numbers_equal_those_of_their_services(
     primacy: ModelPassport, shipped: Compute, sample: datasets.DataSet
 ) -> None:
     compute, spec = shipped, resolve("MiniLM-primacy")
@@ -126,7 +126,7 @@ def test_each_part_is_read_once_and_is_ready_before_the_next(
     assert tuple(card.parts)[:1] == card.parts[:1] == (first,) and order == list(questions)
 
 
-def test_every_number_lies_within_its_interval(primacy: ModelPassport) -> None:
+def test_every_number_is_within_its_interval(primacy: ModelPassport) -> None:
     numbers = [number for one in primacy.parts for number in one.numbers]
     assert any(number.key == "distance" for number in numbers)
     for number in numbers:
@@ -134,7 +134,7 @@ def test_every_number_lies_within_its_interval(primacy: ModelPassport) -> None:
             assert ends[0] <= number.estimate.value <= ends[1], number.key
 
 
-def test_a_card_is_over_its_own_documents_whatever_else_is_stored(
+def test_a_card_uses_its_own_documents_whatever_else_is_stored(
     shipped: Compute, sample: datasets.DataSet
 ) -> None:
     """Of MiniLM the profile of all 68 documents ships."""
@@ -143,7 +143,7 @@ def test_a_card_is_over_its_own_documents_whatever_else_is_stored(
     assert agreed.n == 30 and agreed.interval is None
 
 
-def test_the_profile_is_of_the_documents_whose_segments_are_compared(
+def test_profile_and_segments_use_the_same_documents(
     primacy: ModelPassport,
 ) -> None:
     scope = primacy.scope
@@ -159,9 +159,7 @@ def test_the_profile_is_of_the_documents_whose_segments_are_compared(
     assert moved.selection == "30 pairs that have evidence, spread evenly over the data set"
 
 
-def test_the_attribution_alone_computes_no_profile(
-    tmp_path: Path, sample: datasets.DataSet
-) -> None:
+def test_the_attribution_part_computes_no_profile(tmp_path: Path, sample: datasets.DataSet) -> None:
     """`check` reads saliency alone: the profile is the null control's matter."""
     file = tmp_path / "texts.jsonl"
     file.write_text("".join(f'{{"text": "Snow number {n} melts."}}\n' for n in range(12)))
@@ -202,7 +200,7 @@ def test_the_null_controls_finding_agrees_with_its_interval(
         ((None, None), "Too few documents to decide"),
     ],
 )
-def test_findings_claim_no_more_than_their_interval(
+def test_findings_claim_no_more_than_their_intervals_allow(
     interval: tuple[float | None, float | None], said: str
 ) -> None:
     index = Estimate(0.03, *interval, n=20)
@@ -216,7 +214,7 @@ def test_findings_claim_no_more_than_their_interval(
     assert moves.endswith("towards the end. Equivalent within the margin of 0.05.") == equal
 
 
-def test_a_signed_methods_curve_carries_its_caveat(
+def test_the_curve_of_a_signed_method_has_a_caveat(
     shipped: Compute, sample: datasets.DataSet
 ) -> None:
     signed = {name: entry.caveat for name, entry in METHODS.items() if entry.signed}
@@ -229,7 +227,7 @@ def test_a_signed_methods_curve_carries_its_caveat(
             assert card.parts[0].limits.endswith(caveat or "the evidence's position on the score.")
 
 
-def test_every_part_says_how_much_it_is_over_and_what_it_does_not_show(
+def test_every_part_states_its_sample_and_its_limits(
     primacy: ModelPassport,
 ) -> None:
     assert {one.key for one in primacy.parts} >= {"attribution", "relocation", "ranking"}
@@ -243,7 +241,7 @@ def test_every_part_says_how_much_it_is_over_and_what_it_does_not_show(
             assert all(e["model"] == "MiniLM-primacy" and e["weights"] for e in entries)
 
 
-def test_what_does_not_fit_a_model_is_one_sentence(
+def test_parts_unavailable_for_a_model_have_one_sentence(
     shipped: Compute, sample: datasets.DataSet
 ) -> None:
     found = passports.passport(shipped, with_corpus(resolve("BM25"), "sample"), sample)
@@ -256,7 +254,7 @@ def test_what_does_not_fit_a_model_is_one_sentence(
     assert lean.value == 0, "word statistics cannot see order"
 
 
-def test_a_run_computes_all_that_is_missing_and_nothing_twice(tmp_path: Path) -> None:
+def test_a_run_computes_everything_missing_once(tmp_path: Path) -> None:
     data = datasets.read_upload("mine.csv", ROWS.encode())
     compute, spec = Compute(tmp_path), resolve("BM25")
     before = passports.passport(compute, spec, data)
@@ -283,7 +281,7 @@ def test_a_run_computes_all_that_is_missing_and_nothing_twice(tmp_path: Path) ->
     assert all(one.jobs[0].run is runs[one.key] for one in after.parts if one.jobs)
 
 
-def test_no_part_encodes_a_text_of_another_again(
+def test_parts_share_encoded_texts(
     tmp_path: Path, tiny_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compute, spec = Compute(tmp_path), register_folder("tiny", tiny_folder("bert"))
@@ -306,7 +304,7 @@ def test_no_part_encodes_a_text_of_another_again(
     assert len(encoded) > 12 * 5 and [each for each, n in encoded.items() if n > 1] == []
 
 
-def test_a_corpus_no_larger_than_the_top_10_is_audited_at_the_top_1(tmp_path: Path) -> None:
+def test_a_corpus_of_at_most_ten_documents_is_audited_with_top_1(tmp_path: Path) -> None:
     """The context limit depends on no corpus, so a check of it needs no eleventh document."""
     texts = [{"text": f"{noun} is old. {noun} is rare."} for noun in NOUNS[:4]]
     (tmp_path / "docs.jsonl").write_text("\n".join(map(json.dumps, texts)))
@@ -320,7 +318,7 @@ def test_a_corpus_no_larger_than_the_top_10_is_audited_at_the_top_1(tmp_path: Pa
     assert numbers["tokens_read"].estimate.n and len(numbers["unretrieved"].items) == 4
 
 
-def test_documents_alone_have_the_parts_that_need_no_query(tmp_path: Path) -> None:
+def test_documents_without_queries_have_the_parts_that_need_none(tmp_path: Path) -> None:
     (tmp_path / "docs.jsonl").write_text('{"text": "Ice melts."}\n{"text": "Stone stays."}\n')
     data = datasets.formats.read(tmp_path / "docs.jsonl", "docs")
     found = passports.passport(Compute(tmp_path), resolve("MiniLM"), data)
@@ -343,7 +341,7 @@ def test_without_evidence_ndcg_is_measured_over_all_queries(tmp_path: Path) -> N
     assert "no position bias can be measured" in ranking.finding
 
 
-def test_json_holds_every_number_with_its_interval(primacy: ModelPassport) -> None:
+def test_json_contains_every_number_with_its_interval(primacy: ModelPassport) -> None:
     (read,) = json.loads(document_bytes([primacy], "json"))
     assert read["model"] == "MiniLM-primacy" and read["limits"]
     for one in primacy.parts:
@@ -353,7 +351,7 @@ def test_json_holds_every_number_with_its_interval(primacy: ModelPassport) -> No
         }
 
 
-def test_a_model_card_reads_it(primacy: ModelPassport) -> None:
+def test_yaml_is_the_metadata_of_a_model_card(primacy: ModelPassport) -> None:
     head = yaml.safe_load(document_bytes([primacy], "yaml"))
     (listed,) = head["model-index"]
     found = {m["type"]: m["value"] for r in listed["results"] for m in r["metrics"]}
@@ -363,7 +361,7 @@ def test_a_model_card_reads_it(primacy: ModelPassport) -> None:
     assert len(found) == sum(len(one.numbers) for one in primacy.parts)
 
 
-def test_html_asks_for_nothing_and_shows_text_as_text(primacy: ModelPassport) -> None:
+def test_html_loads_nothing_and_escapes_text(primacy: ModelPassport) -> None:
     named = replace(primacy, title="<script>alert(1)</script>")
     page = document_bytes([named, primacy], "html").decode()
     assert "<script>alert(1)" not in page and "&lt;script&gt;alert(1)" in page
@@ -375,7 +373,7 @@ def test_html_asks_for_nothing_and_shows_text_as_text(primacy: ModelPassport) ->
             assert number.text.split(" (")[0] in page
 
 
-def test_a_notebook_draws_every_figure_and_stays_small(primacy: ModelPassport) -> None:
+def test_a_notebook_draws_every_figure_and_is_small(primacy: ModelPassport) -> None:
     """The library is in it once, compressed, and the figures wait until it is unpacked."""
     playwright = pytest.importorskip("playwright.sync_api")
     shown = results.Passport((primacy, primacy))._repr_html_()
@@ -398,7 +396,7 @@ def test_a_notebook_draws_every_figure_and_stays_small(primacy: ModelPassport) -
 
 
 @pytest.mark.parametrize("fmt", ["svg", "pdf", "png"])
-def test_pictures_hold_the_provenance(primacy: ModelPassport, fmt: str) -> None:
+def test_pictures_contain_the_provenance(primacy: ModelPassport, fmt: str) -> None:
     data = document_bytes([primacy, primacy], fmt)  # type: ignore[arg-type]
     if fmt == "pdf":
         assert data.startswith(b"%PDF") and b"Position passport" in data
@@ -414,7 +412,7 @@ def test_pictures_hold_the_provenance(primacy: ModelPassport, fmt: str) -> None:
     assert float(root.attrib["height"]) > 1000
 
 
-def test_a_pdf_has_a4_pages_that_cut_no_part(primacy: ModelPassport) -> None:
+def test_a_pdf_has_a4_pages_that_split_no_part(primacy: ModelPassport) -> None:
     for cards in ([primacy], [primacy] * 2):
         data = document_bytes(cards, "pdf")
         pages = re.findall(rb"/MediaBox \[0 0 ([\d.]+) ([\d.]+)\]", data)
@@ -473,7 +471,7 @@ def test_the_page_shows_two_cards_and_computes_nothing() -> None:
     assert not service().runs.active({service().root}, upkeep=True)
 
 
-def test_a_model_of_which_nothing_is_computed_is_a_document_and_no_table(tmp_path: Path) -> None:
+def test_a_model_without_results_has_a_document_but_no_table(tmp_path: Path) -> None:
     (tmp_path / "empty.csv").write_text(ROWS, encoding="utf-8")
     datasets.register("empty", tmp_path / "empty.csv")
     page = open_page("passport", dataset="empty", models=["BM25"]).run()

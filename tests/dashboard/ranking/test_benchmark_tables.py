@@ -122,7 +122,7 @@ def test_splits_by_time_platform_and_length(tmp_path: Path) -> None:
     assert status == 0 and pd.read_csv(io.StringIO(out)).loc[0, "queries"] == 2, error
 
 
-def test_growing_pools_contain_each_other_and_the_relevant_documents(tmp_path: Path) -> None:
+def test_growing_pools_are_nested_and_contain_the_relevant_documents(tmp_path: Path) -> None:
     from poslens.attribution.datasets import formats
     from poslens.studies.ranking.benchmarks import pools
 

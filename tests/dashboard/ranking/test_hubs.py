@@ -53,7 +53,7 @@ def words(page: AppTest) -> str:
     return unescape(shown.replace("\\", ""))
 
 
-def test_from_the_button_to_the_hubs(mine: str) -> None:
+def test_hubs_are_computed_and_shown(mine: str) -> None:
     page = settled(dataset=mine, models=["BM25"], tab="Hubs", top="2")
     assert "The top hub, hub, is in the top 2 of 12 of the 12 queries" in words(page)
     assert "Equivalent: the 90% interval is within the margin of 0.5" in words(page)
@@ -63,14 +63,14 @@ def test_from_the_button_to_the_hubs(mine: str) -> None:
     assert len(charts) == 1 and '"figure":"hubs"' in charts[0].replace(" ", "")
 
 
-def test_the_other_tab_shows_rankings_alone(mine: str) -> None:
+def test_the_other_tab_shows_only_rankings(mine: str) -> None:
     page = open_page("ranking", dataset=mine, models=["BM25"]).run()
     assert not page.exception
     assert not any(one.key == "hubs.start" for one in page.button)
     assert any(one.key == "rank.start" for one in page.button)
 
 
-def test_a_corpus_without_judgments_has_hubs_alone(tmp_path: Path) -> None:
+def test_a_corpus_without_judgments_has_only_hubs(tmp_path: Path) -> None:
     rows = [{"_id": noun, "text": f"The {noun} is old and red."} for noun in NOUNS]
     data = registered(tmp_path / "texts.jsonl", rows)
     page = settled(dataset=data, models=["BM25"], top="2")
@@ -79,7 +79,7 @@ def test_a_corpus_without_judgments_has_hubs_alone(tmp_path: Path) -> None:
     assert not page.tabs
 
 
-def test_too_small_a_corpus_is_one_sentence(tmp_path: Path) -> None:
+def test_a_corpus_that_is_too_small_is_reported_in_one_sentence(tmp_path: Path) -> None:
     rows = [{"pair_id": "a", "query": "q", "document": "One text."}]
     data = registered(tmp_path / "few.jsonl", rows)
     page = open_page("ranking", dataset=data, models=["BM25"], tab="Hubs").run()

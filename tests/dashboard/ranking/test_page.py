@@ -44,7 +44,7 @@ def measures_of(app: AppTest) -> pd.DataFrame:
     return next(one.value for one in app.dataframe if "nothing retrieved" in one.value.columns)
 
 
-def test_ranking_from_the_button_to_the_tables(mine: str) -> None:
+def test_a_ranking_is_computed_and_shown_in_tables(mine: str) -> None:
     app = opened("ranking", tab="Rankings", dataset=mine, models=["BM25"])
     assert any("3 queries and 3 documents" in caption.value for caption in app.caption)
     app.button(key="rank.start").click().run()
@@ -80,7 +80,7 @@ def linked(query: str, document: str, evidence: str = "") -> AppTest:
     ).run()
 
 
-def test_the_link_to_a_document_that_is_no_pair_opens_it() -> None:
+def test_the_link_to_a_document_without_a_pair_opens_it() -> None:
     access.use(access.Access(base_path="tools/poslens"))
     texts_linked = ("what melts", "Ice & snow melt. Stone does not.", "Ice & snow melt.")
     (link,) = linked(*texts_linked).get("link_button")
@@ -93,12 +93,12 @@ def test_the_link_to_a_document_that_is_no_pair_opens_it() -> None:
     assert page.text_input(key="typed.evidence").value == "Ice & snow melt."
 
 
-def test_a_link_holds_as_much_text_as_servers_take() -> None:
+def test_a_link_contains_as_much_text_as_servers_accept() -> None:
     wide = MAX_IN_LINK // 9 * "文"  # nine bytes each
     assert linked("", wide).get("link_button") and not linked("what melts", wide).get("link_button")
 
 
-def test_each_query_among_the_documents_of_its_language(tmp_path: Path) -> None:
+def test_each_query_searches_the_documents_in_its_language(tmp_path: Path) -> None:
     rows = "ice one,pol ice one,pol\nice two,spa ice three,spa\nfog,spa fog,spa\n"
     (tmp_path / "langs.csv").write_text(f"query,document,language\n{rows}")
     datasets.register("langs", tmp_path / "langs.csv")
@@ -120,7 +120,7 @@ def test_each_query_among_the_documents_of_its_language(tmp_path: Path) -> None:
     assert languages["S@10 per pair"].str.startswith("1.000").all()
 
 
-def test_a_set_without_judgements_is_said(tmp_path: Path) -> None:
+def test_a_set_without_judgments_is_reported(tmp_path: Path) -> None:
     row = '{"query": "q", "document_1": "a", "document_2": "b"}\n'
     (tmp_path / "foil.jsonl").write_text(row)
     datasets.register("colder", tmp_path / "foil.jsonl")
@@ -129,7 +129,7 @@ def test_a_set_without_judgements_is_said(tmp_path: Path) -> None:
     assert "no relevance judgments" in app.error[0].value
 
 
-def test_every_prompt_is_ranked_apart(mine: str) -> None:
+def test_every_prompt_is_ranked_separately(mine: str) -> None:
     # No look at app.error: AppTest knows one page only, so that the link to Curves is one.
     app = opened("ranking", tab="Rankings", dataset=mine, models=["MiniLM", "MiniLM-recency"])
     assert app.toggle(key="posir").value is False

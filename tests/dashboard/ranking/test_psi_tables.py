@@ -91,7 +91,7 @@ def test_psi_by_domain(posir: Path) -> None:
     assert frame["PSI"].tolist() == [0.5, 0.5, 1.0, 1.0]
 
 
-def test_all_queries_count_once_in_all_lengths(posir: Path) -> None:
+def test_each_query_counts_once_over_all_lengths(posir: Path) -> None:
     whole = table(posir, "psi").set_index("length").loc[OVERALL, "queries"]
     overall = table(posir).query("length == @OVERALL").groupby("by")["queries"].sum()
     assert overall.to_dict() == {"language": 12, "domain": 12} and whole == 12
@@ -104,7 +104,7 @@ def test_all_queries_count_once_in_all_lengths(posir: Path) -> None:
         ("differences", "because it compares models: add another --model."),
     ],
 )
-def test_a_table_without_rows_is_announced(tmp_path: Path, table: str, words: str) -> None:
+def test_a_table_without_rows_is_reported(tmp_path: Path, table: str, words: str) -> None:
     path = tmp_path / "plain.csv"
     path.write_text("query,document\nwhen does the tide turn,The tide turns at noon.\n")
     run = CliRunner().invoke(

@@ -69,7 +69,7 @@ def as_run(one: Ranked) -> str:
     )
 
 
-def test_a_models_own_rankings_as_a_run_are_worth_the_same(
+def test_a_models_rankings_have_the_same_measures_as_a_run(
     ranked: Ranked, setup: RankingSetup
 ) -> None:
     found = ranked_run(read_run("again", File("again.run", as_run(ranked).encode())), setup)
@@ -82,7 +82,9 @@ def test_a_models_own_rankings_as_a_run_are_worth_the_same(
     assert (BY_QUERY.frame([ranked, found])["difference"] == 0).all()
 
 
-def test_queries_stand_by_what_sets_two_apart(ranked: Ranked, setup: RankingSetup) -> None:
+def test_queries_are_sorted_by_the_difference_of_two_rankings(
+    ranked: Ranked, setup: RankingSetup
+) -> None:
     run = ranked_run(read_run("bad", File("bad.run", BAD.encode())), setup)
     frame = BY_QUERY.frame([run, ranked])
     # Found by the model alone: the two that the run lacks; then the one it has in second place.
@@ -112,7 +114,7 @@ def narrowed(setup: RankingSetup) -> RankingSetup:
     return RankingSetup(setup.collection, left_out=frozenset({"row-2"}), selection="three")
 
 
-def test_a_run_is_of_all_documents(setup: RankingSetup) -> None:
+def test_a_run_can_be_compared_only_over_all_documents(setup: RankingSetup) -> None:
     run = read_run("bad", File("bad.run", BAD.encode()))
     from dataclasses import replace
 
@@ -148,7 +150,7 @@ def test_the_command_ranks_models_and_runs(mine: Path) -> None:
         assert wrong.exit_code == 2 and said in wrong.stderr, options
 
 
-def test_the_page_shows_runs_beside_models(mine: Path) -> None:
+def test_the_page_shows_runs_next_to_models(mine: Path) -> None:
     datasets.register("mine", mine / "mine.csv")
     (mine / "other.run").write_text("zzz Q0 row-2 1 1 x\n")
     trec_runs.register("<b>bad", mine / "bad.run")

@@ -65,7 +65,7 @@ def ranked(upload: RankingSetup, tmp_path: Path) -> Ranked:
     return found
 
 
-def test_an_upload_is_ranked_and_kept(
+def test_an_upload_is_ranked_and_stored(
     ranked: Ranked, upload: RankingSetup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert ranked.evaluation.n == 4 and ranked.evaluation.n_missing == 1
@@ -82,7 +82,7 @@ def test_an_upload_is_ranked_and_kept(
     assert provenance.n_documents == 4 and provenance.truncated is None
 
 
-def test_two_names_of_one_model_have_each_its_own(
+def test_two_names_of_one_model_have_separate_rankings(
     ranked: Ranked, upload: RankingSetup, tmp_path: Path
 ) -> None:
     again = ranking_service.ranked(Compute(tmp_path), replace(BM25, name="again"), upload)
@@ -91,7 +91,7 @@ def test_two_names_of_one_model_have_each_its_own(
     assert ranked.provenance().model == "BM25"
 
 
-def test_tables(ranked: Ranked) -> None:
+def test_tables_have_the_measures_and_queries(ranked: Ranked) -> None:
     measures = tables.TABLES["measures"].frame([ranked])
     assert measures.loc[0, "without a result"] == 1
     # Four queries are too few to resample; S@10 has a formula.
@@ -119,13 +119,13 @@ def test_tables(ranked: Ranked) -> None:
         (0.1, 0.8, "This is no larger than expected of a model that ignores position."),
     ],
 )
-def test_only_a_psi_above_its_permutation_mean_needs_more_queries(
+def test_more_queries_are_suggested_only_for_a_psi_above_its_permutation_mean(
     psi: float, p: float, verdict: str
 ) -> None:
     assert ranking_service.psi_verdict(psi, 0.2, p, 304).startswith(verdict)
 
 
-def test_a_querys_top(ranked: Ranked) -> None:
+def test_a_querys_top_k(ranked: Ranked) -> None:
     query = tables.query_of(ranked, "row-3")
     top = tables.top_frame(ranked, query)
     assert top.loc[0, "document"].startswith("The stone is stone.")
@@ -135,7 +135,9 @@ def test_a_querys_top(ranked: Ranked) -> None:
         tables.query_of(ranked, "nope")
 
 
-def test_a_cross_encoder_needs_another_first_stage(upload: RankingSetup, tmp_path: Path) -> None:
+def test_a_cross_encoder_cannot_be_its_own_first_stage(
+    upload: RankingSetup, tmp_path: Path
+) -> None:
     compute = Compute(tmp_path)
     spec = RetrieverSpec("ce", "ce", "cross_encoder", "folder:/nonexistent")
     for first in (None, spec):
@@ -145,13 +147,13 @@ def test_a_cross_encoder_needs_another_first_stage(upload: RankingSetup, tmp_pat
     assert "first_stage=BM25@" in repr(method)
 
 
-def test_the_sample_is_a_collection_with_its_own_corpora() -> None:
+def test_the_sample_is_a_collection_with_a_corpus_per_language() -> None:
     found = ranking_service.collection_of(datasets.read("sample"))
     assert found.survey.n == 68 and len(found.queries) == 304 and len(found.parts) > 20
     assert datasets.collection("sample") is found
 
 
-def test_figures_hold_the_numbers(ranked: Ranked) -> None:
+def test_figures_contain_the_numbers(ranked: Ranked) -> None:
     profile = evidence_profile(np.array([1.0, 0.5, 0.0]), [0.01, 0.5, 0.97], None)
     assert profile is not None
     evaluation = replace(ranked.evaluation, model="M", profile=profile, buckets={"Q1": profile})
@@ -176,7 +178,7 @@ def test_figures_hold_the_numbers(ranked: Ranked) -> None:
     assert alone.name == "M, published"
 
 
-def test_published_measures_have_the_columns_of_ours(ranked: Ranked) -> None:
+def test_published_measures_have_the_same_columns_as_computed_ones(ranked: Ranked) -> None:
     quarter = dict.fromkeys(("Q1", "Q2", "Q3", "Q4"), 0.25)
     frame = published_service.measures_frame(
         [PublishedMeasures("bge-m3", "eng-eng", 0.5, 0.3, quarter, quarter)]
@@ -204,7 +206,7 @@ def test_rank_prints_measures_and_queries(tmp_path: Path) -> None:
         assert run("rank", "--model", "BM25", "--dataset", str(path), *option).exit_code == 0
 
 
-def test_rank_takes_posirs_prompt(tiny_folder: Callable[..., Path], tmp_path: Path) -> None:
+def test_rank_accepts_posirs_prompt(tiny_folder: Callable[..., Path], tmp_path: Path) -> None:
     path = tmp_path / "mine.csv"
     path.write_text(ROWS)
     asked = ["rank", "--model", str(tiny_folder("bert")), "--dataset", str(path)]
@@ -214,7 +216,7 @@ def test_rank_takes_posirs_prompt(tiny_folder: Callable[..., Path], tmp_path: Pa
     assert prompt in posir["provenance"][0]["prompts"]
 
 
-def test_rank_says_what_a_beir_set_leaves_out(tmp_path: Path) -> None:
+def test_rank_states_what_is_excluded_from_a_beir_set(tmp_path: Path) -> None:
     root = tmp_path / "arguana"
     (root / "qrels").mkdir(parents=True)
     rows = {"a": "ice melts early", "b": "ice melts", "c": "stone"}
@@ -250,7 +252,7 @@ def test_rank_within_languages(tmp_path: Path) -> None:
     assert "documents in the query's language" in within["provenance"][0]["selection"]
 
 
-def test_posirs_ranking_reads_8192_tokens_on_both_sides() -> None:
+def test_the_posir_ranking_reads_8192_tokens_on_both_sides() -> None:
     """512 and 2,048 belong to its saliency scripts."""
     long = RetrieverSpec("long", "long", "dense", "folder:/nonexistent", max_length=32768)
     for spec, lengths in (
@@ -262,7 +264,7 @@ def test_posirs_ranking_reads_8192_tokens_on_both_sides() -> None:
     assert posir_ranking_spec(replace(long, max_length=512)).max_length == 512
 
 
-def test_published_curves_are_one_command(tmp_path: Path) -> None:
+def test_published_curves_are_written_by_one_command(tmp_path: Path) -> None:
     curves = np.random.default_rng(0).random((9, 100))
     np.savez(tmp_path / "a.npz", curves=curves)
     source = f"A={tmp_path / 'a.npz'}"
@@ -290,7 +292,7 @@ def test_published_curves_are_one_command(tmp_path: Path) -> None:
         (["run", "--published", "/nonexistent"], "is not a folder"),
     ],
 )
-def test_bad_input_is_one_sentence(arguments: list[str], words: str) -> None:
+def test_invalid_input_is_refused_in_one_sentence(arguments: list[str], words: str) -> None:
     result = run(*arguments)
     assert result.exit_code == 2 and words in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
@@ -373,7 +375,7 @@ def test_all_models_rank_one_after_the_other(
     assert chain.progress.stopped and watched == chain_and_last
 
 
-def test_all_models_stopped_begin_no_other(
+def test_stopping_all_models_starts_no_further_one(
     watched: list[list[str]], upload: RankingSetup, tmp_path: Path
 ) -> None:
     compute = Compute(tmp_path)

@@ -106,7 +106,7 @@ def pick(app: AppTest, method: str) -> AppTest:
     return box.set_value(next(o for o in box.options if method in o)).run()
 
 
-def test_the_page_lists_what_is_stored(store: Store) -> None:
+def test_the_page_lists_stored_results(store: Store) -> None:
     app = opened()
     assert not app.exception and [e.value for e in app.error] == []
     frame = app.dataframe[0].value
@@ -119,7 +119,7 @@ def test_the_page_lists_what_is_stored(store: Store) -> None:
     assert str(store.root) not in str(app.main)
 
 
-def test_deleting_asks_first_and_says_what_goes(store: Store) -> None:
+def test_deleting_asks_for_confirmation_and_states_what_is_deleted(store: Store) -> None:
     app = opened()
     app.button(key="cache.delete").click().run()
     shown = [text.value.replace("\\", "") for text in app.markdown]
@@ -134,7 +134,7 @@ def test_deleting_asks_first_and_says_what_goes(store: Store) -> None:
     assert store.get(OTHER, METHOD, result("p0")[0]) is not None
 
 
-def test_what_was_exported_and_deleted_comes_back(store: Store) -> None:
+def test_an_export_restores_deleted_results(store: Store) -> None:
     app = clicked(opened(), "cache.export")
     assert "Exported 6 rows" in app.success[0].value
     made = own(app).exports.offered()[0]
@@ -150,7 +150,7 @@ def test_what_was_exported_and_deleted_comes_back(store: Store) -> None:
     assert found.document_scores.tobytes() == result("p0")[1].document_scores.tobytes()
 
 
-def test_a_foreign_upload_is_one_sentence(store: Store) -> None:
+def test_a_foreign_upload_is_refused_in_one_sentence(store: Store) -> None:
     app = opened()
     app.file_uploader(key="cache.upload").set_value(("x.parquet", b"PAR1" * 99, "")).run()
     clicked(app, "cache.import")
@@ -171,7 +171,7 @@ def test_verify_and_compact(store: Store) -> None:
     assert len(store.missing(MODEL, METHOD, [result(f"p{k}")[0] for k in range(4)])) == 1
 
 
-def test_failures_are_listed_with_the_way_to_retry(store: Store) -> None:
+def test_failures_are_listed_with_how_to_retry_them(store: Store) -> None:
     app = pick(opened(), "saliency")
     assert app.expander[0].label == "1 item failed"
     rows = app.dataframe[1].value
@@ -202,7 +202,7 @@ def test_failures_of_tests_and_interventions_are_listed_too(store: Store) -> Non
     assert not app.exception
 
 
-def test_a_file_that_cannot_be_read_is_said_and_can_be_deleted(store: Store) -> None:
+def test_an_unreadable_file_is_reported_and_can_be_deleted(store: Store) -> None:
     path = store.path(MODEL, make_method("integrated_gradients"))
     path.write_bytes(b"not a database" * 200)
     app = opened()
@@ -215,7 +215,7 @@ def test_a_file_that_cannot_be_read_is_said_and_can_be_deleted(store: Store) -> 
     assert len(app.dataframe[0].value) == 3
 
 
-def test_an_empty_cache_has_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_cache_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POSLENS_HOME", str(tmp_path))
     service.cache_clear()
     app = opened()
@@ -235,7 +235,7 @@ def test_only_the_last_exports_are_kept(store: Store, tmp_path: Path) -> None:
     assert [path.exists() for path in paths] == [False, False, True, True, True]
 
 
-def test_own_texts_of_earlier_versions_are_neither_exported_nor_listed(store: Store) -> None:
+def test_private_texts_from_earlier_versions_are_neither_exported_nor_listed(store: Store) -> None:
     for name in ("typed", "upload-x-1"):
         pair, attribution = result(f"secret {name}")
         store.put(OTHER, METHOD, [(replace(pair, dataset=name), attribution)])
@@ -251,7 +251,7 @@ def test_own_texts_of_earlier_versions_are_neither_exported_nor_listed(store: St
 
 
 @pytest.mark.parametrize("said", ["no", "auto"])
-def test_who_does_not_run_the_program_only_exports(
+def test_visitors_from_other_machines_can_only_export(
     store: Store, monkeypatch: pytest.MonkeyPatch, said: str
 ) -> None:
     monkeypatch.setenv("POSLENS_UPKEEP", said)
@@ -273,7 +273,7 @@ def test_exports_of_one_session_are_offered_to_no_other(store: Store) -> None:
     assert len(first.get("download_button")) == 1 and not second.get("download_button")
 
 
-def test_a_stopped_verify_says_so(store: Store) -> None:
+def test_a_stopped_verification_is_reported(store: Store) -> None:
     compute = Compute(store.root.parent)
     run = cache_service.start_verify(compute, cache_service.stored(compute))
     run.stop()
@@ -304,7 +304,7 @@ def test_delete_stops_between_files(store: Store, monkeypatch: pytest.MonkeyPatc
     assert len(cache_service.stored(compute)) == 2
 
 
-def test_a_log_that_goes_while_files_are_listed_ends_nothing(store: Store) -> None:
+def test_a_log_deleted_during_listing_causes_no_error(store: Store) -> None:
     # A link to nothing is there for who lists, and gone for who looks at it.
     log = store.path(OTHER, METHOD).with_suffix(".db-wal")
     log.unlink(missing_ok=True)
@@ -328,7 +328,7 @@ def said(*arguments: str, code: int = 2) -> str:
     return done.stderr
 
 
-def test_a_model_goes_out_and_comes_back(store: Store, tmp_path: Path) -> None:
+def test_a_model_is_exported_and_imported(store: Store, tmp_path: Path) -> None:
     assert [(row["model"], row["results"]) for row in run("list")] == [
         ("M*", 1),
         ("M*", 4),
@@ -346,13 +346,13 @@ def test_a_model_goes_out_and_comes_back(store: Store, tmp_path: Path) -> None:
     assert len(run("compact", "--model", "N")) == 1
 
 
-def test_a_damaged_cache_is_told_by_the_exit_code(store: Store) -> None:
+def test_a_damaged_cache_has_its_own_exit_code(store: Store) -> None:
     damage(store)
     assert sum(len(row["damaged"]) for row in run("verify", code=2)) == 1
     assert not any(row["damaged"] for row in run("verify")), "they are taken out"
 
 
-def test_caches_and_parts_come_together(store: Store, tmp_path: Path) -> None:
+def test_caches_are_merged_and_parts_ingested(store: Store, tmp_path: Path) -> None:
     other = Store(tmp_path / "other")
     other.put(OTHER, METHOD, [result("p0"), result("p9")])
     (row,) = run("merge", str(other.root))
@@ -369,7 +369,7 @@ def test_caches_and_parts_come_together(store: Store, tmp_path: Path) -> None:
     assert run("verify", "--parts", str(folder), code=2)[0]["damaged"] == 1
 
 
-def test_bad_input_is_one_sentence(store: Store, tmp_path: Path) -> None:
+def test_invalid_input_is_refused_in_one_sentence(store: Store, tmp_path: Path) -> None:
     assert "The cache has no results of nobody:" in said("verify", "--model", "nobody")
     assert "gone.parquet cannot be read" in said("import", str(tmp_path / "gone.parquet"))
     assert "is not a cache" in said("merge", str(tmp_path / "none"))

@@ -50,7 +50,7 @@ def words(page: AppTest) -> str:
     return unescape(shown.replace("\\", ""))
 
 
-def test_a_query_its_ranking_and_the_wanted_document(mine: str) -> None:
+def test_a_query_is_shown_with_its_ranking_and_the_wanted_document(mine: str) -> None:
     page = settled(dataset=mine, models=["BM25"], top="1")
     frames = [one.value for one in page.dataframe]
     ranked = next(frame for frame in frames if "wanted" in frame)
@@ -69,7 +69,7 @@ def test_a_query_its_ranking_and_the_wanted_document(mine: str) -> None:
     assert "d1: short." not in words(page)
 
 
-def test_documents_above_have_their_in_degree_once_the_data_set_is_ranked(mine: str) -> None:
+def test_documents_above_show_their_in_degree_once_the_data_set_is_ranked(mine: str) -> None:
     poslens.rank("BM25", mine)
     page = settled(dataset=mine, models=["BM25"], top="1")
     above = next(one.value for one in page.dataframe if "near-duplicate" in one.value)
@@ -77,7 +77,7 @@ def test_documents_above_have_their_in_degree_once_the_data_set_is_ranked(mine: 
     assert above["in-degree"].tolist() == [1]
 
 
-def test_a_typed_query_and_any_document(mine: str) -> None:
+def test_a_typed_query_and_any_document_are_explained(mine: str) -> None:
     page = settled(dataset=mine, models=["BM25"], top="1", query="river", document="blind")
     assert "the data set has no judgments for this query" in words(page)
     assert "BM25: blind is not found." in words(page)
@@ -93,7 +93,7 @@ def test_a_typed_query_and_any_document(mine: str) -> None:
     assert opened.text_area(key="typed.document").value == ROWS[2][2]
 
 
-def test_all_misses_from_the_button_to_one_of_them(mine: str) -> None:
+def test_all_misses_are_computed_and_one_is_opened(mine: str) -> None:
     page = open_page("why", dataset=mine, models=["BM25"], top="1", tab="All misses").run()
     assert any("No results have been computed" in one.value for one in page.info)
     page.button(key="why.start").click().run()
@@ -109,7 +109,7 @@ def test_all_misses_from_the_button_to_one_of_them(mine: str) -> None:
     assert listed["query"].tolist() == ["heron"]
 
 
-def test_the_page_begins_with_the_worst_miss_where_all_are_stored(mine: str) -> None:
+def test_the_page_opens_with_the_worst_miss_if_all_are_stored(mine: str) -> None:
     page = settled(dataset=mine, models=["BM25"], top="2")
     assert page.selectbox(key="query").value == "long"  # the first of the data set
     page = open_page("why", dataset=mine, models=["BM25"], top="2", tab="All misses").run()
@@ -119,7 +119,7 @@ def test_the_page_begins_with_the_worst_miss_where_all_are_stored(mine: str) -> 
     assert "BM25: blind is not found." in words(page)
 
 
-def test_what_an_address_asks_for_and_is_not_there_is_one_sentence(mine: str) -> None:
+def test_unknown_names_in_the_address_are_reported_in_one_sentence(mine: str) -> None:
     page = open_page("why", dataset=mine, models=["BM25"], document="nope").run()
     for run in service().runs.active({service().root}, upkeep=True):
         run.wait()

@@ -23,7 +23,7 @@ def page() -> None:
     st.number_input("Bin", 0, 99, key="field")
 
 
-def test_what_is_set_by_hand_after_a_click_stays() -> None:
+def test_a_value_set_by_hand_after_a_click_is_kept() -> None:
     app = AppTest.from_function(page, default_timeout=SECONDS).run()
     chart, field = app.get("plotly_chart")[0].proto.id, app.number_input[0].proto.id
 

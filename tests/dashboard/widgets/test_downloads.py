@@ -31,7 +31,7 @@ def offered(app: AppTest) -> list[str]:
     return [button.proto.id.rpartition("-")[2] for button in app.get("download_button")]
 
 
-def test_a_table_as_csv_comes_with_its_provenance() -> None:
+def test_a_csv_table_is_offered_with_its_provenance() -> None:
     app = AppTest.from_function(page, default_timeout=300).run()
     app.button(key="one.prepare").click().run()
     (button,) = app.get("download_button")
@@ -43,7 +43,7 @@ def test_a_table_as_csv_comes_with_its_provenance() -> None:
     assert json.loads(known)[0]["model"] == "m"
 
 
-def test_a_page_drawn_anew_still_offers_the_file_until_something_else_is_chosen() -> None:
+def test_a_rerun_page_offers_the_file_until_something_else_is_chosen() -> None:
     app = AppTest.from_function(page, default_timeout=300).run()
     assert offered(app) == []
     app.button(key="one.prepare").click().run()

@@ -47,7 +47,7 @@ def explain_page(model: str, method: str) -> AppTest:
     return page.run()
 
 
-def test_bm25_on_the_explain_page() -> None:
+def test_bm25_works_on_the_explain_page() -> None:
     page = explain_page("BM25", "terms")
     assert not page.exception and not page.error
     assert shown_scores(page)[0] > 0
@@ -64,13 +64,13 @@ def test_an_unfit_method_names_every_model_it_does_not_fit() -> None:
     assert unfit["saliency"].startswith("BM25: this method needs")
 
 
-def test_a_page_takes_the_hub_id_of_packaged_weights() -> None:
+def test_a_page_accepts_the_hub_id_of_packaged_weights() -> None:
     page = explain_page("sentence-transformers/all-MiniLM-L6-v2", "saliency")
     assert not page.exception and not page.error
     assert len(shown_scores(page)) == 1
 
 
-def test_typed_texts_take_the_statistics_of_a_chosen_data_set() -> None:
+def test_typed_texts_use_the_statistics_of_the_selected_data_set() -> None:
     """Of two texts every word that both have stands in both, whatever it is."""
     page = explain_page("BM25", "terms")
     first = shown_scores(page)[0]
@@ -84,7 +84,7 @@ def test_typed_texts_take_the_statistics_of_a_chosen_data_set() -> None:
     assert not any(box.key == "statistics.corpus" for box in neural.selectbox)
 
 
-def test_typed_texts_take_statistics_on_the_command_line() -> None:
+def test_typed_texts_use_statistics_on_the_command_line() -> None:
     asked = [
         "explain",
         "--model",
@@ -109,7 +109,7 @@ def test_typed_texts_take_statistics_on_the_command_line() -> None:
     assert refused.exit_code == 2 and "no data set 'nope'" in refused.output
 
 
-def test_bm25_on_the_command_line() -> None:
+def test_bm25_works_on_the_command_line() -> None:
     arguments = ["explain", "--model", "BM25", "--method", "terms"]
     found = CliRunner().invoke(
         app, [*arguments, "--query", PAIR.query, "--document", PAIR.document]
@@ -124,7 +124,7 @@ def test_bm25_on_the_command_line() -> None:
     assert refused.output.strip().endswith("Select terms or occlusion.")
 
 
-def test_bm25_over_a_data_set_with_its_own_statistics(sample: DataSet, tmp_path: Path) -> None:
+def test_bm25_uses_the_statistics_of_its_data_set(sample: DataSet, tmp_path: Path) -> None:
     compute = Compute(tmp_path / "other")
     spec = with_corpus(resolve.resolve("BM25"), sample.name)
     method, pairs = make_method("terms"), sample.pairs[:6]
@@ -145,7 +145,7 @@ def test_bm25_over_a_data_set_with_its_own_statistics(sample: DataSet, tmp_path:
     assert compute.explain(pairs[0], spec, method).from_cache
 
 
-def test_bm25_beside_a_model_on_the_curves_page() -> None:
+def test_bm25_is_drawn_next_to_a_model_on_the_curves_page() -> None:
     page = AppTest.from_file(str(ROOT / "dashboard/curves/page.py"), default_timeout=SECONDS)
     page.query_params["models"] = ["MiniLM", "BM25"]
     page.query_params["method"] = "occlusion"
@@ -186,7 +186,9 @@ def test_a_folder_is_explained_without_naming_its_family(neural: tuple[Path, str
     assert result["provenance"]["model_source"] == f"folder {folder.name}"
 
 
-def test_a_folder_on_the_page_in_the_cache_and_under_test(neural: tuple[Path, str]) -> None:
+def test_a_folder_works_on_the_page_in_the_cache_and_in_faithfulness(
+    neural: tuple[Path, str],
+) -> None:
     folder, method = neural
     spec = resolve.register_folder("mine", folder)
     page = explain_page("mine", method)
@@ -215,12 +217,12 @@ def test_shared_terms_are_listed(tiny_folder: Callable[..., Path], tmp_path: Pat
     assert frame["share"].sum() == pytest.approx(score, abs=1e-3)
 
 
-def test_every_method_says_which_families_it_is_for() -> None:
+def test_every_method_states_its_families() -> None:
     for spec in specs.presets().values():
         assert any(entry.fits(family_of(spec)) for entry in METHODS.values())
 
 
-def test_a_hub_model_that_is_not_dense_just_works(
+def test_a_hub_model_that_is_not_dense_is_explained(
     tiny_folder: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its family shows only once its files have come; nothing is chosen twice."""
@@ -248,7 +250,7 @@ def test_a_hub_model_that_is_not_dense_just_works(
         Compute(tmp_path).explain(PAIR, pooled, make_method("saliency"))
 
 
-def test_bias_tests_and_a_contrast_of_every_family(neural: tuple[Path, str]) -> None:
+def test_bias_tests_and_contrasts_work_for_every_family(neural: tuple[Path, str]) -> None:
     folder, method = neural
     spec, compute = resolve.register_folder("mine", folder), service()
     pairs = pairs_for(datasets.read("sample-bias"), "repetition", limit=2)

@@ -43,7 +43,7 @@ def facet(app: AppTest) -> list:
     return [box for box in app.selectbox if box.label == "Query type"]
 
 
-def test_the_type_of_query_is_a_facet_with_counts(app: AppTest) -> None:
+def test_query_type_is_a_facet_with_counts(app: AppTest) -> None:
     (box,) = facet(app)
     assert list(box.options) == ["any", "keywords (1)", "question (2)"]
     box.select("question").run()
@@ -51,14 +51,14 @@ def test_the_type_of_query_is_a_facet_with_counts(app: AppTest) -> None:
     assert app.query_params["query_type"] in ("question", ["question"])
 
 
-def test_a_data_set_without_types_has_no_such_facet(app: AppTest) -> None:
+def test_a_data_set_without_query_types_has_no_such_facet(app: AppTest) -> None:
     facet(app)[0].select("keywords").run()
     app.text_input[0].set_value("sample").run()
     assert not facet(app) and not app.exception
     assert app.text[0].value.endswith("]") and len(app.text[0].value) > 1000
 
 
-def test_a_type_changes_no_key() -> None:
+def test_the_query_type_does_not_change_keys() -> None:
     plain, typed = (TextPair("p", "q", "d", query_type=kind) for kind in (None, "question"))
     assert text_fingerprint(plain) == text_fingerprint(typed)
     assert pair_key(plain) == pair_key(typed)

@@ -20,7 +20,7 @@ def alike() -> None:
             raise UserError("on its own")
 
 
-def test_sections_that_fail_alike_say_so_once() -> None:
+def test_sections_with_the_same_error_show_it_once() -> None:
     app = AppTest.from_function(alike, default_timeout=SECONDS).run()
     assert [one.value for one in app.error] == [
         "no query",

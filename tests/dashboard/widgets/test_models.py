@@ -11,7 +11,7 @@ from tests.support.pages import open_page, shown_scores
 OTHER = "sentence-transformers/all-MiniLM-L6-v2"
 
 
-def test_of_two_names_of_one_model_the_first_is_taken() -> None:
+def test_the_first_of_two_names_of_a_model_is_used() -> None:
     names = ["BM25", OTHER, "MiniLM", "MiniLM-recency", "no such model"]
     assert choices.distinct(names) == ["BM25", OTHER, "MiniLM-recency", "no such model"]
 
@@ -31,7 +31,7 @@ def test_a_model_under_two_names_is_shown_once() -> None:
     assert refused.exit_code == 2 and "compares models" in refused.stderr
 
 
-def test_a_model_that_reads_more_than_configured_says_so_and_a_click_takes_its_limit() -> None:
+def test_a_model_that_reads_more_than_configured_states_it_and_offers_its_limit() -> None:
     page = open_page("explain", models=["MiniLM"]).run()
     (line,) = (one.value for one in page.caption if "truncates at" in one.value)
     assert (

@@ -33,7 +33,7 @@ def opened(*options: str) -> Opening:
     return opening.current()
 
 
-def test_run_opens_what_it_names(mine: Path) -> None:
+def test_run_opens_the_named_models_and_data(mine: Path) -> None:
     assert opened() == Opening()
     both = opened("--model", "BM25", "--model", "MiniLM-recency", "--data", f"docs={mine}")
     assert both == Opening(("BM25", "MiniLM-recency"), "docs")
@@ -49,7 +49,7 @@ def shown(page: Any) -> tuple[list[str], str]:
     return page.multiselect(key="models").value, page.selectbox(key="dataset").value
 
 
-def test_pages_open_it_and_an_address_still_wins(mine: Path) -> None:
+def test_pages_open_them_unless_the_address_names_others(mine: Path) -> None:
     datasets.register("docs", mine)
     opening.use(Opening(("BM25",), "docs"))
     assert shown(open_page("explain").run()) == (["BM25"], "docs")
@@ -57,7 +57,7 @@ def test_pages_open_it_and_an_address_still_wins(mine: Path) -> None:
     assert shown(asked) == (["MiniLM"], "sample")
 
 
-def test_a_page_of_two_models_takes_them_in_order() -> None:
+def test_a_page_of_two_models_uses_them_in_order() -> None:
     given = Opening(("BM25", "MiniLM"))
     assert [given.model_or("a", 0), given.model_or("b", 1)] == ["BM25", "MiniLM"]
     assert given.model_or("first", None) == "first" and Opening(("BM25",)).model_or("b", 1) == "b"
@@ -142,7 +142,7 @@ def colder(folder: Path) -> Path:
         (colder, "explain", "docs has 2 pairs of a query and a document, but no corpus to search."),
     ],
 )
-def test_run_begins_with_the_page_that_fits_the_data(
+def test_run_opens_the_page_that_fits_the_data(
     own_service: None, tmp_path: Path, kind: Any, page: str, said: str
 ) -> None:
     path = kind(tmp_path)
@@ -161,7 +161,7 @@ def test_run_begins_with_the_page_that_fits_the_data(
         assert len(shown.selectbox(key="query").options) == 12
 
 
-def test_a_query_that_nothing_judges_is_explained(own_service: None, tmp_path: Path) -> None:
+def test_a_query_without_judgments_is_explained(own_service: None, tmp_path: Path) -> None:
     opened("--model", "BM25", "--data", f"docs={beir(tmp_path)}")
     for _ in range(3):
         page = open_page("why", query="q-tide", document="tide").run()
@@ -176,13 +176,13 @@ def test_a_query_that_nothing_judges_is_explained(own_service: None, tmp_path: P
     assert told.exit_code == 2 and "has no relevance judgments" in told.stderr
 
 
-def test_embedded_data_and_no_data_begin_as_always() -> None:
+def test_bundled_data_and_no_data_open_the_usual_page() -> None:
     for options in ((), ("--dataset", "sample")):
         done = CliRunner().invoke(app, ["run", *options, "--port", "0"])
         assert len(done.stderr.strip().splitlines()) == 1
 
 
-def test_queries_alone_are_refused_in_one_sentence(tmp_path: Path) -> None:
+def test_queries_without_documents_are_refused_in_one_sentence(tmp_path: Path) -> None:
     lines(tmp_path / "q.jsonl", [{"query": "what of fog"}])
     done = CliRunner().invoke(app, ["run", "--data", f"docs={tmp_path / 'q.jsonl'}", "--port", "0"])
     assert done.exit_code == 2 and "the row lacks document" in done.stderr

@@ -34,7 +34,7 @@ def ids(pairs: tuple[TextPair, ...]) -> str:
     return "".join(pair.pair_id for pair in pairs)
 
 
-def test_what_has_no_value_comes_last_in_the_order_given() -> None:
+def test_pairs_without_a_value_come_last_in_their_original_order() -> None:
     under = stored("bca", early_late())
     ordered, values = arrange(PAIRS, "score", lambda _: under)
     assert ids(ordered) == "acbd" and values == {"b": 0, "c": 1, "a": 2}
@@ -42,7 +42,7 @@ def test_what_has_no_value_comes_last_in_the_order_given() -> None:
     assert ids(ordered) == "abcd" and not values
 
 
-def test_centre_of_mass_and_evidence() -> None:
+def test_orders_by_center_of_mass_and_evidence() -> None:
     under = stored("abc", early_late())
     assert ids(arrange(PAIRS, "center of mass", lambda _: under)[0]) == "cbad"
     ordered, values = arrange(PAIRS, "smallest evidence share", lambda _: under)
@@ -63,14 +63,14 @@ def test_a_curve_of_zeros_has_no_value_and_comes_last(order: str) -> None:
     assert ids(ordered[-2:]) == "ad"
 
 
-def test_disagreement_is_half_the_distance_of_shares() -> None:
+def test_disagreement_is_half_the_distance_between_shares() -> None:
     first, second = stored("abc", early_late()), stored("ab", early_late()[::-1][:2])
     ordered, values = arrange(PAIRS, "disagreement", [first, second].__getitem__)
     assert values == {"a": pytest.approx(1), "b": pytest.approx(0)}
     assert ids(ordered) == "abcd"
 
 
-def test_in_span_counts_bins_by_their_overlap() -> None:
+def test_the_share_in_the_span_weights_bins_by_overlap() -> None:
     share = np.zeros(100)
     share[0] = 1.0
     assert in_span(share, 0.005, 0.01) == pytest.approx(100)
@@ -78,7 +78,7 @@ def test_in_span_counts_bins_by_their_overlap() -> None:
     assert in_span(np.full(100, 0.01), 0.123, 0.456) == pytest.approx(1)
 
 
-def test_random_is_repeatable_and_nothing_gets_lost() -> None:
+def test_random_order_is_reproducible_and_complete() -> None:
     assert arrange(PAIRS, AS_GIVEN, lambda _: None)[0] == PAIRS
     assert arrange(PAIRS, SHUFFLED, lambda _: None) == arrange(PAIRS, SHUFFLED, lambda _: None)
     for order in ORDERS:

@@ -169,7 +169,7 @@ def test_a_run_that_ends_before_its_section_is_drawn_reruns_the_page(
     assert setting.n_pages == 2
 
 
-def test_nobody_stops_somebody_elses_run_where_people_log_in(
+def test_people_cannot_stop_other_peoples_runs(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from poslens.dashboard.server import access, people
@@ -188,7 +188,7 @@ def test_nobody_stops_somebody_elses_run_where_people_log_in(
     assert setting.shown()[1].endswith("| Stop"), "nobody logs in: everybody's"
 
 
-def test_one_job_says_its_rate_and_what_others_compute(setting: Setting) -> None:
+def test_one_job_shows_its_rate_and_what_others_compute(setting: Setting) -> None:
     setting.done = {"A": 2}
     setting.at_work = 1
     assert setting.shown()[1] == "2 of 4 | Compute remaining"
@@ -214,7 +214,7 @@ def test_a_run_with_stages_shows_its_own_progress(setting: Setting) -> None:
     assert setting.shown()[1] == "Searching · 1 of 4 · about 2 min left | Stop"
 
 
-def test_what_went_wrong_is_said_once_and_can_be_tried_again(setting: Setting) -> None:
+def test_errors_are_shown_once_and_can_be_retried(setting: Setting) -> None:
     setting.error = "The disk is full."
     setting.end.set()
     for name in setting.done:
@@ -255,7 +255,7 @@ def test_failures_of_several_jobs_are_in_one_table(setting: Setting) -> None:
     ]
 
 
-def test_the_strip_shows_each_run_at_work_that_the_page_does_not(setting: Setting) -> None:
+def test_the_strip_shows_active_runs_that_the_page_does_not(setting: Setting) -> None:
     page = AppTest.from_function(_strip, kwargs={"setting": setting}, default_timeout=SECONDS).run()
     assert text_of(page) == "", "nothing is drawn while nothing runs"
     for name in setting.done:

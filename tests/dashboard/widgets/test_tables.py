@@ -39,18 +39,18 @@ def app() -> AppTest:
     return AppTest.from_function(page, default_timeout=SECONDS).run()
 
 
-def test_the_row_that_is_clicked_is_chosen(app: AppTest) -> None:
+def test_the_clicked_row_is_selected(app: AppTest) -> None:
     assert app.text[0].value == "none"
     assert send(app, table(app), [2]).text[0].value == "c"
 
 
 @pytest.mark.parametrize("row", [3, 99_999, -1])
-def test_a_row_that_the_table_does_not_have_chooses_nothing(app: AppTest, row: int) -> None:
+def test_a_row_that_does_not_exist_selects_nothing(app: AppTest, row: int) -> None:
     after = send(app, table(app), [row])
     assert not after.exception and after.text[0].value == "none"
 
 
-def test_a_choice_does_not_point_into_other_rows(app: AppTest) -> None:
+def test_a_selection_is_not_applied_to_other_rows(app: AppTest) -> None:
     old = table(app)
     send(app, old, [2])
     app.text_input[0].set_value("d e f").run()
@@ -81,7 +81,7 @@ def test_a_table_shows_no_empty_column_and_no_empty_row() -> None:
     assert last.value.to_dict("list") == {"model": ["a"]}
 
 
-def test_blank_texts_have_the_placeholder_and_numbers_stay_numbers() -> None:
+def test_blank_texts_show_a_placeholder_and_numbers_stay_numbers() -> None:
     def blanks() -> None:
         import pandas as pd
 

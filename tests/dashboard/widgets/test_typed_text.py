@@ -39,7 +39,7 @@ def address(page: AppTest) -> set[str]:
     return {name for name in ("q", "d") if page.query_params.get(name)}
 
 
-def test_nothing_is_computed_or_complained_about_before_the_button_is_pressed() -> None:
+def test_nothing_is_computed_or_reported_before_the_button_is_pressed() -> None:
     page = opened()
     assert said(page) == []
     typed(page, "what melts").run()
@@ -51,7 +51,7 @@ def test_nothing_is_computed_or_complained_about_before_the_button_is_pressed() 
     assert said(page) == [] and len(shown_scores(page)) == 1
 
 
-def test_a_text_that_is_typed_over_stays_until_the_button_is_pressed() -> None:
+def test_the_previous_text_is_shown_until_the_button_is_pressed() -> None:
     page = shown(typed(opened(), "what melts", DOCUMENT))
     before = shown_scores(page)
     typed(page, "ice melts in spring", DOCUMENT).run()
@@ -59,7 +59,7 @@ def test_a_text_that_is_typed_over_stays_until_the_button_is_pressed() -> None:
     assert shown_scores(shown(typed(page, "ice melts in spring", DOCUMENT))) != before
 
 
-def test_typed_texts_enter_the_address_only_where_that_is_asked_for() -> None:
+def test_typed_texts_enter_the_address_only_on_request() -> None:
     page = shown(typed(opened(), "what melts", DOCUMENT))
     captions = " ".join(one.value for one in page.caption)
     assert address(page) == set() and "The link doesn't include your texts" in captions
@@ -74,7 +74,7 @@ def test_typed_texts_enter_the_address_only_where_that_is_asked_for() -> None:
     assert len(shown_scores(page)) == 1, "they are shown all the same"
 
 
-def test_a_link_opens_its_texts_and_goes_with_another_pair() -> None:
+def test_a_link_opens_its_texts_and_is_cleared_by_another_pair() -> None:
     page = opened(q="what melts", d=DOCUMENT)
     assert len(shown_scores(page)) == 1
     assert page.text_area(key="typed.document").value == DOCUMENT
@@ -84,7 +84,7 @@ def test_a_link_opens_its_texts_and_goes_with_another_pair() -> None:
     assert address(page) == set() and page.query_params["pair"]
 
 
-def test_what_is_too_long_for_a_link_is_shown_without_one() -> None:
+def test_texts_too_long_for_a_link_are_shown_without_one() -> None:
     page = shown(typed(opened(), "ice", "ice " * (MAX_IN_LINK // 4)))
     page.toggle(key="own.in_link").set_value(True).run()
     assert address(page) == set() and len(shown_scores(page)) == 1

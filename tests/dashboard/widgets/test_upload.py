@@ -35,7 +35,7 @@ def upload(app: AppTest, name: str, data: bytes) -> AppTest:
     return app.file_uploader[0].upload(name, data).run()
 
 
-def test_an_upload_becomes_the_chosen_data_set_with_its_counts(app: AppTest) -> None:
+def test_an_upload_becomes_the_selected_data_set_with_its_counts(app: AppTest) -> None:
     assert app.text[0].value == "sample 304"
     upload(app, "mine.csv.gz", gzip.compress(CSV))
     assert not app.exception
@@ -52,14 +52,14 @@ def test_an_upload_becomes_the_chosen_data_set_with_its_counts(app: AppTest) -> 
     assert app.text[0].value == f"{name} 2"
 
 
-def test_an_upload_is_chosen_when_the_page_is_first_drawn_with_it(app: AppTest) -> None:
+def test_an_upload_is_selected_when_the_page_is_first_drawn_with_it(app: AppTest) -> None:
     """A second drawing would take in what the browser had asked before it saw the choice."""
     before = app.session_state["times drawn"]
     upload(app, "mine.csv", CSV)
     assert app.session_state["times drawn"] == before + 1
 
 
-def test_the_address_names_the_upload_as_the_program_does(app: AppTest) -> None:
+def test_the_address_names_the_upload_by_its_unique_name(app: AppTest) -> None:
     """Not by its title: two files may share that."""
     upload(app, "mine.csv", CSV)
     first = app.text[0].value.split()[0]
@@ -71,7 +71,7 @@ def test_the_address_names_the_upload_as_the_program_does(app: AppTest) -> None:
     assert app.text[0].value == f"{first} 2" and not app.warning
 
 
-def test_another_session_does_not_know_it(app: AppTest) -> None:
+def test_another_session_does_not_see_it(app: AppTest) -> None:
     upload(app, "mine.csv", CSV)
     name = app.text[0].value.split()[0]
     other = AppTest.from_function(page, default_timeout=SECONDS)
@@ -81,7 +81,7 @@ def test_another_session_does_not_know_it(app: AppTest) -> None:
     assert "upload the file again" in other.warning[0].value
 
 
-def test_a_refused_file_is_said_and_the_data_set_stays(app: AppTest) -> None:
+def test_a_refused_file_is_reported_and_the_data_set_stays(app: AppTest) -> None:
     upload(app, "bad.csv", b"question,<b>text</b>\n1,2\n")
     assert not app.exception and app.text[0].value == "sample 304"
     assert "lacks the columns query, document" in app.error[0].value.replace("\\", "")
@@ -112,7 +112,7 @@ def test_a_file_that_the_server_does_not_have_is_no_upload(app: AppTest) -> None
     assert not app.exception and app.text[0].value == "sample 304"
 
 
-def test_an_uploader_that_the_page_no_longer_has_takes_nothing(app: AppTest) -> None:
+def test_an_uploader_that_the_page_no_longer_has_is_ignored(app: AppTest) -> None:
     identity = app.file_uploader[0].id
     app.session_state["without"] = True
     app.run()
