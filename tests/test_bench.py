@@ -35,7 +35,7 @@ def main(
         ("--part y --home /x --per-document", {"part": ["y"], "home": Path("/x")}),
     ],
 )
-def test_options_follow_from_parameters(arguments: str, changed: dict[str, Any]) -> None:
+def test_options_are_derived_from_parameters(arguments: str, changed: dict[str, Any]) -> None:
     usual = {"names": (), "rounds": 3, "tokens": (256, 512), "part": (), "home": None}
     run(main, arguments.split())
     options = given.pop()
@@ -44,7 +44,7 @@ def test_options_follow_from_parameters(arguments: str, changed: dict[str, Any])
 
 
 @pytest.mark.parametrize("wrong", ["--part z", "--rounds 4", "--rounds many", "--unknown"])
-def test_a_wrong_option_ends_the_program(wrong: str) -> None:
+def test_an_invalid_option_ends_the_program(wrong: str) -> None:
     with pytest.raises(SystemExit):
         run(main, wrong.split())
     assert not given
@@ -58,7 +58,7 @@ def test_a_function_runs_in_a_new_process() -> None:
     assert output_of("-c", "print(1)") == "1\n"
 
 
-def test_a_table_is_written_between_its_marks(tmp_path: Path) -> None:
+def test_a_table_is_written_between_its_markers(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- x: begin -->\nold\n<!-- x: end -->\nafter\n")
     write_table(page, "x", ["| new |"])

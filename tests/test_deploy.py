@@ -28,7 +28,7 @@ KUBERNETES: list[dict[str, Any]] = list(
 )
 
 
-def test_the_dockerfile_is_clean() -> None:
+def test_the_dockerfile_passes_the_linter() -> None:
     hadolint = shutil.which("hadolint", path=str(Path(sys.executable).parent))
     assert hadolint is not None
     asked = [hadolint, str(DEPLOY / "Dockerfile")]
@@ -36,7 +36,7 @@ def test_the_dockerfile_is_clean() -> None:
     assert found.returncode == 0, found.stdout
 
 
-def test_the_image_is_made_of_what_the_wheel_is_made_of() -> None:
+def test_the_image_has_the_same_files_as_the_wheel() -> None:
     """Each file that is copied is there, and let through to the build."""
     let_through = {
         line.removeprefix("!")
@@ -55,7 +55,7 @@ def test_the_image_is_made_of_what_the_wheel_is_made_of() -> None:
     assert needed <= copied
 
 
-def test_the_image_has_what_a_login_needs() -> None:
+def test_the_image_has_the_packages_for_login() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     asked = {r.name: r for r in map(Requirement, project["optional-dependencies"]["server"])}
     lines = (DEPLOY / "requirements.txt").read_text(encoding="utf-8").splitlines()
@@ -65,7 +65,7 @@ def test_the_image_has_what_a_login_needs() -> None:
     assert pins.items() <= locked("deploy/requirements.lock").items()
 
 
-def test_images_are_named_by_digest() -> None:
+def test_images_are_pinned_by_digest() -> None:
     first, *others = re.findall(r"^FROM (\S+)", DOCKERFILE, re.MULTILINE)
     for image in (first, COMPOSE["services"]["proxy"]["image"]):
         assert re.fullmatch(r"[\w./-]+:[\w.-]+@sha256:[0-9a-f]{64}", image), image
@@ -91,7 +91,7 @@ def test_the_image_installs_nothing_without_its_hash() -> None:
     ]
 
 
-def test_compose_fills_in_every_name_of_the_proxys_template() -> None:
+def test_compose_sets_every_variable_of_the_proxys_template() -> None:
     proxy = COMPOSE["services"]["proxy"]
     template = (DEPLOY / "nginx.conf.template").read_text(encoding="utf-8")
     assert set(re.findall(r"\$\{(\w+)\}", template)) == set(proxy["environment"])
@@ -113,7 +113,7 @@ def test_compose_fills_in_every_name_of_the_proxys_template() -> None:
 
 
 @pytest.mark.parametrize("where", ["compose", "kubernetes"])
-def test_the_program_takes_what_they_ask_of_it(where: str) -> None:
+def test_the_program_accepts_the_options_of_the_deployment(where: str) -> None:
     if where == "compose":
         given = COMPOSE["services"]["poslens"]["command"]
     else:
@@ -127,7 +127,7 @@ def test_the_program_takes_what_they_ask_of_it(where: str) -> None:
         access_of("0.0.0.0", "", given[2:], True)
 
 
-def test_kubernetes_runs_it_as_the_image_does() -> None:
+def test_kubernetes_runs_the_program_as_the_image_does() -> None:
     (container,) = pods()["containers"]
     assert pods()["securityContext"]["runAsUser"] == 10001 and "USER 10001:10001" in DOCKERFILE
     assert container["securityContext"]["readOnlyRootFilesystem"] is True

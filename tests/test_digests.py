@@ -41,7 +41,7 @@ def test_no_cache_is_keyed_by_an_address() -> None:
     assert found == WITHIN_ONE_CALL
 
 
-def test_equal_data_sets_share_an_entry_and_others_do_not() -> None:
+def test_only_equal_data_sets_share_an_entry() -> None:
     one = facets(data_set())
     assert facets(data_set()) is one
     for other in (data_set("Fog lifts at ten."), replace(data_set(), title="E")):
@@ -49,7 +49,7 @@ def test_equal_data_sets_share_an_entry_and_others_do_not() -> None:
         assert facets(other).data == other
 
 
-def test_a_data_set_at_the_address_of_an_earlier_one_is_not_taken_for_it() -> None:
+def test_a_data_set_at_the_memory_address_of_a_deleted_one_is_not_confused_with_it() -> None:
     for number in range(200):
         text = f"Fog number {number} lifts."
         assert facets(data_set(text)).data.pairs[0].document == text
@@ -63,7 +63,7 @@ def test_equal_pairs_have_one_digest() -> None:
     assert len({Pairs(other).digest for other in (pairs, *others)}) == 4
 
 
-def test_equal_collections_share_an_entry_and_others_do_not() -> None:
+def test_only_equal_collections_share_an_entry() -> None:
     one = monolingual(from_pairs(data_set()))
     assert monolingual(from_pairs(data_set())) is one
     assert monolingual(from_pairs(data_set("Fog lifts at ten."))) is not one

@@ -24,18 +24,18 @@ PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 
 
 @pytest.mark.parametrize("name", [*generated.WHOLE, *generated.TABLES])
-def test_what_docs_repeat_of_the_code_is_made_of_it(name: str) -> None:
+def test_generated_docs_are_up_to_date(name: str) -> None:
     path = generated.DOCS / name
     assert path.read_text(encoding="utf-8") == generated.page(name), "run python -m tools.docs"
 
 
-def test_a_page_without_a_place_for_its_table_is_refused() -> None:
+def test_a_page_without_markers_for_its_table_is_refused() -> None:
     with pytest.raises(ValueError, match="settings"):
         generated.with_tables("# Settings\n", generated.TABLES["settings.md"])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_and_names_of_files_lead_somewhere(page: Path) -> None:
+def test_links_and_file_names_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     shown = [(target, "") for target in re.findall(r'src(?:set)?="([^"]+)"', text)]
     for target, heading in [*re.findall(r"\]\(([^)#]*)#?([^)]*)\)", text), *shown]:
@@ -52,13 +52,13 @@ def test_links_and_names_of_files_lead_somewhere(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_commands_in_pages_name_modules_that_are_there(page: Path) -> None:
+def test_commands_in_pages_name_existing_modules(page: Path) -> None:
     for module in re.findall(r"python -m ([\w.]+)", page.read_text(encoding="utf-8")):
         path = ROOT / module.replace(".", "/")
         assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), module
 
 
-def test_every_command_on_the_page_about_scale_takes_its_options() -> None:
+def test_every_command_on_the_scale_page_accepts_its_options() -> None:
     text = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     (job,) = [yaml.safe_load(block) for kind, block in blocks if kind == "yaml"]
@@ -91,7 +91,7 @@ def command_lines(text: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_command_in_an_example_takes_its_options(page: Path) -> None:
+def test_every_command_in_an_example_accepts_its_options(page: Path) -> None:
     text = re.sub(r"`[^`\n]+`", "", page.read_text(encoding="utf-8"))
     for line in command_lines(text):
         words = shlex.split(line, comments=True)
@@ -106,7 +106,7 @@ def test_every_command_in_an_example_takes_its_options(page: Path) -> None:
                 command.make_context(command.name, words)
 
 
-def test_an_option_that_is_not_there_is_seen() -> None:
+def test_an_unknown_option_is_detected() -> None:
     (line,) = command_lines("    .venv/bin/python -m poslens audit --nowhere 3  # no such option")
     command: Any = typer.main.get_command(app).get_command(None, "audit")
     with pytest.raises(Exception, match="--nowhere"):
@@ -119,14 +119,14 @@ def headings(page: Path) -> list[str]:
     return [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found]
 
 
-def test_modules_that_methods_names_are_there() -> None:
+def test_modules_named_on_the_methods_page_exist() -> None:
     text = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
     named = re.findall(r"`([\w/]+\.py)`", text)
     assert len(named) > 20
     assert [name for name in named if not list((ROOT / "attribution").glob(f"**/{name}"))] == []
 
 
-def test_the_version_is_written_alike_everywhere() -> None:
+def test_the_version_is_the_same_everywhere() -> None:
     (said,) = re.findall(r"^version: (.+)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     asked = CliRunner().invoke(app, ["--version"])

@@ -86,7 +86,7 @@ def changed(path: str) -> str:
     return text
 
 
-def test_every_block_of_the_page_is_run_here() -> None:
+def test_every_code_block_of_the_page_is_tested() -> None:
     assert PAGE.count("```") == 2 * len(BLOCKS)
     source = Path(__file__).read_text(encoding="utf-8")
     assert [path for _, path in BLOCKS if f'"{path}"' not in source] == []
@@ -106,7 +106,9 @@ def own_places(known: Iterable[Any]) -> bool:
     return len(set(orders)) == len(orders)
 
 
-def test_a_method(install: Install, no_new_methods: None, minilm: DenseRetriever) -> None:
+def test_the_example_of_a_method_works(
+    install: Install, no_new_methods: None, minilm: DenseRetriever
+) -> None:
     install("attribution/methods/embedding_length.py", poslens.attribution.methods)
     assert own_places(METHODS.values())
     pairs = [
@@ -135,7 +137,7 @@ def no_new_families() -> Iterator[None]:
     FAMILIES.update(before)
 
 
-def test_a_family(install: Install, no_new_families: None) -> None:
+def test_the_example_of_a_family_works(install: Install, no_new_families: None) -> None:
     install("attribution/retrievers/overlap.py", poslens.attribution.retrievers)
     assert own_places(FAMILIES.values())
     compile(changed("attribution/retrievers/detect.py"), "detect.py", "exec")
@@ -180,7 +182,9 @@ def no_new_formats() -> Iterator[None]:
     formats.FORMATS.update(before)
 
 
-def test_a_data_format(install: Install, no_new_formats: None, tmp_path: Path) -> None:
+def test_the_example_of_a_data_format_works(
+    install: Install, no_new_formats: None, tmp_path: Path
+) -> None:
     install("attribution/datasets/dpr.py", poslens.attribution.datasets)
     assert own_places(formats.FORMATS.values())
     passage = {"title": "A way", "text": "It is 4 km."}
@@ -210,7 +214,9 @@ def no_new_kinds() -> Iterator[None]:
     SCHEMAS.update(before)
 
 
-def test_a_study(install: Install, tmp_path: Path, own_service: None, no_new_kinds: None) -> None:
+def test_the_example_of_a_study_works(
+    install: Install, tmp_path: Path, own_service: None, no_new_kinds: None
+) -> None:
     install("cache/kinds/lead.py", poslens.cache.kinds)
     assert "lead" in SCHEMAS
     module = install("poslens/studies/lead.py", poslens.studies)

@@ -57,7 +57,7 @@ no_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine 
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA GPU")
-def test_without_a_gpu_it_says_why_in_one_sentence(
+def test_a_missing_gpu_is_reported_in_one_sentence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gpu.main()
@@ -94,7 +94,7 @@ def two_methods(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("one_thread", "two_methods")
-def test_a_device_that_computes_otherwise_is_seen(
+def test_a_device_with_other_results_is_detected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The model for the device, loaded after two for the CPU, has one weight that is off by a
@@ -116,7 +116,7 @@ def test_a_device_that_computes_otherwise_is_seen(
 
 
 @pytest.mark.usefixtures("one_thread", "two_methods")
-def test_a_method_that_fails_takes_no_other_with_it(
+def test_a_failed_method_does_not_affect_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, calls = METHODS["occlusion"].compute, []
@@ -137,7 +137,7 @@ def test_a_method_that_fails_takes_no_other_with_it(
     assert cases["saliency"].passed
 
 
-def test_verdicts(one_thread: None) -> None:
+def test_verdicts_of_given_results(one_thread: None) -> None:
     retriever = build(TINY["bert"], "cpu", "float32")
     method = make_method("decomposition")
     expected = gpu_proof.results(retriever, [method])[method]
@@ -155,7 +155,7 @@ def test_verdicts(one_thread: None) -> None:
         assert found.passed is passed and found.note == said
 
 
-def test_a_difference_that_rounding_explains_is_none(one_thread: None, tmp_path: Path) -> None:
+def test_a_difference_within_rounding_passes(one_thread: None, tmp_path: Path) -> None:
     """Scores of this model are near 1 and effects below 1e-3: float32 keeps three of their digits,
     and any other order of sums gives other ones."""
     method = make_method("occlusion")
@@ -185,7 +185,7 @@ def test_a_difference_that_rounding_explains_is_none(one_thread: None, tmp_path:
     assert passes(many, many / 5) is False
 
 
-def test_kernels_of_attention(one_thread: None, tmp_path: Path) -> None:
+def test_attention_kernels_are_compared(one_thread: None, tmp_path: Path) -> None:
     cases = list(kernels(tmp_path, "cpu", ["float32"], ["qwen3-left"]))
     assert not any(case.passed is False for case in cases), cases
     shown = {case.how for case in cases if case.passed}
@@ -208,7 +208,7 @@ def room_for(retriever: DenseRetriever, tokens: int) -> Iterator[None]:
         hook.remove()
 
 
-def test_a_batch_that_does_not_fit(one_thread: None) -> None:
+def test_a_batch_that_does_not_fit_is_halved_with_the_same_results(one_thread: None) -> None:
     retriever = build(TINY["bert"], "cpu", "float32")
     found = halves(
         retriever,
@@ -225,7 +225,7 @@ def test_a_batch_that_does_not_fit(one_thread: None) -> None:
 
 
 @pytest.mark.usefixtures("one_thread", "two_methods")
-def test_a_model_over_several_devices(minilm: DenseRetriever) -> None:
+def test_a_model_spread_over_devices_is_compared(minilm: DenseRetriever) -> None:
     """Through the same placement, here of all layers on the CPU."""
     cases, where = spread(minilm.spec, "cpu", several=False)
     assert where == ["cpu"] and len(cases) == 2 and all(case.passed for case in cases)
@@ -249,7 +249,7 @@ class Counting(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("name", TINY)
-def test_operations_are_those_that_torch_counts(one_thread: None, name: str) -> None:
+def test_operation_counts_equal_those_of_torch(one_thread: None, name: str) -> None:
     size = TINY[name]
     retriever = build(size, "cpu", "float32")
     retriever.backbone.set_attn_implementation("eager")  # type: ignore[operator]
@@ -264,7 +264,7 @@ def test_operations_are_those_that_torch_counts(one_thread: None, name: str) -> 
         assert size.work(200, 12) < whole.work(200, 12)
 
 
-def test_the_sizes_are_what_they_are_called() -> None:
+def test_sizes_match_the_models_they_are_named_after() -> None:
     small, middle, large = SIZES
     assert small.weights() == pytest.approx(10.6e6, rel=0.01)  # all-MiniLM-L6-v2 without tables
     tables = 151_669 * 1024
@@ -323,7 +323,9 @@ def test_the_published_loop_computes_saliency(
     assert not any(weight.requires_grad for weight in retriever.backbone.parameters())
 
 
-def test_what_does_not_fit_is_said(one_thread: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measurements_that_do_not_fit_are_reported(
+    one_thread: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def run(n: int) -> None:
         if n > 2:
             raise torch.OutOfMemoryError("CUDA out of memory.")
@@ -362,7 +364,7 @@ def test_the_report_is_json_with_its_provenance(tmp_path: Path) -> None:
 
 
 @no_gpu
-def test_a_gpu_is_as_the_cpu(tmp_path: Path) -> None:
+def test_a_gpu_gives_the_same_results_as_the_cpu(tmp_path: Path) -> None:
     names = ["bert", "qwen3-left"]
     cases = list(prove(tmp_path / "a", "cuda:0", gpu.PRECISIONS, names))
     cases += kernels(tmp_path / "b", "cuda:0", gpu.PRECISIONS)

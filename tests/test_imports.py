@@ -125,12 +125,12 @@ def unsafe(tree: ast.AST, path: Path) -> list[str]:
     return found
 
 
-def test_there_is_something_to_check() -> None:
+def test_the_checks_find_the_modules() -> None:
     assert len(FILES) > 20
     assert all(any(name_of(f).startswith(f"{p}/") for f in FILES) for p in PACKAGES)
 
 
-def test_imports_point_one_way() -> None:
+def test_imports_go_one_way() -> None:
     # Under its own name a folder would be a second copy of the package.
     forbidden = {"tests", "bench", "tools", "attribution", "cache", "dashboard"}
     wrong = {}
@@ -150,18 +150,18 @@ def layer_of(name: str) -> str:
     return f"poslens.{second}" if second in PACKAGES else "poslens library" if rest else first
 
 
-def test_the_check_tells_layers_apart() -> None:
+def test_the_check_distinguishes_layers() -> None:
     assert layer_of("poslens.cache.storage.store") == "poslens.cache"
     assert layer_of("poslens.compute.runs") == "poslens library"
     assert layer_of("streamlit.web") == "streamlit" and layer_of("cache") == "cache"
 
 
-def test_nothing_runs_or_trusts_what_it_reads() -> None:
+def test_no_module_executes_or_trusts_data_it_reads() -> None:
     wrong = {name_of(path): found for path in PRODUCT if (found := unsafe(parse(path), path))}
     assert wrong == {}
 
 
-def test_no_module_imports_peft_with_itself() -> None:
+def test_no_module_imports_peft_at_import_time() -> None:
     """peft and transformers import each other. A page that opens while the first model is loaded
     must not begin with the other one: it would find a part of transformers."""
     importing = set()
@@ -178,7 +178,7 @@ def test_no_module_imports_peft_with_itself() -> None:
 @pytest.mark.parametrize(
     "module", ["poslens.attribution.curves.curve_summary", "poslens.cache.storage.store"]
 )
-def test_numbers_do_not_wait_for_torch_or_a_page(module: str) -> None:
+def test_computing_curves_imports_neither_torch_nor_a_page(module: str) -> None:
     """Reading stored curves must not cost loading torch, and no layer may pull in a higher one."""
     script = (
         f"import sys, {module}; print(sorted({{'torch', 'transformers', 'streamlit', 'plotly', "
@@ -190,7 +190,7 @@ def test_numbers_do_not_wait_for_torch_or_a_page(module: str) -> None:
     assert output.stdout.strip() == "[]"
 
 
-def test_the_server_answers_before_the_libraries_of_models_are_imported() -> None:
+def test_the_server_answers_before_model_libraries_are_imported() -> None:
     """They take some five seconds, and what is stored is shown without them."""
     slow = (
         "transformers",
@@ -262,7 +262,7 @@ def test_a_command_imports_only_what_it_needs(command: tuple[str, ...], needed: 
 
 
 @pytest.mark.parametrize("method", ["decomposition", "occlusion"])
-def test_methods_with_passes_of_their_own_do_without_captum(method: str, forked: Forked) -> None:
+def test_methods_with_their_own_passes_do_not_import_captum(method: str, forked: Forked) -> None:
     """Captum imports matplotlib. A model's self-check does not need it either."""
     script = (
         "import sys; sys.modules['captum'] = None\n"
@@ -329,13 +329,13 @@ def circle(graph: dict[str, set[str]]) -> list[str]:
     return next(filter(None, (walk(name, []) for name in sorted(graph))), [])
 
 
-def test_no_modules_import_each_other_in_a_circle() -> None:
+def test_there_are_no_circular_imports() -> None:
     graph = import_graph()
     assert graph["poslens.attribution.retrievers.load"] >= {"poslens.attribution.retrievers.detect"}
     assert circle(graph) == []
 
 
-def test_the_check_sees_a_circle() -> None:
+def test_the_check_detects_a_circular_import() -> None:
     assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
     assert circle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
 
@@ -357,7 +357,7 @@ def tells_families_apart(tree: ast.AST) -> list[int]:
     ]
 
 
-def test_only_retrievers_tell_families_apart() -> None:
+def test_only_retrievers_distinguish_families() -> None:
     """What a family can do is asked of its record."""
     others = [p for p in PRODUCT if not name_of(p).startswith("attribution/retrievers/")]
     wrong = {name_of(p): lines for p in others if (lines := tells_families_apart(parse(p)))}
@@ -373,12 +373,12 @@ def test_only_retrievers_tell_families_apart() -> None:
         'kinds = {"cross_encoder": 1}',
     ],
 )
-def test_the_check_sees_families_told_apart(source: str) -> None:
+def test_the_check_detects_code_that_distinguishes_families(source: str) -> None:
     assert tells_families_apart(ast.parse(source))
     assert not tells_families_apart(ast.parse("f(spec.family)"))
 
 
-def test_no_module_of_the_dashboard_hides_the_standard_library() -> None:
+def test_no_dashboard_module_shadows_the_standard_library() -> None:
     """`streamlit run` puts dashboard/ ahead of the standard library."""
     modules = {path.stem for path in (ROOT / "dashboard").glob("*.py")}
     folders = {path.name for path in (ROOT / "dashboard").iterdir() if path.is_dir()}
@@ -409,11 +409,11 @@ def test_no_module_of_the_dashboard_hides_the_standard_library() -> None:
         ("f(use_safetensors=False)", 1),
     ],
 )
-def test_the_check_sees_what_it_must(source: str, n: int) -> None:
+def test_the_check_detects_unsafe_code(source: str, n: int) -> None:
     assert len(unsafe(ast.parse(source), ROOT / "dashboard" / "x.py")) == n
 
 
-def test_the_check_sees_every_way_to_import() -> None:
+def test_the_check_detects_every_form_of_import() -> None:
     source = """
 import a.b as c
 from d import e
@@ -457,7 +457,7 @@ def unguarded(tree: ast.AST) -> list[str]:
     ]
 
 
-def test_parts_of_pages_that_run_by_themselves_are_guarded() -> None:
+def test_page_fragments_are_guarded() -> None:
     """What Streamlit's fragment raises is shown with its traceback before any guard around it."""
     pages = [path for path in FILES if name_of(path).startswith("dashboard/")]
     found = {name_of(path): uses for path in pages if (uses := unguarded(parse(path)))}
@@ -473,11 +473,11 @@ def test_parts_of_pages_that_run_by_themselves_are_guarded() -> None:
         ("from poslens.dashboard.widgets.guard import fragment\n@fragment()\ndef f(): pass", 0),
     ],
 )
-def test_the_check_sees_an_unguarded_fragment(code: str, n: int) -> None:
+def test_the_check_detects_an_unguarded_fragment(code: str, n: int) -> None:
     assert len(unguarded(ast.parse(code))) == n
 
 
-def test_every_page_that_a_link_names_exists() -> None:
+def test_every_linked_page_exists() -> None:
     """Streamlit looks a page up when its link is drawn, and raises if no file is there."""
     pages = [path for path in FILES if name_of(path).startswith("dashboard/")]
     missing = {

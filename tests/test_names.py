@@ -19,7 +19,7 @@ def test_no_two_public_classes_share_a_name() -> None:
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
 
 
-def test_variables_are_named_after_what_they_hold() -> None:
+def test_variables_are_named_after_their_contents() -> None:
     nothing = {"found", "one", "said", "known", "kept", "made"}
     bound = [
         f"{path.relative_to(ROOT)}:{node.lineno}: {name}"

@@ -58,7 +58,7 @@ def elsewhere(tmp_path: Path) -> Iterator[dict[str, str]]:
     yield {**kept, "POSLENS_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1"}
 
 
-def test_it_adds_one_name_with_all_packages_and_their_data_inside(wheel: Path) -> None:
+def test_the_wheel_installs_one_package_with_all_modules_and_data(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"poslens"}
@@ -82,7 +82,7 @@ def same_names(tmp_path: Path) -> Path:
     return folder
 
 
-def test_what_it_asks_for_holds_what_is_pinned(wheel: Path) -> None:
+def test_requirements_admit_the_pinned_versions(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         (path,) = (n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
         head = Parser().parsestr(archive.read(path).decode())
@@ -100,7 +100,7 @@ def test_what_it_asks_for_holds_what_is_pinned(wheel: Path) -> None:
     assert head["Version"] == project["version"]
 
 
-def test_a_pair_is_explained_in_a_project_with_modules_of_the_same_names(
+def test_a_pair_is_explained_in_a_project_with_modules_of_the_same_name(
     program: Path, elsewhere: dict[str, str], same_names: Path
 ) -> None:
     asked = ["explain", "--query", "what melts", "--document", "Ice melts. Stone stays."]
@@ -125,7 +125,7 @@ def test_a_pair_is_explained_in_a_project_with_modules_of_the_same_names(
     assert not Path(where.stdout.strip()).is_relative_to(ROOT)
 
 
-def test_the_dashboard_opens_in_a_project_with_modules_of_the_same_names(
+def test_the_dashboard_opens_in_a_project_with_modules_of_the_same_name(
     program: Path, elsewhere: dict[str, str], same_names: Path
 ) -> None:
     port = free_port()

@@ -17,7 +17,7 @@ def lines(name: str) -> list[str]:
     return [line for line in text.splitlines() if line and not line.startswith("#")]
 
 
-def test_the_lock_holds_every_requirement_by_version_and_hash() -> None:
+def test_the_lock_pins_every_requirement_by_version_and_hash() -> None:
     locked: dict[str, set[str]] = {}
     for line in lines("requirements.lock"):
         found = re.fullmatch(
@@ -33,7 +33,7 @@ def test_the_lock_holds_every_requirement_by_version_and_hash() -> None:
             assert locked[name] == {version}, f"run `make lock`: {line}"
 
 
-def test_the_lock_names_no_place_to_load_from() -> None:
+def test_the_lock_contains_no_urls_and_no_gpu_packages() -> None:
     """And none of the packages that would replace torch or bring CUDA."""
     text = (ROOT / "requirements.lock").read_text(encoding="utf-8")
     assert "://" not in text and not re.search(r"^(nvidia|cuda|triton|torch)\b", text, re.MULTILINE)

@@ -52,14 +52,14 @@ def pairs() -> tuple[TextPair, ...]:
     return datasets.read(SAMPLE).pairs
 
 
-def test_the_files_are_those_of_the_list_and_small() -> None:
+def test_the_files_match_the_list_and_are_small() -> None:
     listed = shipped_files()
     assert {path.name for path in FOLDER.iterdir()} == {NAME, *(file.name for file in listed)}
     assert sum(path.stat().st_size for path in FOLDER.iterdir()) <= tool.MAX_BYTES
     assert all((FOLDER / file.name).stat().st_size == file.bytes for file in listed)
 
 
-def test_what_ships_of_fetched_models_is_of_the_presets_weights(
+def test_shipped_results_of_fetched_models_are_of_the_presets_weights(
     compute: Compute, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kinds = {"ranking", "evidence_read", "relocation", "position_ranks", "saliency"}
@@ -85,7 +85,7 @@ def test_what_ships_of_fetched_models_is_of_the_presets_weights(
         assert tool.ranking.ranked(compute, presets()[name], setup) is not None
 
 
-def test_everything_of_the_plan_is_there_and_nothing_is_counted_as_stored(compute: Compute) -> None:
+def test_every_planned_result_ships_and_none_counts_as_stored(compute: Compute) -> None:
     """Also that nothing is stale: a raised version makes its results missing here."""
     lacking = {
         f"{job.label}, {what}": f"{job.n_done()} of {job.total}"
@@ -110,7 +110,7 @@ def test_everything_of_the_plan_is_there_and_nothing_is_counted_as_stored(comput
     assert listing(compute.store) == []
 
 
-def test_the_table_of_preferences_is_of_what_ships(compute: Compute) -> None:
+def test_the_table_of_preferences_equals_the_shipped_results(compute: Compute) -> None:
     found = {repr(each.method): each for each in tool.preferences_of(compute)}
     shipped = certified()
     assert set(shipped) == set(found), "run python -m tools.shipped"
@@ -128,7 +128,7 @@ def test_the_table_of_preferences_is_of_what_ships(compute: Compute) -> None:
 
 
 @pytest.mark.parametrize("name", tool.MODELS)
-def test_a_handful_computed_here_is_what_ships(
+def test_a_few_results_computed_here_equal_the_shipped_ones(
     name: str, compute: Compute, pairs: tuple[TextPair, ...]
 ) -> None:
     lot = random.Random(f"{SEED} {name}")
@@ -162,13 +162,13 @@ def test_a_handful_computed_here_is_what_ships(
         )
 
 
-def test_the_work_folder_can_lie_anywhere(tmp_path: Path) -> None:
+def test_the_work_folder_can_be_anywhere(tmp_path: Path) -> None:
     """An empty one writes an empty list."""
     store = Compute(tmp_path).store
     assert tool.write_all(store, tmp_path / "out") == () == shipped_files(tmp_path / "out")
 
 
-def test_the_first_pair_that_pages_show_is_among_what_ships(compute: Compute) -> None:
+def test_the_first_pair_that_pages_show_is_shipped(compute: Compute) -> None:
     first = tool.first_shown(datasets.read(SAMPLE))
     model = compute.identify(resolve("MiniLM"))
     assert compute.store.get(model.key, make_method("saliency"), first) is not None

@@ -96,7 +96,7 @@ def test_every_link_leads_somewhere(pages: dict[Path, Read]) -> None:
     assert list(broken(pages)) == []
 
 
-def test_the_check_of_links_sees_a_broken_one(pages: dict[Path, Read], site: Path) -> None:
+def test_the_link_check_detects_a_broken_link(pages: dict[Path, Read], site: Path) -> None:
     here = site / "tour.html"
     for link in ("gone.html", "methods.html#gone", "#gone", "pictures/gone.webp"):
         assert list(broken({**pages, here: replace(pages[here], links=[link])})) == [
@@ -104,7 +104,7 @@ def test_the_check_of_links_sees_a_broken_one(pages: dict[Path, Read], site: Pat
         ]
 
 
-def test_a_reader_s_browser_asks_nobody_else(pages: dict[Path, Read], site: Path) -> None:
+def test_pages_load_nothing_from_other_sites(pages: dict[Path, Read], site: Path) -> None:
     loaded = {link for read in pages.values() for link in read.loaded}
     assert [link for link in loaded if urlsplit(link).netloc] == []
     for sheet in site.rglob("*.css"):
@@ -148,9 +148,7 @@ def test_tables_fit_their_column_on_a_laptop(site: Path) -> None:
         browser.close()
 
 
-def test_the_first_page_is_the_readme_and_shows_its_picture(
-    pages: dict[Path, Read], site: Path
-) -> None:
+def test_the_home_page_is_the_readme_with_its_picture(pages: dict[Path, Read], site: Path) -> None:
     first = pages[site / "index.html"]
     assert {"pictures/explain-light.webp", "pictures/explain-dark.webp"} <= set(first.loaded)
     assert "tour.html" in first.links

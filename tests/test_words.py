@@ -145,7 +145,7 @@ def test_texts_have_no_negative_zero(folder: str) -> None:
     assert SIGNED.search("{value:+.3f}") and not SIGNED.search("{value:+z.3f} %{y:+.3f}")
 
 
-def test_retired_words_are_seen_and_code_is_not() -> None:
+def test_retired_words_are_found_outside_of_code() -> None:
     page = "The score leans late.\n\n```sh\nposlens bias --place end\n```\n\nSet `--place`.\n"
     assert retired(prose(page)) == ["'leans': write last-minus-first difference, index, or tilt"]
     module = '"""A place."""\nst.caption(f"The place of {name}")\nst.button(key="a.place")\n'

@@ -12,7 +12,7 @@ from tests.crash.faults import ROOT, missing, preloaded
 
 
 @pytest.mark.skipif(bool(missing()), reason=missing())
-def test_calls_that_fail_lose_nothing_and_end_in_a_sentence(tmp_path: Path) -> None:
+def test_failing_calls_lose_nothing_and_are_reported_in_one_sentence(tmp_path: Path) -> None:
     command, environment = preloaded(["--every", "110"], tmp_path)
     done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

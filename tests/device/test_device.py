@@ -51,13 +51,13 @@ ON_GPU = [check for check in CHECKS if not any(part in check for part in SIMULAT
 
 
 @pytest.mark.parametrize("check", CHECKS)
-def test_on_a_simulated_device(check: str, forked: Forked, tmp_path: Path) -> None:
+def test_results_agree_on_a_simulated_device(check: str, forked: Forked, tmp_path: Path) -> None:
     _run(f"checks.prepare(); checks.{check}", forked, tmp_path)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA GPU")
 @pytest.mark.parametrize("check", ON_GPU)
-def test_on_a_gpu(check: str, forked: Forked, tmp_path: Path) -> None:
+def test_results_agree_on_a_gpu(check: str, forked: Forked, tmp_path: Path) -> None:
     _run(f"checks.prepare('cuda:0'); checks.{check}", forked, tmp_path)
 
 

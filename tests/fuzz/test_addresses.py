@@ -30,19 +30,19 @@ def home(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> None:
         ("explain", {"runs on boards": "1", "app.page": "x"}),
     ],
 )
-def test_addresses_that_once_failed(page: str, query: Query) -> None:
+def test_addresses_that_once_failed_are_answered(page: str, query: Query) -> None:
     app = opened(page, query)
     assert problem(app) == ""
 
 
-def test_a_link_drops_nothing_that_the_session_keeps() -> None:
+def test_a_link_drops_no_session_state() -> None:
     kept = {"runs on boards": set(), "url.pair": "stays"}
     app = opened("storage", dict.fromkeys(kept, "gone"), kept)
     assert {name: app.session_state[name] for name in kept} == kept
 
 
 @pytest.mark.parametrize("page", ["curves", "map"])
-def test_a_data_set_that_is_gone_is_one_sentence(page: str, tmp_path: Path) -> None:
+def test_a_deleted_data_set_is_reported_in_one_sentence(page: str, tmp_path: Path) -> None:
     from poslens.attribution import datasets
 
     file = tmp_path / "gone.jsonl"
@@ -56,17 +56,17 @@ def test_a_data_set_that_is_gone_is_one_sentence(page: str, tmp_path: Path) -> N
     assert str(tmp_path) not in said[0]
 
 
-def test_a_sample_of_damaged_addresses() -> None:
+def test_a_sample_of_damaged_addresses_is_answered() -> None:
     assert [fault for *where, what in fuzz(20, seed=7) if what for fault in [(*where, what)]] == []
 
 
-def test_a_sample_of_damaged_widget_states() -> None:
+def test_a_sample_of_damaged_widget_states_is_answered() -> None:
     faults = [(*where, what) for *where, what in fuzz_widgets(10, seed=7) if what]
     assert faults == []
 
 
 @pytest.mark.usefixtures("own_service")  # so that the model is loaded here
-def test_a_model_that_would_end_the_program_is_an_error_of_its_request(
+def test_a_model_that_exits_fails_only_its_own_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from poslens.compute import model_pool

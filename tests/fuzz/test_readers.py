@@ -33,9 +33,7 @@ sys.exit(main())
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_damaged_files_end_in_data_or_in_one_sentence(
-    name: str, tmp_path: Path, forked: Forked
-) -> None:
+def test_damaged_files_give_data_or_one_sentence(name: str, tmp_path: Path, forked: Forked) -> None:
     said = tmp_path / "under way"
     mutations = str(SLOW.get(name, USUAL))
     given = ("--only", name, "--mutations", mutations, "--said", str(said))
@@ -44,7 +42,7 @@ def test_damaged_files_end_in_data_or_in_one_sentence(
     assert code == 0 and f"{name}: {int(mutations):,} in " in out, out + err
 
 
-def test_the_fuzz_sees_what_it_must(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fuzzer_detects_planted_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(READERS, "csv", lambda draw, folder: 1 / 0)  # type: ignore[arg-type]
     with monkeypatch.context() as kept:
         from poslens.attribution import isolated

@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def test_writers_and_readers_at_once() -> None:
+def test_concurrent_writers_and_readers_lose_nothing() -> None:
     # As a command: its processes import it by name, which only one at the repository's root can.
     command = [sys.executable, "-m", "tests.load.store"]
     options = ["--writers", "2", "--readers", "2", "--operations", "800"]
