@@ -1,4 +1,4 @@
-"""What every test stands on: no network, one thread, its own data folder, MiniLM loaded once."""
+"""Fixtures of all tests: no network, one thread, a separate data folder, MiniLM loaded once."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from unittest.mock import patch
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# Tests begin with an empty cache; those of what ships say so.
+# Tests start with an empty cache; tests of shipped results set this themselves.
 os.environ["POSLENS_SHIPPED"] = "no"
-# Until all tests are collected: what is imported stays, and to look for garbage in it takes long.
+# Until all tests are collected: imported modules stay anyway, and searching them for garbage is
+# slow.
 gc.disable()
 
 ROOT = Path(__file__).parents[1]
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from poslens.attribution.datasets import DataSet
     from poslens.attribution.retrievers.dense import DenseRetriever
 
-# Shared machines are slow at times: a slow example is no failure.
+# Shared machines are slow at times, so a slow example is not a failure.
 settings.register_profile("poslens", deadline=None, max_examples=60)
 settings.load_profile("poslens")
 
@@ -48,7 +49,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def poslens_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A fresh POSLENS_HOME for the whole run: no test reads or writes the user's own."""
+    """A fresh POSLENS_HOME for the whole run, so that no test reads or writes the user's data."""
     home = tmp_path_factory.mktemp("poslens_home")
     before = os.environ.get("POSLENS_HOME")
     os.environ["POSLENS_HOME"] = str(home)
@@ -61,7 +62,7 @@ def poslens_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(autouse=True)
 def registered_names() -> Iterator[None]:
-    """Data sets, models and runs that a test registers are forgotten after it."""
+    """Unregister the data sets, models and runs that a test registers."""
     from tests.support.names import temporary_names
 
     with temporary_names():
@@ -70,20 +71,22 @@ def registered_names() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def whole_log() -> None:
-    """A command keeps reasons out of the log of its process, which here is that of every test."""
+    """Reset the log level: a command silences this logger for its process, which all tests
+    share."""
     logging.getLogger("poslens.attribution.retrievers").setLevel(logging.NOTSET)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def commands_once() -> Iterator[None]:
-    """`CliRunner.invoke` would build all commands of an app at every call."""
+    """Build an app's commands once, instead of at every call of `CliRunner.invoke`."""
     with patch("typer.testing._get_command", cache(get_command)):
         yield
 
 
 @pytest.fixture(scope="session")
 def one_thread() -> None:
-    """torch on one thread; asked for by what loads a model, so that other tests import no torch."""
+    """Run torch on one thread. Only fixtures that load a model use this, so other tests don't
+    import torch."""
     import torch
 
     torch.set_num_threads(1)
@@ -108,7 +111,7 @@ def sample() -> DataSet:
 
 @pytest.fixture(scope="session")
 def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forked]:
-    """Python in a process of its own that need not load the libraries first."""
+    """Runs Python in separate processes that have the libraries loaded."""
     process = Forked(tmp_path_factory.mktemp("forked"))
     yield process
     process.close()
@@ -153,7 +156,7 @@ def tiny(tiny_folder: Callable[..., Path]) -> Callable[..., DenseRetriever]:
 
 @pytest.fixture
 def own_service(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """Pages and commands compute in a folder of this test."""
+    """Make pages and commands compute in this test's folder."""
     from poslens.compute.compute import service
 
     monkeypatch.setenv("POSLENS_HOME", str(tmp_path / "home"))

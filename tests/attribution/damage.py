@@ -1,5 +1,5 @@
-"""Damages model folders at random, by a seed, and loads each: whatever is in a folder, it ends in a
-model that can be used or in one sentence, soon, and starts nothing.
+"""Damage model folders at random (by a seed) and load each: whatever a folder contains, loading
+soon gives a usable model or one sentence, and starts no program.
 
 `python -m tests.attribution.damage FOLDER --cases 10000 --seed 3` takes the models in a folder as
 `tests.attribution.damage.build` writes them; without one it builds them.
@@ -26,7 +26,7 @@ from typing import Any
 
 SECONDS = 60
 MEMORY = 12 << 30
-"""Of addresses; torch maps some 5 GB of them."""
+"""Limit on address space in bytes; torch alone maps some 5 GB."""
 STARTS = (
     "subprocess.Popen",
     "os.system",
@@ -152,7 +152,7 @@ KINDS = (
     "pickle",
     "twice",
 )
-"""What is done to a file as a whole."""
+"""Changes to a whole file."""
 
 
 def build(folder: Path) -> list[Path]:
@@ -274,10 +274,10 @@ def _bounded() -> Iterator[None]:
 
 
 def use(folder: Path) -> str:
-    """What a person who gives the folder comes to: "used", or the sentence's form.
+    """The outcome for a user of the folder: "used", or the form of the error.
 
     Raises:
-        AssertionError: the sentence is none.
+        AssertionError: the error is not one sentence.
     """
     from poslens.attribution.errors import UserError
     from poslens.attribution.methods import METHODS, make_method
@@ -299,7 +299,7 @@ def use(folder: Path) -> str:
 
 
 def run(models: list[Path], cases: int, seed: int) -> list[str]:
-    """Damage and load `cases` folders; returns what went wrong, empty where nothing did."""
+    """Damage and load `cases` folders; return what went wrong (empty if nothing did)."""
     wrong: list[str] = []
     ends: Counter[str] = Counter()
     started: list[str] = []
@@ -310,7 +310,7 @@ def run(models: list[Path], cases: int, seed: int) -> list[str]:
             started.append(f"{event} {ascii(args)[:100]}")
 
     with tempfile.TemporaryDirectory() as scratch:
-        for model in models:  # what the libraries import and ask at first is not the folder's
+        for model in models:  # what libraries import and open at first is not caused by the folder
             assert use(model) == "used", model
         sys.addaudithook(watch)
         for number in range(cases):
@@ -341,7 +341,7 @@ def run(models: list[Path], cases: int, seed: int) -> list[str]:
 
 
 def main() -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", nargs="?")
     parser.add_argument("--cases", type=int, default=1000)

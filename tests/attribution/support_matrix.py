@@ -50,7 +50,7 @@ after 256. With random weights and RMSNorm it is still large; every result state
 
 
 def models(root: Path, names: Collection[str] | None = None) -> Iterator[tuple[str, RetrieverSpec]]:
-    """Label and spec of each, or of those of `names`, built below `root`."""
+    """Label and spec of each model (or only of those in `names`), built below `root`."""
 
     @cache
     def dense(name: str) -> Path:
@@ -94,7 +94,7 @@ def models(root: Path, names: Collection[str] | None = None) -> Iterator[tuple[s
 
 
 def cell(retriever: object, name: str, reasons: list[str]) -> str:
-    """What a method gives on a model."""
+    """The result of a method on a model."""
     method = make_method(name)
     found: dict[tuple[str, bool], Attribution] = {}
     for alone in (True, False):
@@ -119,8 +119,8 @@ def cell(retriever: object, name: str, reasons: list[str]) -> str:
 
 
 def main() -> None:
-    """Write the table to the file that is named."""
-    # Not to standard output: libraries print progress there.
+    """Write the table to the given file."""
+    # Not to standard output, where libraries print progress.
     rows = "\n".join(table())
     Path(sys.argv[1]).write_text(f"{HEAD}\n{rows}\n", encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""Batches of like length, halved when memory runs out."""
+"""Batches of similar length, halved when memory runs out."""
 
 from __future__ import annotations
 
@@ -66,7 +66,8 @@ def test_the_batch_size_that_fitted_is_remembered() -> None:
     most, halving = 4, Halving()
     for n in (8, 8, 16, 3, 0):
         assert halving(run, list(range(n))) == [k * k for k in range(n)]
-    # Halves at once the second time; a larger one is halved further, and small ones stay small.
+    # The second time it halves at once; a larger batch is halved further, and small ones stay
+    # small.
     assert tried == [8, 4, 4, 4, 4, 8, 4, 4, 8, 4, 4, 1, 1, 1]
 
 

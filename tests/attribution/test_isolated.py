@@ -1,4 +1,5 @@
-"""Strangers' files are read in a child that may take little, and its parent takes no more."""
+"""Untrusted files are read in a child with limited memory and time, and the parent needs no
+more."""
 
 from __future__ import annotations
 
@@ -130,7 +131,7 @@ def test_a_child_writes_no_file(tmp_path: Path) -> None:
 
 
 def test_an_orphaned_child_ends_after_its_time_limit() -> None:
-    """Who was killed kills no child any more."""
+    """A killed parent can no longer end its child."""
     request = b'{"function": "%s:hang", "arguments": [], "bytes": 0}\n' % __name__.encode()
     done = subprocess.run(
         [sys.executable, "-c", isolated._CHILD, "[1000000000, 1]"],

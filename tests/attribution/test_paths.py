@@ -14,7 +14,7 @@ from tests.support.forked import Forked
 
 DEVICE = Path("/dev/zero")
 
-# In a process of its own, which a hang or a device without an end cannot take the tests with.
+# In a separate process, so that a hang or an endless device does not affect the tests.
 READ = """
 import resource, sys
 from pathlib import Path

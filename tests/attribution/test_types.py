@@ -1,4 +1,4 @@
-"""The values refuse what must not travel on."""
+"""Types of results refuse invalid values."""
 
 from __future__ import annotations
 

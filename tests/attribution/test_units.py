@@ -1,4 +1,4 @@
-"""Words and sentences: a number of a unit is not a count of its pieces."""
+"""Words and sentences: the score of a unit does not depend on its number of tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pickles of arrays come out as they went in; pickles of anything else come to nothing."""
+"""Pickles of arrays are read back; pickles of anything else are refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CURVES = np.random.default_rng(0).random((5, 100))
 
 
 def numpy_1(data: bytes) -> bytes:
-    """The same pickle as numpy 1 wrote it: its module had no underscore."""
+    """The same pickle as written by numpy 1, whose module had no underscore."""
     for name in (b"multiarray", b"numeric"):
         new, old = b"numpy._core." + name, b"numpy.core." + name
         data = data.replace(bytes([len(new)]) + new, bytes([len(old)]) + old)
@@ -58,7 +58,7 @@ def test_arrays_of_every_layout_are_read_back(value: np.ndarray) -> None:
 
 
 class Calls:
-    """Pickles as a call."""
+    """An object that is pickled as a call."""
 
     def __init__(self, function, *arguments) -> None:
         self.call = (function, arguments)
@@ -111,7 +111,7 @@ def test_hostile_pickles_do_nothing(tmp_path: Path) -> None:
             arrays(data)
             pytest.fail(name)
     assert list(tmp_path.iterdir()) == []
-    # They are what they claim: an ordinary unpickler would have run them.
+    # The pickles are really hostile: an ordinary unpickler executes them.
     pickle.loads(hostile(tmp_path)["os.system"])  # noqa: S301
     assert [p.name for p in tmp_path.iterdir()] == ["written"]
 
@@ -119,7 +119,7 @@ def test_hostile_pickles_do_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        # A memo of 2^32 entries, 30 GB; bytes, a list of the length that they claim.
+        # A memo of 2^32 entries (30 GB); bytes and a list with a false length.
         b"\x80\x04]r" + struct.pack("<I", 2**32 - 1) + b".",
         b"\x80\x04\x8e" + struct.pack("<Q", 2**40) + b"x.",
         b"\x80\x05\x96" + struct.pack("<Q", 2**40) + b"x.",

@@ -1,4 +1,4 @@
-"""The bootstrap against a plain loop over documents, and what it says with few of them."""
+"""The bootstrap against a plain loop over documents, and its results for few documents."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_bundling_very_many_documents_does_not_change_the_interval() -> None:
     sizes = generator.integers(1, 4, n)
     rows = np.repeat(levels, sizes)
     found = drawn_means(rows[:, None], np.repeat(np.arange(n), sizes).tolist())[:, 0]
-    # By hand, the spread of a ratio of two sums over independent documents.
+    # By hand: the standard error of a ratio of two sums over independent documents.
     mean = rows.mean()
     spread = np.sqrt(np.sum(((levels - mean) * sizes) ** 2)) / sizes.sum()
     assert found.std() == pytest.approx(spread, rel=0.1)

@@ -1,4 +1,4 @@
-"""Mean curves with their intervals: what is resampled, and what is left out."""
+"""Mean curves with intervals: what is resampled, and what is left out."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def summarize(curves: np.ndarray, groups: list[str] | None) -> CurveSummary:
 
 
 def rising(n: int) -> np.ndarray:
-    """n curves that rise by amounts of their own."""
+    """n curves that rise by different amounts."""
     slopes = GENERATOR.normal(0.5, 0.4, size=(n, 1))
     return np.clip(1 + slopes * np.linspace(-1, 1, 100), 0, None)
 
 
 def test_pairs_of_one_document_are_resampled_together() -> None:
-    """Each document five times says no more than once: bands and intervals stay what they were.
-    Resampled by pair they would be narrower by the root of five."""
+    """Repeating each document five times adds no information, so bands and intervals don't change.
+    Resampled by pair, they would be narrower by a factor of sqrt(5)."""
     curves = rising(40)
     once = summarize(curves, None)
     documents = [f"text {k}" for k in range(40) for _ in range(5)]
@@ -121,7 +121,7 @@ def test_a_curve_has_the_positions_of_its_resampling() -> None:
             n_failed=0,
         )
         np.testing.assert_array_equal(found.curve.positions, positions(how))
-        # All of it in the last point: the center of mass is where that stands.
+        # All mass is in the last point, so the center of mass is its position.
         assert found.center_of_mass is not None
         assert found.center_of_mass.value == found.curve.positions[-1]
 
@@ -139,7 +139,7 @@ def test_curves_of_zeros_have_no_statistics_and_a_reason() -> None:
 
 
 def test_an_index_carried_by_one_of_many_documents_is_left_out() -> None:
-    """A share of what 1 of 30 documents brings: a third of the resamples have nothing at all."""
+    """The index is carried by 1 of 30 documents, so a third of the resamples have nothing."""
     curves = np.zeros((30, 100))
     curves[:, 50] = 1.0
     curves[3, 0] = 1.0
@@ -150,8 +150,8 @@ def test_an_index_carried_by_one_of_many_documents_is_left_out() -> None:
 
 
 def test_noise_does_not_cancel_the_index_of_signed_scores() -> None:
-    """Tokens bring 3 in the first third and 1 in the others, with signs at random: the index is
-    (1 - 3) / (1 + 3). Of signed bins it would be what noise has left in them."""
+    """Tokens have magnitude 3 in the first third and 1 elsewhere, with random signs: the index is
+    (1 - 3) / (1 + 3). Computed from signed bins, it would be what the noise leaves."""
     method = make_method("decomposition", {"normalization": "none"})
     size = np.repeat([3.0, 1.0, 1.0], [660, 680, 660])
     tokens = tuple(Token("t", j, j + 1) for j in range(2000))

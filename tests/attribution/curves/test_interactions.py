@@ -52,7 +52,7 @@ PAIR = TextPair(
 )
 QUERY = ["moon", "tid", "es"]
 DOCUMENT = ["Tid", "es", "rise", ".", "The", "Moon", "pulls", "."]
-# Rows and columns have weights of their own, so that no sum can be mistaken for another.
+# Rows and columns have different weights, so that all sums differ.
 ROWS = np.array([100.0, 1.0, 10.0, 1000.0, 3.0])
 COLUMNS = np.array([50.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 70.0])
 MATRIX = np.outer(ROWS, COLUMNS)

@@ -1,4 +1,4 @@
-"""Resampling, curves and what is said about them: by hand, by transcription, by law."""
+"""Resampling, curves and their statistics: by hand, by transcription, by laws."""
 
 from __future__ import annotations
 
@@ -72,14 +72,14 @@ scores_of_a_document = st.builds(
 
 
 def words_text(n: int, *, n_full: int | None = None, width: int = 2) -> TokenizedText:
-    """n content tokens of `width` characters without gaps between [CLS] and [SEP]."""
+    """n content tokens of `width` characters each, without gaps, between [CLS] and [SEP]."""
     content = tuple(Token(f"t{j}", j * width, (j + 1) * width) for j in range(n))
     tokens = (Token("[CLS]", 0, 0, True), *content, Token("[SEP]", 0, 0, True))
     return TokenizedText.of(tokens, n_full or n, 512)
 
 
 def attribution_of(content_scores, *, n_full: int | None = None, **curve: str) -> Attribution:
-    """An attribution whose special tokens carry 1000 each, which nothing below may see."""
+    """An attribution whose special tokens have scores of 1000, which must not affect any result."""
     text = words_text(len(content_scores), n_full=n_full)
     params = {"normalization": "p99", "resampling": "bin_mean"} | curve
     return Attribution(
@@ -98,7 +98,7 @@ def attribution_of(content_scores, *, n_full: int | None = None, **curve: str) -
 
 
 def posir_transcription(saliency: np.ndarray) -> np.ndarray:
-    """docs/methods.md, section 6, word for word."""
+    """Section 6 of docs/methods.md, transcribed literally."""
     p99 = np.percentile(saliency, 99)
     clipped = np.minimum(saliency, p99) / p99
     return np.interp(np.linspace(0, 1, 100), np.linspace(0, 1, len(saliency)), clipped)
@@ -115,7 +115,7 @@ def test_posir_protocol_is_reproduced_bit_for_bit(n: int) -> None:
 
 
 def test_posir_protocol_looks_at_no_more_than_200_tokens() -> None:
-    """Why bin_mean is the default: of 1,400 tokens `point` does not see token 700's neighbours."""
+    """Why bin_mean is the default: of 1,400 tokens, `point` reads at most 200."""
     seen = sum(bool(resample(np.eye(1, 1400, j)[0], "point").any()) for j in range(1400))
     assert 100 <= seen <= 200
     assert all(resample(np.eye(1, 1400, j)[0], "bin_mean").any() for j in range(0, 1400, 7))
@@ -218,7 +218,7 @@ def test_resampling_a_mirrored_document_mirrors_the_curve(values, how) -> None:
 
 @given(scores_of_a_document, st.integers(2, 4))
 def test_bin_mean_does_not_depend_on_tokenization(values, times) -> None:
-    """Every token split in `times` equal parts is the same function on [0, 1]; point's is not."""
+    """Splitting every token into `times` equal parts gives the same function on [0, 1]."""
     slack = 1e-9 * max(1.0, float(np.abs(values).max()))
     assert_allclose(
         resample(np.repeat(values, times), "bin_mean"), resample(values, "bin_mean"), atol=slack
@@ -292,12 +292,12 @@ def test_uniform_scores_have_enrichment_one() -> None:
 
 
 def test_evidence_that_was_not_read_has_no_share() -> None:
-    """Truncated: the evidence lies behind the last character that the model read."""
+    """Truncated: the evidence is after the last character that the model read."""
     result = attribution_of([1.0, 2.0], n_full=40)
     assert result.document.truncated and result.document.read_until == 4
     assert evidence_share(result, EvidenceSpan(4, 30)) is None
     assert token_range(result.document, EvidenceSpan(4, 30)) is None
-    # Half read: what was read of it counts.
+    # Half of it was read, and that half counts.
     half = evidence_share(result, EvidenceSpan(3, 30))
     assert half is not None and half.share == pytest.approx(2 / 3)
 
@@ -306,7 +306,7 @@ def test_scores_of_zero_have_no_share() -> None:
     assert evidence_share(attribution_of([0.0, 0.0]), EvidenceSpan(0, 2)) is None
 
 
-# -- comparing models with different tokens ----------------------------------------------------
+# -- comparing models with different tokenizers ------------------------------------------------
 
 
 def test_unit_scores_computed_by_hand() -> None:
@@ -372,7 +372,7 @@ def test_rank_correlation_computed_by_hand() -> None:
     assert rank_correlation(a, np.array([1.0, 2.0, np.nan, np.nan, 7.0])) is None
 
 
-# -- what a curve says -------------------------------------------------------------------------
+# -- statistics of a curve ---------------------------------------------------------------------
 
 
 def test_center_of_mass_and_index_computed_by_hand() -> None:
@@ -387,7 +387,7 @@ def test_center_of_mass_and_index_computed_by_hand() -> None:
     assert primacy_recency_index(first) == -1.0
     assert primacy_recency_index(last) == 1.0
     assert primacy_recency_index(first + 3 * last) == pytest.approx(0.5)
-    # Thirds of 100 points: 33, and the 34 between belong to neither.
+    # Thirds of 100 points have 33 points each; the 34 in between belong to neither.
     ends = [float(primacy_recency_index(np.eye(1, 100, k)[0])) for k in (32, 33, 66, 67)]
     assert_array_equal(ends, [-1.0, np.nan, np.nan, 1.0])
 
@@ -402,7 +402,7 @@ def test_curves_of_zeros_have_no_statistics() -> None:
 
 
 def test_statistics_of_signed_curves_are_refused() -> None:
-    """Signs cancel what tokens bring, so signed curves are refused rather than counted."""
+    """Opposite signs cancel, so signed curves are refused."""
     signed = np.linspace(-1, 1, 100)
     for statistic in (partial(center_of_mass, x=POINT), primacy_recency_index):
         with pytest.raises(ValueError, match="negative"):
@@ -546,8 +546,8 @@ def test_summary_of_one_curve_and_of_none() -> None:
 
 
 def test_positions_are_where_the_resampling_samples() -> None:
-    """Of a text of 100 tokens a bin is a token, which fills [j/100, (j+1)/100), and `point` looks
-    at tokens whose indices are scaled to [0, 1]."""
+    """In a text of 100 tokens each bin is one token, which fills [j/100, (j+1)/100). `point`
+    samples at token indices scaled to [0, 1]."""
     assert_allclose(positions("bin_mean"), [(j + 0.5) / 100 for j in range(100)])
     assert_allclose(positions("point"), [j / 99 for j in range(100)])
     for how in RESAMPLINGS:
@@ -557,8 +557,8 @@ def test_positions_are_where_the_resampling_samples() -> None:
 
 
 def test_bands_have_the_edges_that_they_are_named_after() -> None:
-    """Of the constant curves 1, 2, 3, 4, 10, each twice: quartiles 2, 3, 4, standard deviation
-    sqrt(2 * 50 / 9)."""
+    """The constant curves 1, 2, 3, 4 and 10, each twice, have quartiles 2, 3, 4 and standard
+    deviation sqrt(2 * 50 / 9)."""
     curves = np.repeat([[1.0], [2.0], [3.0], [4.0], [10.0]], 100, axis=1)
     curve = summarize(
         np.repeat(curves, 2, axis=0),
@@ -587,7 +587,7 @@ def test_bands_have_the_edges_that_they_are_named_after() -> None:
 def test_batched_curves_equal_numpys_row_by_row_bit_for_bit(
     normalization: Normalization, how: Resampling
 ) -> None:
-    """What is made of rows together equals `numpy.percentile` and `numpy.interp` of each."""
+    """Batched computation equals `numpy.percentile` and `numpy.interp` of each row."""
     draw = np.random.default_rng(7)
     lengths = [1, 2, 3, 99, 100, 101, 200, *draw.integers(1, 900, 150)]
     documents = [draw.normal(size=n).astype(np.float32) for n in lengths]

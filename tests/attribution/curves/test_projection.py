@@ -1,4 +1,4 @@
-"""Maps: the same for the same seed, neighbours stay neighbours, bad input is said."""
+"""Maps: reproducible by seed, neighbors stay neighbors, invalid input is refused."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_few_points_and_duplicates_can_be_mapped() -> None:
 @pytest.mark.parametrize("metric", sorted(METRICS.values()))
 @pytest.mark.parametrize("different", [1, 2, 4, 30])
 def test_equal_vectors_share_a_point(metric: str, different: int) -> None:
-    """UMAP alone drew a cloud of them: a shape where there is none."""
+    """UMAP alone would draw a cloud, a shape where there is none."""
     vectors = np.random.default_rng(2).normal(size=(different, 16)).astype(np.float32)
     many = np.repeat(vectors, 12, 0)
     for scale in (1.0, 1e-30, 1e30):
@@ -63,7 +63,7 @@ def test_equal_vectors_share_a_point(metric: str, different: int) -> None:
     ("metric", "zero", "flat"), [("cosine", False, True), ("correlation", False, False)]
 )
 def test_zero_and_flat_curves_are_left_off_the_map(metric: str, zero: bool, flat: bool) -> None:
-    """All of them at once gave points that were no numbers."""
+    """All of them together once gave points that were NaN."""
     vectors = np.random.default_rng(2).normal(size=(9, 100)).astype(np.float32)
     vectors[3], vectors[5] = 0.0, 0.1
     known = comparable(vectors, metric)

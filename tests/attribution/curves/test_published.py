@@ -1,4 +1,4 @@
-"""Published curves and measures are read as they were published, and compared with our formulas."""
+"""Published curves and measures are read and compared with PosLens's formulas."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_figure_5_equals_the_published_data(model: str) -> None:
     first, last, mass = ENDS[model]
     assert found.mean[[0, -1]] == pytest.approx([first, last], abs=5e-4)
     assert center_of_mass(found.mean, positions("point")) == pytest.approx(mass, abs=5e-4)
-    # The same through a pickle as PosIR publishes it.
+    # The same from a pickle, as PosIR publishes it.
     again = read_curves(model, f"{model}.pkl", pickle.dumps(list(raw)))
     assert np.array_equal(again.mean, found.mean) and np.array_equal(again.std, found.std)
 
@@ -154,8 +154,8 @@ def test_published_measures_are_read() -> None:
         known = raw[row.model][row.setting]
         assert (row.ndcg, row.psi) == (known["nDCG@10"], known["PSI"])
         assert row.bucket_psi == {b: known[f"PSI({b})"] for b in LENGTH_BUCKETS}
-        # An overall mean lies within its parts'; each bucket has fewer queries a bin, so that
-        # its extremes are at least as far apart.
+        # An overall mean is within the range of its parts; each bucket has fewer queries per bin,
+        # so its extremes are at least as far apart.
         assert min(row.bucket_ndcg.values()) < row.ndcg < max(row.bucket_ndcg.values())
         assert row.psi <= max(row.bucket_psi.values())
 

@@ -1,4 +1,4 @@
-"""Mean curves over whole texts: by hand, and beside loops of their own."""
+"""Mean curves over whole texts: by hand, and against plain loops."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ WHOLE = over_text(PLAIN)
 
 
 def read(scores: list[float] | np.ndarray, width: int, full: int | None = None) -> Attribution:
-    """Tokens of `width` characters each, of a text of `full` tokens."""
+    """A text of `full` tokens of `width` characters each, of which as many are read as there are
+    scores."""
     content = tuple(Token("t", width * k, width * (k + 1)) for k in range(len(scores)))
     special = Token("[CLS]", 0, 0, True)
     text = TokenizedText.of((special, *content, special), full or len(scores), 512)
@@ -82,7 +83,7 @@ def test_a_bin_is_the_mean_of_its_tokens_whatever_their_length() -> None:
 
 @pytest.mark.parametrize("start", [0, 5, 80])
 def test_tokens_that_share_characters_all_count(start: int) -> None:
-    """The four bytes of one emoji, which has a fifth of the text."""
+    """The four byte tokens of one emoji, which is a fifth of the text."""
     before, after = [(0, start)] * (start > 0), [(start + 20, 100)] * (start < 80)
     spans = [*before, *[(start, start + 20)] * 4, *after]
     text = TokenizedText.of(tuple(Token("t", a, b) for a, b in spans), len(spans), 512)
@@ -91,7 +92,7 @@ def test_tokens_that_share_characters_all_count(start: int) -> None:
     one = Attribution("m", PLAIN, "p", 0.5, text, text, np.zeros(len(spans)), scores)
     curve = curves_of(one, WHOLE, 100)[0]
     assert_allclose(curve[start + 1 : start + 20], 16, rtol=1e-6)
-    # Those of no width of their own stand where they begin.
+    # Tokens without width count at their start.
     at = max(start - 1, 0)
     width = {0: 1 / 20, 5: 1 / 5, 80: 1 / 80}[start]
     last = 16 * width if start == 0 else 0
@@ -115,7 +116,7 @@ def test_the_axis_is_part_of_the_curves_name_but_not_of_the_results_key() -> Non
 
 
 def rows(n: int, n_documents: int, seed: int = 3) -> tuple[np.ndarray, list[int]]:
-    """Curves of documents that are read to different places."""
+    """Curves of documents that are truncated at different positions."""
     draw = np.random.default_rng(seed)
     of = sorted(draw.integers(0, n_documents, n).tolist())
     until = draw.integers(30, 101, n_documents)
@@ -142,7 +143,7 @@ def test_averaging_does_not_copy_all_curves(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(bootstrap, "_ROWS", 1_000)
     values, of = rows(60_000, 600)
     curves = values.astype(np.float32)
-    averaged(curves[:2000], of[:2000])  # what is imported and kept at the first need
+    averaged(curves[:2000], of[:2000])  # imports and caches on first use
     tracemalloc.start()
     try:
         averaged(curves, of)
@@ -174,7 +175,7 @@ def test_intervals_equal_a_loop_over_resampled_documents() -> None:
 def test_bins_that_few_documents_were_read_to_are_left_out() -> None:
     values = np.ones((40, 100))
     of = [k // 2 for k in range(40)]
-    values[18:, 50:] = np.nan  # 18 pairs of 9 documents go on
+    values[18:, 50:] = np.nan  # 18 pairs of 9 documents are longer
     values[:2, 50:70] = 1.0
     found = averaged(values, of)
     assert_array_equal(np.isfinite(found.mean), np.arange(100) < 50)
@@ -182,7 +183,7 @@ def test_bins_that_few_documents_were_read_to_are_left_out() -> None:
         assert column is not None
         assert_array_equal(np.isfinite(column), np.arange(100) < 50)
     assert found.n_read is not None and found.n_read[99] == 18
-    # Of five documents those places are shown that all five were read to, without an interval.
+    # For five documents, only the bins that all five were read to are shown, without an interval.
     few = averaged(values[10:20], of[10:20])
     assert few.ci_low is None
     assert_array_equal(np.isfinite(few.mean), np.arange(100) < 50)
@@ -199,8 +200,9 @@ def test_gaps_are_allowed_only_in_curves_over_whole_texts() -> None:
 
 
 def test_truncation_adds_no_slope() -> None:
-    """Documents with one level each, cut anywhere: what is read of each is flat, and models that
-    read different shares of the same documents agree wherever both were read by all."""
+    """Documents with one level each, truncated anywhere: each curve is flat over what was read, and
+    models that read different shares of the same documents agree in the bins that both read in
+    every document."""
     draw = np.random.default_rng(5)
     lengths = draw.integers(60, 900, 80)
     for limit in (128, 512):

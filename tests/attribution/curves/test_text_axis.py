@@ -22,7 +22,8 @@ UNEVEN = text_of((0, 10), (11, 13), (14, 16), (17, 40))
 
 
 def test_tokens_of_different_lengths_move_evidence_to_where_it_is_read() -> None:
-    """The span of the two short tokens in the middle: half of the tokens, a tenth of the text."""
+    """The span covers the two short tokens in the middle: half of the tokens, a tenth of the
+    text."""
     assert token_range(UNEVEN, EvidenceSpan(11, 16)) == (0.25, 0.75)
     assert_allclose(token_shares(UNEVEN, 40, [11 / 40, 17 / 40, 1]), [0.25, 0.75, 1])
     assert_allclose(token_shares(UNEVEN, 40, [0, 5.5 / 40, 1]), [0, 0.125, 1])
@@ -44,8 +45,9 @@ def test_tokens_that_share_characters_share_a_position() -> None:
 
 
 def test_two_models_that_truncate_differently_agree_about_the_same_words() -> None:
-    """A peak at the same characters: for one the whole text of 200 tokens, for the other its first
-    half in 50 longer tokens. By token read their peaks are at 25% and 50%; here both are at 25%."""
+    """Both have a peak at the same characters. One reads the whole text of 200 tokens, the other
+    its first half in 50 longer tokens. By token position the peaks are at 25% and 50%; here both
+    are at 25%."""
     method = make_method("saliency", {"normalization": "none"})
 
     def result(document: TokenizedText, peak: int) -> Attribution:

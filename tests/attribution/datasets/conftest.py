@@ -1,4 +1,4 @@
-"""What tests of several formats share."""
+"""Fixtures for tests of several formats."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from poslens.attribution.datasets import parquet
 
 @pytest.fixture
 def checked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Files that were to be checked in a child, whose start would take most of the tests' time."""
+    """The files that would be checked in a child process, whose start would take most of the
+    time."""
     names: list[str] = []
 
     def record(files: Any) -> None:

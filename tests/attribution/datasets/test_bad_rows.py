@@ -1,4 +1,4 @@
-"""One bad row is rejected with its line and reason and counted; the rest of the data set stays."""
+"""A bad row is rejected with its line and reason and counted; the rest of the data set is read."""
 
 from __future__ import annotations
 

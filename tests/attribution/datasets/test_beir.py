@@ -67,10 +67,10 @@ def test_judgments_without_a_pair_are_counted(tmp_path: Path) -> None:
         "q1\td2\t0\n"  # 3: not relevant
         "q9\td1\t1\n"  # 4: no such query
         "q1\td9\t1\n"  # 5: no such document
-        "q1\td1\t1\n"  # 6: again
-        "q1\td1\n"  # 7: a cell too few
+        "q1\td1\t1\n"  # 6: repeated
+        "q1\td1\n"  # 7: a missing cell
         "q1\td2\tmuch\n"  # 8: no score
-        "q1\td3\tnan\n"  # 9: no number either
+        "q1\td3\tnan\n"  # 9: not a number either
         "q1\td4\t1\n"  # 10: an empty document
     )
     corpus = [*CORPUS, {"_id": "d4", "title": "", "text": " "}]
@@ -179,7 +179,7 @@ def test_a_data_set_without_pairs_is_refused_with_the_first_reason(tmp_path: Pat
 
 
 def test_a_large_corpus_is_never_held_in_memory(tmp_path: Path) -> None:
-    """20,000 documents of 1,000 characters: 20 MB on disk, of which one document is needed."""
+    """20,000 documents of 1,000 characters are 20 MB on disk, and only one document is needed."""
     corpus = [{"_id": f"d{n}", "title": "", "text": f"{n} " + "x" * 1000} for n in range(20_000)]
     folder = write(tmp_path / "set", corpus, qrels=HEADER + "q1\td19999\t1\n")
     del corpus
@@ -211,7 +211,7 @@ def test_a_registered_set_is_read_by_name(tmp_path: Path) -> None:
     assert len(datasets.read("mine").pairs) == 2
 
 
-# -- as on the hub: Parquet, in parts, and judgements as lines of JSON -----------------------------
+# -- as on the hub: Parquet in parts, and judgments as JSON lines --------------------------------
 
 JUDGED = [
     {"query-id": "q1", "corpus-id": "d1", "score": 1},
@@ -225,7 +225,7 @@ def parquet(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def write_hub(folder: Path, corpus: list[Any] = CORPUS, judged: list[Any] = JUDGED) -> Path:
-    """The corpus in two parts, one query file, judgements in `data/`."""
+    """The corpus in two parts, one query file, judgments in `data/`."""
     for number, rows in enumerate((corpus[:1], corpus[1:])):
         parquet(folder / f"corpus/corpus-0000{number}-of-00002.parquet", rows)
     parquet(folder / "queries.parquet", QUERIES)
@@ -266,7 +266,7 @@ def test_a_domain_of_posir_is_not_read_without_its_evidence(tmp_path: Path) -> N
 def test_a_file_that_aborts_the_process_ends_only_a_child(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As an Arrow assertion would: the child aborts, the reader gets a sentence."""
+    """Like a failed assertion in Arrow: the child aborts and the reader gets one sentence."""
     folder = write_hub(tmp_path / "hub")
     monkeypatch.setattr(isolated, "_CHILD", "import os; os.abort()")
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""Collections of each format: every document of the corpus, judged or not, and every id."""
+"""Collections of each format contain every document of the corpus, judged or not, and every id."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_posir_has_a_corpus_for_each_domain(tmp_path: Path) -> None:
     assert found.parts == ("eng/ice", "pol/ice")
     first = found.queries[0]
     assert (first.query_id, first.language, first.document_tokens) == ("eng/ice/q1", "eng", 600)
-    # PosIR evaluates with trec_eval too: a document that is not there is not found.
+    # PosIR evaluates with trec_eval too: a document missing from the corpus is not found.
     assert first.relevant == {"eng/ice/d1": 1, "eng/ice/gone": 1} and found.n_lost == 2
     assert first.pairs == {"eng/ice/d1": "q1"}
     assert first.evidence == pytest.approx(5 / 23)
@@ -59,7 +59,7 @@ def test_posir_has_a_corpus_for_each_domain(tmp_path: Path) -> None:
     assert [r.reason.split(":")[0] for r in found.survey.rejected] == ["bad", "bad"]
     assert len(found.rejected) == 2 and "gone does not exist" in found.rejected[0].reason
     assert found.texts(["pol/ice/x0"]) == {"pol/ice/x0": "Distractor 0."}
-    # Pairs are as they were.
+    # Pairs are unchanged.
     assert [p.pair_id for p in posir.read(tmp_path, "mine").data_set().pairs] == ["q1", "q1/d1"]
     cross = formats.collection(tmp_path, "cross", variant="eng-pol")
     (query,) = cross.queries
@@ -83,7 +83,7 @@ def test_beir_has_grades_and_unjudged_documents(tmp_path: Path) -> None:
         (f"d{i}", f"T text {i}") for i in range(4)
     ]
     assert [r.row for r in found.survey.rejected] == [5, 6] and len(found.rejected) == 2
-    # A second pass reads the same.
+    # A second pass gives the same documents.
     assert len(list(found.documents())) == 4
 
 
@@ -99,8 +99,9 @@ def write_beir(folder: Path, corpus: Texts, queries: Texts, qrels: dict[str, Tex
 
 
 def beirs_measures(scores: np.ndarray, corpus: list[str], queries: list[str], qrels) -> np.ndarray:
-    """nDCG@10 and recall@100 of each query as `beir` 2.2 evaluates: the 1,001 best of each query
-    without the document of its own id, all judgements to trec_eval, whatever the corpus holds."""
+    """nDCG@10 and recall@100 of each query as evaluated by `beir` 2.2: the 1,001 best documents of
+    each query without the one with the query's id, and all judgments passed to trec_eval, even of
+    documents that are not in the corpus."""
     run = {
         query: {corpus[i]: float(row[i]) for i in np.argsort(-row)[:1001] if corpus[i] != query}
         for query, row in zip(queries, scores, strict=True)
@@ -111,8 +112,8 @@ def beirs_measures(scores: np.ndarray, corpus: list[str], queries: list[str], qr
 
 
 def test_measures_equal_beirs_where_queries_are_documents(tmp_path: Path) -> None:
-    """As in ArguAna: each query stands in the corpus under its own id and is most like itself;
-    some judged documents are not in the corpus, one query's only one among them."""
+    """As in ArguAna: each query is in the corpus under its own id and most similar to itself. Some
+    judged documents are not in the corpus, including the only one of a query."""
     generator = np.random.default_rng(4)
     corpus = [f"a{i}" for i in range(300)]
     queries = corpus[::10]
@@ -123,7 +124,7 @@ def test_measures_equal_beirs_where_queries_are_documents(tmp_path: Path) -> Non
     for number, judged in enumerate(qrels.values()):
         judged |= {f"gone{k}": "2" for k in range(number % 4)}
     qrels[queries[0]] = {"gone": "1"}
-    qrels[queries[1]][queries[1]] = "3"  # judged to answer itself: left out by BEIR all the same
+    qrels[queries[1]][queries[1]] = "3"  # judged to answer itself, but BEIR leaves it out anyway
     vectors = {one: generator.normal(size=8) for one in corpus}
     texts = {one: f"text {one}" for one in corpus}
     root = write_beir(tmp_path / "arguana", texts, {q: texts[q] for q in queries}, qrels)
@@ -158,7 +159,7 @@ def test_bm25_also_skips_the_querys_own_document(tmp_path: Path) -> None:
         best = search_lexical(found, 1.2, 0.75, own_corpus=own_corpus)
         assert best is not None
         assert rankings(found, best)[0].document_ids == ("d1",)
-    # Another layout's query may share an id with a document by chance.
+    # In other formats a query may share an id with a document by chance.
     other = replace(found, skips_own_id=False)
     best = search_lexical(other, 1.2, 0.75)
     assert best is not None and rankings(other, best)[0].document_ids == ("q1", "d1")
@@ -181,7 +182,7 @@ def test_a_query_skips_its_own_document_in_its_own_language_too() -> None:
     whole = Collection("c", "C", queries, lambda: iter(documents), skips_own_id=True)
     assert whole.survey.own_ids == 2
     found = whole.by_language()
-    # Nobody asks the document 3, which is in another language than the query of its id.
+    # Document 3 is never skipped: it is in another language than the query with its id.
     assert found.survey.own_ids == 1 and "with the id of a query are excluded" in found.notes[1]
     wanted = [("eng/2",), ("eng/1", "eng/2")]
     lexical = search_lexical(found, 1.2, 0.75, own_corpus=True)
@@ -192,7 +193,7 @@ def test_a_query_skips_its_own_document_in_its_own_language_too() -> None:
 
     for best in (lexical, search(found, longest, own_corpus=True)):
         assert [one.document_ids for one in rankings(found, best)] == wanted
-    # What was stored while they found themselves is not taken for it.
+    # Rankings stored before queries skipped their own document are not reused.
     other = replace(found, skips_own_id=False)
     assert found.queries_digest != other.queries_digest != whole.queries_digest
 
@@ -219,7 +220,7 @@ def test_multiclaim_searches_every_claim(tmp_path: Path) -> None:
     assert len(found.survey.rejected) == 1
     english = formats.collection(tmp_path, "m", variant="english")
     assert [d.text for d in english.documents()] == ["Ice", "Stone"]
-    # Same-language bias is told by the originals: of translations it would always be 1.
+    # Same-language bias uses the original languages; with translations it would always be 1.
     assert english.queries[0].language == "pol"
     assert [d.language for d in english.documents()] == ["deu", "pol"]
     (pair,) = formats.read(tmp_path, "m", variant="english").pairs
@@ -227,7 +228,7 @@ def test_multiclaim_searches_every_claim(tmp_path: Path) -> None:
 
 
 def write_multiclaim(folder: Path, posts: Texts, claims: Texts, mapping: list[str]) -> Path:
-    """Texts as `language text`; their English version is in capitals."""
+    """Texts are given as `language text`; their English version is in capitals."""
 
     def cell(text: str) -> str:
         value = (text, text.upper(), [(text.split()[0], 1.0)])
@@ -269,7 +270,7 @@ def test_monolingual_pools_hold_the_claims_in_the_posts_language(
     assert found.queries[0].pairs == {"slk/11": "1/11", "slk/14": "1/14"}
     left_out = [one.reason for one in found.rejected if one.file == "queries"]
     assert [reason.split(":")[0] for reason in left_out] == ["3", "4"]
-    # Every claim of a language that posts are in, a language at a time; German has no post.
+    # Every claim in a language of the posts, one language at a time; no post is German.
     assert [d.key for d in found.documents()] == [
         "slk/11",
         "slk/12",
@@ -308,7 +309,7 @@ def test_grades_are_rounded_to_positive_integers() -> None:
 
 
 def test_a_sample_of_documents_depends_only_on_their_ids() -> None:
-    """Whatever their order; a larger sample holds the smaller one."""
+    """Their order doesn't matter, and a larger sample contains the smaller one."""
     documents = [Document(f"d{i}", f"Number {i} melts.") for i in range(50)]
     whole = Collection("c", "C", (), lambda: iter(documents))
     turned = Collection("c", "C", (), lambda: iter(documents[::-1]))

@@ -17,8 +17,8 @@ from poslens.attribution.evaluation.bias_tests import COLDER_TESTS
 
 
 def document(title: str, sentences: list[str], entities: list[list[str]], **fact: Any) -> Any:
-    """A document in the layout: entities are lists of `TYPE:name` and each occurrence of a name in
-    the sentences is a mention."""
+    """A document in this format: entities are lists of `TYPE:name`, and each occurrence of a name
+    in the sentences is a mention."""
     tokens = [sentence.split() for sentence in sentences]
     vertices: list[list[dict[str, Any]]] = []
     for names in entities:

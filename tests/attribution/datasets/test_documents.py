@@ -1,4 +1,5 @@
-"""Documents without queries: what each format gives, row by row, and one sentence for bad files."""
+"""Documents without queries: what each format gives row by row, and one sentence for invalid
+files."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ def test_each_format_gives_the_same_documents(tmp_path: Path, name: str, write: 
 
 
 def test_a_beir_folder_needs_no_queries(tmp_path: Path) -> None:
-    folder = tmp_path / "datasets--BeIR--scifact" / "snapshots" / "0a1b"  # as the hub downloads it
+    folder = tmp_path / "datasets--BeIR--scifact" / "snapshots" / "0a1b"  # as the hub saves it
     folder.mkdir(parents=True)
     (folder / "corpus.jsonl").write_text('{"_id": "1", "title": "A", "text": "One two."}\n')
     found = list(formats.corpus(folder, "s").documents())

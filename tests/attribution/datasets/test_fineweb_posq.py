@@ -1,4 +1,4 @@
-"""FineWeb-PosQ: questions, contents to search, and the classes of their answers' places."""
+"""FineWeb-PosQ: questions, contents to search, and the position classes of answers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_rows_with_a_question_are_pairs_and_all_contents_are_searched(tmp_path: 
 
 
 def test_groups_by_class_equal_an_independent_count(tmp_path: Path) -> None:
-    """Every seventh row answers in two thirds and counts in both."""
+    """Every seventh row has answers in two thirds and counts in both."""
     found = formats.collection(lines(tmp_path / "data.jsonl", ROWS), "mine")
     ours = Counter(name for query in found.queries for name in query.groups)
     theirs = Counter(name for row in ROWS if row["question"] for name in row["span_class"])

@@ -1,4 +1,4 @@
-"""ColDeR, MultiClaim, cross-lingual PosIR, the hub, and which format a path is in."""
+"""ColDeR, MultiClaim, cross-lingual PosIR, the hub, and detection of a path's format."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_colder_is_read_with_other_field_names_and_from_one_file(tmp_path: Path)
 
 
 def cell(original: str, english: str, *shares: tuple[str, float]) -> str:
-    """As the published files have it: a Python tuple whose line ends are not escaped."""
+    """As in the published files: a Python tuple whose line breaks are not escaped."""
     return repr((original, english, list(shares))).replace("\\n", "\n")
 
 
@@ -115,7 +115,7 @@ def test_multiclaim_gives_posts_and_claims_in_both_versions(tmp_path: Path, pack
     assert (first.query, first.document) == ("First\nline picture", "A claim")
     assert (first.language, first.domain, first.dataset) == ("eng", "two languages", "mc-english")
     assert original.title == "mc (MultiClaim, original)"
-    # Each has the other beside it, as a pair of the other set: the same key, text for text.
+    # Each set refers to the other's version as a pair with the same key and texts.
     for one, another, called in (
         (original, english, "English version"),
         (english, original, "Original"),
@@ -161,7 +161,7 @@ def test_query_types_say_whether_posts_have_pictures(
 @given(st.text(max_size=40), st.text(max_size=40))
 def test_multiclaim_cells_round_trip(original: str, english: str) -> None:
     value = multiclaim._parsed(cell(original, english, ("eng", 1.0)), "text")
-    # Where the writer's backslash met a line end the published form is ambiguous by design.
+    # If a backslash precedes a line break, the published form is ambiguous by design.
     if "\\" not in original + english:
         assert value == (original, english, [("eng", 1.0)])
 
@@ -236,12 +236,12 @@ PUBLISHED = (
     "rus-Cyrl",
     "spa-Latn",
 )
-"""The folders of PosIR as it is published."""
+"""The folders of the published PosIR."""
 
 
 @pytest.mark.usefixtures("checked")
 def test_folders_as_posir_publishes_them_are_languages(tmp_path: Path) -> None:
-    """With their scripts unread, filler in a Chinese document was English."""
+    """If scripts were ignored, the filler in a Chinese document would be English."""
     root = tmp_path / "set"
     for name in PUBLISHED:
         write_posir(root, name, f"Fog in {name} lifts.", f"when {name}", ["q1"])

@@ -1,4 +1,4 @@
-"""Large data sets are read from an index, which gives what their files give or is written again."""
+"""Large data sets are read from an index, which equals their files or is written again."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An own data folder, in which data sets of any size and age get an index."""
+    """A separate data folder, in which data sets of any size and age get an index."""
     monkeypatch.setenv("POSLENS_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(index_writer, "IN_MEMORY", 0)
     monkeypatch.setattr(datasets, "_RESOLUTION_NS", -(10**15))
@@ -49,7 +49,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def opened(source: Path | str) -> DataSet:
-    """The data set, as a new process reads it."""
+    """The data set as read by a new process."""
     datasets._forget()
     datasets.register("mine", source)
     return datasets.read("mine")
@@ -111,7 +111,7 @@ def test_the_index_gives_the_same_data_as_the_files(
 
 
 def same_columns(pairs: Pairs, expected: Pairs) -> bool:
-    """Whether every column and lookup gives the same, also after a selection."""
+    """Check that every column and lookup gives the same, also after a selection."""
     odd = np.arange(len(expected)) % 2 == 1
     back = np.arange(len(expected))[::-1]
     for own, other in (

@@ -1,4 +1,4 @@
-"""The user's own files: what is taken, what is rejected with its reason, and what is refused."""
+"""The user's files: what is accepted, what is rejected with a reason, and what is refused."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_a_row_is_rejected_with_its_line_and_reason(changes: dict[str, str], rea
     }
     found = read_upload("x.csv", csv_bytes([good, FULL | changes, FULL | {"pair_id": "p9"}]))
     assert [pair.pair_id for pair in found.pairs] == ["p0", "p9"]
-    # The first row stands on lines 2 and 3.
+    # The first row is on lines 2 and 3.
     ((row, said),) = reasons(found).items()
     assert row == 4 and reason in said
     assert found.rejected[0].file == "x.csv"
@@ -205,13 +205,13 @@ def test_rows_are_named_after_their_ids_or_row_numbers() -> None:
 
 
 def test_row_names_are_unique() -> None:
-    # The row in line 3 has no document_id, that in line 4 has 3 for one.
+    # The row in line 3 has no document_id; the one in line 4 has the document_id 3.
     data = b"query,document,query_id,document_id\na,1,q1,1\na,2,q1,\na,3,q1,3\n"
     found = read_upload("x.csv", data)
     assert [p.pair_id for p in found.pairs] == ["q1/1", "q1/row-3", "q1/3"] and not found.rejected
     found = read_upload("x.csv", b"query,document,query_id\na,1,q1\na,2,q1\n")
     assert [p.pair_id for p in found.pairs] == ["q1/row-2", "q1/row-3"]
-    # Lines of JSON name their fields one by one.
+    # In JSON lines, each row names its own fields.
     rows = [{"document_id": "1"}, {}, {"document_id": "2"}]
     lines = [{"query": "a", "document": str(n), "query_id": "q1"} | r for n, r in enumerate(rows)]
     found = read_upload("x.jsonl", "\n".join(map(json.dumps, lines)).encode())
@@ -330,7 +330,7 @@ def test_a_gzip_bomb_is_refused_while_it_unpacks(name: str) -> None:
 
 
 def test_parquet_bombs_are_refused_before_they_unpack() -> None:
-    """One text that many rows share, and texts that pack to nothing."""
+    """One text shared by many rows, and texts that compress to almost nothing."""
     long = "x" * 1_000_000
     shared = pa.table({"query": ["q"] * 120, "document": [long] * 120})
     data = parquet_bytes(shared)
@@ -370,7 +370,7 @@ def test_parquet_columns_of_other_types_are_rejected_row_by_row() -> None:
 
 
 def test_damaged_parquet_never_crashes() -> None:
-    """A few in their children; tests/fuzz reads many without."""
+    """A few files, in child processes; tests/fuzz reads many without them."""
     whole = parquet_bytes([FULL | {"pair_id": f"p{n}"} for n in range(50)])
     rng = random.Random(3)
     crashes: set[str] = set()
@@ -464,8 +464,8 @@ def test_any_bytes_give_pairs_or_one_sentence(data: bytes, name: str) -> None:
 
 
 def test_a_corpus_has_the_ids_of_its_file(tmp_path: Path) -> None:
-    """A text without an id has that of the same text in another row, or else that of its first
-    pair, or another one if the file has that id for another text."""
+    """A text without an id gets that of the same text in another row, otherwise that of its first
+    pair, or another one if the file uses that id for another text."""
     rows = [
         {"query": "tide", "document": "a", "query_id": "q1", "document_id": "d1"},
         {"query": "tide", "document": "b", "query_id": "q1", "document_id": "d2"},

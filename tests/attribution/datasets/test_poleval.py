@@ -1,4 +1,4 @@
-"""PolEval 2022's layout of questions, passages and pairs."""
+"""The format of PolEval 2022: questions, passages and pairs."""
 
 from __future__ import annotations
 

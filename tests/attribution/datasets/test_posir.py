@@ -1,4 +1,4 @@
-"""The PosIR reader: what it takes, what it rejects, and that nothing is lost in between."""
+"""The PosIR reader: what it accepts, what it rejects, and that nothing is lost in between."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ def test_selection_needs_evidence() -> None:
     ("language", "chosen"), [("eng", True), (None, True), ("cmn", False), ("pol", False)]
 )
 def test_the_protocol_selects_english_pairs(language: str | None, chosen: bool) -> None:
-    """The published scripts read the folder eng-Latn alone."""
+    """The published scripts read only the folder eng-Latn."""
     pair = TextPair("p", "q", "x" * 100, EvidenceSpan(49, 51), language, document_tokens=2000)
     assert (len(posir_selection(Pairs([pair]))) == 1) is chosen
 
@@ -244,7 +244,7 @@ def test_folders_are_read_by_registered_name(write: Write) -> None:
     assert datasets.names() == [*BUNDLED, "mine"]
     assert len(datasets.read("mine").pairs) == 1
     assert datasets.read("mine") is datasets.read("mine")
-    # Registered anew, it is read anew.
+    # After registering it again, it is read again.
     write(domain="pol/weather", queries=[query("q7")], qrels=[judgement("q7")])
     datasets.register("mine", root)
     assert len(datasets.read("mine").pairs) == 2

@@ -1,4 +1,4 @@
-"""Each format once: files whose pairs are known, and rows that are rejected with one sentence."""
+"""Each format once: files with known pairs, and rows that are rejected with one sentence."""
 
 from __future__ import annotations
 

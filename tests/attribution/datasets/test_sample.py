@@ -1,4 +1,4 @@
-"""The bundled data sets are what their sources and data card state."""
+"""The bundled data sets agree with their sources and data card."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_querys_type_depends_on_the_words_it_shares(tmp_path: Path) -> None:
 
 
 def test_special_tokens_are_not_counted() -> None:
-    # [UNK] of 7 characters counts three: one for every three characters begun.
+    # [UNK] of 7 characters counts as three tokens: one for every three characters or part of them.
     assert build.count_tokens("fog lifts") == 2
     assert build.count_tokens("🚀" * 7) == 3
     assert [build.bucket(n) for n in (512, 513, 1024, 1025, 1536, 1537)] == [0, 1, 1, 2, 2, 3]

@@ -1,4 +1,4 @@
-"""Small files that ask for much memory or time get a sentence, and the server little of either."""
+"""Small files that would need much memory or time are refused, at little cost to the server."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_small_files_take_little_memory_and_time(name: str, tmp_path: Path) -> N
     path.write_bytes(SMALL[name]())
     assert path.stat().st_size < 20_000_000
 
-    def limited() -> None:  # nothing here may hurt the machine that runs the tests
+    def limited() -> None:  # protects the machine that runs the tests
         resource.setrlimit(resource.RLIMIT_AS, (12 << 30, 12 << 30))
 
     done = subprocess.run(
@@ -97,7 +97,7 @@ def test_small_files_take_little_memory_and_time(name: str, tmp_path: Path) -> N
         preexec_fn=limited,
     )
     parent, child, seconds = map(float, done.stdout.split())
-    # 60 MB are what reading anything imports.
+    # 60 MB are imports that any reading needs.
     assert parent < 150, f"the server took {parent} MB more"
     assert child < 1500, f"a child took {child} MB"
     assert seconds < 25

@@ -1,4 +1,4 @@
-"""Data sets of ir_datasets and MTEB, through the libraries themselves, from local texts."""
+"""Data sets of ir_datasets and MTEB, read with the libraries themselves from local texts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def known(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 class Docs(ir_datasets.formats.BaseDocs):
-    """Three documents in English, one of them with a broken letter."""
+    """Three documents in English, one of them with an invalid character."""
 
     def docs_iter(self) -> Iterator[GenericDoc]:
         return (GenericDoc(*line.split("\t")) for line in DOCS.splitlines())
@@ -84,7 +84,7 @@ def test_a_data_set_of_ir_datasets_is_read_with_the_library(
     assert [one.text for one in asked.documents()][
         2
     ] == "Moss grows \N{REPLACEMENT CHARACTER} here."
-    # Their ids are numbers of their own: query 1 may find document 1.
+    # Ids of queries and documents are independent, so query 1 may find document 1.
     assert not asked.skips_own_id and asked.n_lost == 1
     (place,) = (home / "collections" / "ir_datasets").iterdir()
     assert place.name == "weather--test-eng"
@@ -151,7 +151,7 @@ def test_a_command_accepts_an_ir_datasets_name(known: Callable[..., None]) -> No
 
 @pytest.fixture
 def tasks(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The library's tasks by name, its own tasks of local texts among them."""
+    """The library's tasks by name, including tasks with local texts."""
     get_tasks = import_module("mteb.get_tasks")
     from mteb.mocks.mock_tasks import classification, retrieval
 

@@ -33,7 +33,7 @@ def written(path: Path, *articles: dict[str, Any]) -> Path:
 
 
 def test_plausible_answers_of_impossible_questions_are_not_evidence(tmp_path: Path) -> None:
-    """As SQuAD 2.0 has its impossible questions, and as sets in its layout have them too."""
+    """Impossible questions as in SQuAD 2.0 and in other sets of its format."""
     noon = {"text": "noon", "answer_start": FOG.index("noon")}
     path = written(
         tmp_path / "train-v2.0.json",
@@ -136,7 +136,7 @@ def test_the_hubs_parquet_gives_the_same_data_as_the_json(tmp_path: Path) -> Non
 
 
 def test_queries_are_grouped_by_the_answers_first_character(tmp_path: Path) -> None:
-    """Against a count of its own, the ends of each group among the starts."""
+    """Compared with an independent count that includes the boundaries of each group."""
     context = "".join(chr(ord("a") + n * n % 26) for n in range(4000))
     starts = [0, 99, 100, 199, 200, 299, 300, 399, 400, 499, 500, 3120, 3121, *range(7, 900, 31)]
     path = parquet(

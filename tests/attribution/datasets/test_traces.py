@@ -1,4 +1,4 @@
-"""Traces of retrievers: the forms in which spans are written, and what is left out."""
+"""Traces of retrievers: the formats in which spans are written, and what is left out."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FLAT: dict[str, Any] = {
 
 
 def printed(span_id: str = "s1", **attributes: Any) -> dict[str, Any]:
-    """A span as OpenTelemetry's Python library prints it."""
+    """A span as printed by OpenTelemetry's Python library."""
     return {
         "name": "retrieve",
         "context": {"trace_id": "0x1", "span_id": span_id},
@@ -42,7 +42,7 @@ def otlp_value(value: Any) -> dict[str, Any]:
 
 
 def exported(*spans: dict[str, Any]) -> dict[str, Any]:
-    """What a collector writes: OpenTelemetry's protocol as JSON."""
+    """The output of a collector: OpenTelemetry's protocol as JSON."""
     listed = [
         {
             "traceId": "1",

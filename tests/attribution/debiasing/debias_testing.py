@@ -32,7 +32,7 @@ def documents(n: int = 30, n_sentences: int = 5, seed: int = 0) -> list[tuple[st
 
 
 def judged_rows(n: int = 30) -> list[dict[str, str]]:
-    """Rows of a data set of such documents: a query for a sentence of each."""
+    """Rows of a data set of such documents, with a query for one sentence of each."""
     rows = []
     for number, (text, language) in enumerate(documents(n)):
         evidence = text.split(". ")[number % 4] + "."

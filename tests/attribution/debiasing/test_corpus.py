@@ -1,4 +1,4 @@
-"""Splitting a corpus by document, and the texts and queries made of its sentences."""
+"""Splitting a corpus by document, and building texts and queries from its sentences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A debiased model on disk: the adapter's numbers in the weights, and nothing of PosLens needed."""
+"""A debiased model on disk: its adapter is merged into the weights, and it doesn't need PosLens."""
 
 from __future__ import annotations
 
@@ -72,12 +72,12 @@ def test_a_folder_contains_the_trained_model(tiny: Build, home: Path, kind: str)
     assert alone.prompts["query"] == "query: "
     assert [path.name for path in folder.rglob("*.safetensors") if ADAPTER not in path.parts]
 
-    # The adapter alone, on the base model.
+    # Only the adapter, on the base model.
     base = tiny(kind)
     base.model[0].auto_model = PeftModel.from_pretrained(base.backbone, str(folder / ADAPTER))
     np.testing.assert_allclose(vectors(base), trained, rtol=1e-4, atol=2e-5)
 
-    # And by name, at once.
+    # And immediately by name.
     spec = resolve.resolve("tiny-model-debiased")
     assert spec == folders.find("one") and folders.find("two") is None
     again = load(spec, "cpu", "float32")

@@ -1,5 +1,5 @@
-"""Self-distillation: what is taught, that it is learned by every kind of model, and that a training
-can be stopped and resumed."""
+"""Self-distillation: its targets, that every kind of model learns them, and that training can be
+stopped and resumed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.attribution.debiasing.debias_testing import QUICK, corpus
 from tests.support.tiny_models import TINY
 
 Build = Callable[..., DenseRetriever]
-KINDS = (  # each pooling, both attentions, and what may follow the pooling
+KINDS = (  # each pooling, both kinds of attention, and each layer that may follow the pooling
     "bert",  # mean
     "labse",  # CLS, a dense layer, vectors of length 1
     "qwen3-left",  # last token, causal, padded on the left
@@ -143,7 +143,7 @@ def test_every_linear_layer_of_every_architecture_is_trained(tiny: Build, kind: 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_loss_falls_on_held_out_batches(tiny: Build, kind: str) -> None:
-    """And with it the position effect of a causal model, to which position matters untrained."""
+    """So does the position effect of a causal model, which has one even untrained."""
     causal = kind in ("qwen3-left", "mistral")
     recipe = replace(QUICK, steps=32, check_every=32, validation_texts=12 if causal else 3)
     training = Training(tiny(kind), corpus(), recipe)
@@ -201,7 +201,7 @@ def test_a_model_without_a_position_effect_is_unchanged(tiny: Build) -> None:
 def uninterrupted(
     request: pytest.FixtureRequest, tiny: Build
 ) -> tuple[TrainingRecipe, Trained, dict[str, np.ndarray]]:
-    """A training to its end, which the second comes to early: its recipe, result and weights."""
+    """An uninterrupted training that ends early in its second case: recipe, result and weights."""
     recipe = replace(QUICK, tolerance=request.param)
     training = Training(tiny("bert"), corpus(), recipe)
     return recipe, training.run(), state(training)

@@ -1,4 +1,4 @@
-"""Reachability against corpora of which the answer is known, and against counts by hand."""
+"""Reachability in corpora with known answers, and compared with counts by hand."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ VOCABULARY = {
 
 
 def bag(text: str, reads: int | None = None) -> torch.Tensor:
-    """Counts of the first `reads` words: an encoder whose limit is known."""
+    """Word counts of the first `reads` words: an encoder with a known limit."""
     vector = torch.zeros(len(VOCABULARY))
     for word in text.lower().replace(".", "").split()[:reads]:
         vector[VOCABULARY[word]] += 1
@@ -63,7 +63,7 @@ def bag(text: str, reads: int | None = None) -> torch.Tensor:
 
 
 def audit(reads: int | None) -> list[SentenceRanks]:
-    """Every sentence against an index of such vectors, in order and shuffled."""
+    """Search every sentence in an index of such vectors, in original and in random order."""
     frequent = frequent_words(CORPUS)
     ranks = Ranks(range(N_DOCUMENTS), range(N_DOCUMENTS))
     indexes = [
@@ -97,8 +97,8 @@ def audit(reads: int | None) -> list[SentenceRanks]:
 
 
 def test_an_encoder_that_truncates_leaves_the_rest_unretrieved() -> None:
-    """30 of 50 words are read: sentences 0 to 5 find their document, 6 to 9 share nothing with any
-    vector, so that all documents tie and the corpus's order decides."""
+    """30 of 50 words are read: sentences 0 to 5 find their document. Sentences 6 to 9 share nothing
+    with any vector, so all documents tie and corpus order decides."""
     found = audit(30)
     for number, one in enumerate(found):
         ranks = one.ranks[0, 0]
@@ -123,7 +123,7 @@ def test_an_encoder_of_all_words_leaves_nothing_unretrieved() -> None:
 
 
 def test_unretrieved_content_is_not_an_effect_of_position() -> None:
-    """The last sentence is the same text in all documents: unretrieved at the end in original
+    """The last sentence is the same in all documents: it is unretrieved at the end in original
     order, and at any position in random order."""
     position, read = np.stack([np.linspace(0.05, 0.95, 10)] * 2), np.ones((2, 10))
     found = []
@@ -138,7 +138,7 @@ def test_unretrieved_content_is_not_an_effect_of_position() -> None:
 
 
 def rank_by_hand(scores: Sequence[float], own: int) -> int:
-    """1 and how many stand before it, of a stable sort."""
+    """The 1-based rank in a stable sort."""
     return sorted(range(len(scores)), key=lambda d: (-scores[d], d)).index(own) + 1
 
 
@@ -159,7 +159,7 @@ def test_a_document_scores_as_high_as_its_best_window() -> None:
 
 
 def test_duplicates_are_ranked_in_corpus_order() -> None:
-    """Documents 0, 2 and 3 are one text: what finds it finds the first of them first."""
+    """Documents 0, 2 and 3 have the same text, so a query finds document 0 first."""
     ranks = Ranks([0, 1, 4], [0, 1, 0, 0, 4])
     scores = np.array([[0.9, 0.2, 0.95]], dtype=np.float32)
     assert [ranks.of(scores, [d])[0] for d in range(5)] == [2, 5, 3, 4, 1]
@@ -229,7 +229,8 @@ def test_intervals_resample_documents_and_need_ten_of_them() -> None:
     share = unretrieved_share(few, "original", "sentence", 10)
     assert share is not None and share.value == 0.5 and share.interval is None
     assert unretrieved_curve(few, "original", "sentence", 10).low is None
-    # Documents are alike within and differ between: an interval over sentences would be narrower.
+    # Sentences vary between documents but not within: resampled, they would give a narrower
+    # interval.
     many = [reach([20] * 50 if d % 2 else [1] * 50, document_id=str(d)) for d in range(20)]
     share = unretrieved_share(many, "original", "sentence", 10)
     assert share is not None and share.interval is not None

@@ -1,4 +1,4 @@
-"""An audit's estimate before it is complete: when it is precise enough, and that it is right."""
+"""Estimates of an incomplete audit: when they are precise enough, and that they are correct."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def test_every_document_is_searched_for_once_in_the_same_random_order() -> None:
     order = search_order(200)
     assert sorted(order) == list(range(200)) and order == search_order(200)
     assert order != list(range(200))
-    # Random: the first half of the order has as many from the corpus's end as from its beginning.
+    # The order is random: its first half has as many documents from the corpus's end as its
+    # beginning.
     assert 35 < sum(number < 100 for number in order[:100]) < 65
 
 
@@ -42,7 +43,7 @@ def test_the_target_is_reached_when_the_interval_is_narrow_enough() -> None:
         width = share.interval[1] - share.interval[0]
         assert Precision("sentence", TOP, max(width, 3 / n) + 1e-9).reached(documents[:n])
         assert not Precision("sentence", TOP, width - 1e-3).reached(documents[:n])
-        # Whatever the order in which they were searched for.
+        # The order of the searches doesn't matter.
         precision = Precision("sentence", TOP)
         assert precision.share(documents[:n][::-1], "original") == precision.share(
             documents[:n], "original"
@@ -51,7 +52,7 @@ def test_the_target_is_reached_when_the_interval_is_narrow_enough() -> None:
 
 
 def test_a_sample_without_unretrieved_sentences_is_not_precise() -> None:
-    """Their bootstrap interval has no width. Three over n is what they can tell."""
+    """Their bootstrap interval has width 0, but the upper limit is about 3 / n."""
     perfect = [document(number, 0) for number in range(80)]
     assert not Precision("sentence", TOP, 0.04).reached(perfect[:74])
     assert Precision("sentence", TOP, 0.04).reached(perfect[:75])
@@ -69,7 +70,7 @@ def test_both_orders_have_to_be_precise() -> None:
 
 
 def test_the_interval_at_which_an_audit_stops_contains_the_share_of_the_corpus() -> None:
-    """Stopping when the interval is narrow does not make it miss: at least 85% of 40 audits."""
+    """Stopping when the interval is narrow keeps its coverage: at least 85% of 40 audits."""
     documents = corpus(1500, seed=3)
     truth = unretrieved_share(documents, "original", "sentence", TOP)
     assert truth is not None

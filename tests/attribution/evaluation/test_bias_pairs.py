@@ -1,4 +1,4 @@
-"""Pairs of documents: ColDeR's rows, and what is built from evidence spans."""
+"""Pairs of documents: ColDeR's rows, and pairs built from evidence spans."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_pairs_without_evidence_are_counted() -> None:
 def test_spread_evenly_takes_the_first_item_and_rounds_exactly() -> None:
     assert spread_evenly("abcdefghij", 4) == ["a", "c", "f", "h"]
     assert spread_evenly("abc", 5) == "abc"
-    # a step of 304 / 140 as a binary fraction falls short of a whole number once
+    # as a float, a multiple of 304 / 140 falls just below a whole number once
     assert list(spread_evenly(range(304), 140)) == [i * 304 // 140 for i in range(140)]
 
 
@@ -168,7 +168,7 @@ def test_variants_of_colder_rows(tmp_path: Path) -> None:
     short, long = variants(data, "literal")
     assert (short.variant, [p.first.document for p in short.pairs]) == ("short name", ["LA"])
     assert (long.variant, [p.first.document for p in long.pairs]) == ("long name", ["New York"])
-    # Variants of a test come with the test.
+    # Variants of a test are returned with the test.
     (tmp_path / "repetition.jsonl").write_text((tmp_path / "repetition_2_of_2.jsonl").read_text())
     one, two = variants(formats.read(tmp_path, "c"), "repetition", limit=1)
     assert (one.variant, one.title, one.pairs[0].first.document) == (
@@ -197,7 +197,7 @@ def test_a_limited_number_of_pairs_is_spread_evenly(sample: DataSet) -> None:
     assert pairs_for(data, "foil", limit=99) == every
     built = pairs_for(sample, "brevity", limit=3)
     assert len(built.pairs) == 3 and built.source.endswith("; 3 of 296 spread evenly")
-    # In Thai "sentences" were paragraphs.
+    # Thai texts are excluded: their "sentences" would be paragraphs.
     (reason,) = built.rejected
     assert reason.startswith("The document is in Thai script") and built.rejected[reason] == 8
     assert "tha" not in {one.first.language for one in pairs_for(sample, "position").pairs}
@@ -239,17 +239,17 @@ def test_colder_rows_keep_their_two_documents_in_order(tmp_path: Path) -> None:
 
 
 def test_planted_scorers_give_the_expected_sign() -> None:
-    """A scorer that has one bias and nothing else finds it, with its sign, on ColDeR's layout."""
+    """A scorer with a single bias gives the right sign on pairs in ColDeR's format."""
     data = datasets.read("sample-bias")
 
-    def early(one: TextPair) -> float:  # where the entity's evidence begins, from the front
+    def early(one: TextPair) -> float:  # where the entity's evidence starts
         assert one.evidence is not None
         return -one.evidence.start + 0.01 * len(one.query)
 
     def short(one: TextPair) -> float:
         return -float(len(one.document))
 
-    def literal(one: TextPair) -> float:  # how often the document holds the query's longest word
+    def literal(one: TextPair) -> float:  # how often the document contains the query's longest word
         longest = max(one.query.strip("?").split(), key=len)
         return float(one.document.count(longest)) + len(one.document) / 1e4
 
@@ -259,7 +259,7 @@ def test_planted_scorers_give_the_expected_sign() -> None:
         assert found.n == 12 and (found.t or 0) > 2, test
         turned = paired_test(test, [PairScores(scorer(p.second), scorer(p.first)) for p in pairs])
         assert turned.t == pytest.approx(-(found.t or 0))
-    # What counts the answer alone is fooled by nothing.
+    # A scorer that only counts the answer has no bias.
     answers = {entity.id: entity.answer for entity in sample_bias.read()}
     for test, right in (("answer_importance", "d1"), ("foil", "d2"), ("poison", "d2")):
         scores = []

@@ -1,4 +1,4 @@
-"""The paired t-tests: values by hand, SciPy, orientation, and what has no t."""
+"""The paired t-tests: values by hand, SciPy, orientation, and undefined t."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def test_t_computed_by_hand() -> None:
 def test_published_results_of_the_position_test(
     mean: float, std: float, t: float, p: float
 ) -> None:
-    """Mean and deviation of 250 differences as the authors published them (their repository's
-    position_df.json), which t and p follow from; the values in between are any."""
+    """Mean and standard deviation of 250 differences as published by the authors (position_df.json
+    in their repository) determine t and p; the individual values are arbitrary."""
     values = np.random.default_rng(0).normal(size=250)
     differences = mean + std * (values - values.mean()) / values.std(ddof=1)
     found = paired_test("position", scored(*[(5 + d, 5) for d in differences.tolist()]))
@@ -64,7 +64,7 @@ def test_t_equals_scipys_and_changes_sign_when_documents_are_swapped(n: int, see
     first, second = np.random.default_rng(seed).normal(size=(2, n))
     found = paired_test("literal", scored(*zip(first.tolist(), second.tolist(), strict=True)))
     wanted = stats.ttest_rel(first, second)
-    # The same test in another form: one sample of differences against zero.
+    # An equivalent test: one sample of differences against zero.
     other = stats.ttest_1samp(first - second, 0)
     assert found.t == pytest.approx(wanted.statistic) == pytest.approx(other.statistic)
     assert found.p == pytest.approx(other.pvalue)
@@ -163,7 +163,7 @@ def test_pairs_of_one_document_are_one_difference() -> None:
     wanted = stats.ttest_1samp(first.reshape(12, 5).mean(1), 0)
     assert (found.n, found.n_documents) == (60, 12)
     assert found.t == pytest.approx(wanted.statistic) and found.p == pytest.approx(wanted.pvalue)
-    # Taken for independent, the same pairs would seem to say more than twice as much.
+    # Treated as independent, the same pairs would more than double t.
     alone = paired_test("position", pairs)
     assert alone.n_documents == 60 and abs(alone.t or 0) > 2 * abs(found.t or 0)
     assert found.share_first == alone.share_first

@@ -1,4 +1,4 @@
-"""Chunk plans: windows and cut evidence counted by hand, the rule of choice, and the verdicts."""
+"""Chunk plans: windows and cut evidence counted by hand, the selection rule, and the verdicts."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_settings_list_whole_documents_and_every_size_and_overlap() -> None:
         "windows:8:2+title",
     ]
     only = settings_of((4,), (0, 1, 90), windows=True, titled=False, late=False)
-    # 1% of 4 tokens is none, and 90% are 3.6 tokens: a window shares at most 3.
+    # 1% of 4 tokens rounds to 0. 90% are 3.6 tokens, but windows overlap by at most 3.
     assert list(map(str, only)) == ["whole", "windows:4", "windows:4:3"]
     assert IndexSetting(chunks_of("windows:64:16"), titled=True).title() == (
         "windows of 64 tokens, overlap 16, with the title"
@@ -98,7 +98,7 @@ def test_windows_after_the_first_begin_with_the_title(tiny: Tiny) -> None:
     chunks = Chunks("windows", 4)
     assert windows_of(bm25, LETTERS, chunks, "a b") == ["a b c d", "a b e f g h", "a b i j"]
     assert windows_of(bm25, LETTERS, chunks) == ["a b c d", "e f g h", "i j"]
-    # A title that a window of full size has no room for is left out.
+    # A title is left out if a full-size window has no room for it.
     short, roomy = tiny("bert", max_length=16), tiny("bert")
     text = "Snow melts in spring. " * 10
     for retriever, titled in ((short, False), (roomy, True)):
@@ -116,7 +116,7 @@ def test_vectors_are_counted_per_document() -> None:
     assert Ranks([0, 0, 0, 1], [0, 1, 0, 3]).n_vectors.tolist() == [3, 1, 3, 0]
 
 
-# -- choice ----------------------------------------------------------------------------------------
+# -- selection -------------------------------------------------------------------------------------
 
 
 def tried(
@@ -141,7 +141,8 @@ def tried(
 
 
 def lost(n: int, of: int = 10) -> Callable[[int], list[int]]:
-    """`n` of `of` sentences of each document are unretrieved, one more in every second document."""
+    """`n` of `of` sentences of each document are unretrieved, and one more in every second
+    document."""
     return lambda i: [TOP + 1] * (n + i % 2) + [1] * (of - n - i % 2)
 
 
@@ -191,7 +192,7 @@ def test_a_gain_that_held_out_documents_do_not_confirm_is_not_recommended() -> N
     whole = tried("whole", 1, lost(4))
     choice = choose([whole, tried("windows:64", 8, lost(0))], TOP)
     assert choice is not None
-    # Better in the half that it was chosen on alone.
+    # It is better only in the half that it was selected on.
     held_out = set(choice.held_out)
     luck = tried("windows:64", 8, lambda i: (lost(4) if f"d{i}" in held_out else lost(0))(i))
     choice = choose([whole, luck], TOP)

@@ -41,7 +41,8 @@ def test_p_of_single_queries_is_close_to_scipys_paired_t_test() -> None:
         found = compared((first - second)[:, None], None, 0.1)
         expected = stats.ttest_rel(first, second).pvalue
         assert found is not None and found.p == pytest.approx(expected, abs=0.02, rel=0.2)
-    assert found is not None and found.p == pytest.approx(expected)  # past what resamples can tell
+    # p below the resolution of the resamples is that of the t-test.
+    assert found is not None and found.p == pytest.approx(expected)
 
 
 def test_p_is_below_a_level_where_the_interval_of_that_level_excludes_0() -> None:
@@ -226,7 +227,8 @@ def test_indices_are_compared_over_mean_curves_of_the_same_texts() -> None:
     more = compare(before, after)
     assert more is not None and more.verdict == "higher"
     assert more.difference.value == pytest.approx(0.5) and more.margin == 0.05
-    # Heavier texts weigh more in a mean curve: no mean of the texts' own indices.
+    # Texts with larger scores weigh more in a mean curve, so this is not the mean of the texts'
+    # indices.
     after[0] *= 100
     heavy = compare(before, np.where(np.arange(20)[:, None] == 0, after, before))
     assert heavy is not None and heavy.difference.value > 0.4

@@ -18,7 +18,7 @@ def test_bins_equal_those_of_pandas_cut() -> None:
     positions = [*np.linspace(0, 1, 21), *np.linspace(0.001, 0.999, 333)]
     theirs = pd.cut(positions, bins=np.linspace(0, 1, 21), include_lowest=True).codes
     ours = [evidence_bin(position) for position in positions]
-    # On an edge the two may differ by the last bit of 0.05 * i.
+    # On an edge, the two may differ because of rounding in 0.05 * i.
     assert ours[21:] == theirs[21:].tolist() and ours[0] == 0 and ours[1] == 0 and ours[20] == 19
 
 
@@ -63,8 +63,8 @@ def test_cached_permutations_equal_newly_drawn_ones(
 def null_data(
     generator: np.random.Generator, shared: bool
 ) -> tuple[np.ndarray, list[float], list[int]]:
-    """40 documents of 5 queries that score alike, at random positions: of a document one for all
-    its queries, or one for each."""
+    """40 documents with 5 queries each that have similar scores. Positions are random: one for all
+    queries of a document (`shared`), or one for each."""
     levels = generator.random(40)
     positions = np.repeat(generator.random(40), 5) if shared else generator.random(200)
     scores = np.repeat(levels, 5) + generator.normal(0, 0.1, 200)
@@ -76,17 +76,17 @@ def test_p_is_at_most_5_percent_in_5_percent_of_null_data_sets(shared: bool) -> 
     generator = np.random.default_rng(3)
     found = [evidence_profile(*null_data(generator, shared)) for _ in range(300)]
     share = np.mean([one is not None and one.p is not None and one.p <= 0.05 for one in found])
-    # 0.05 with three standard errors; queries permuted one by one give 0.9 where they share one.
+    # 0.05 plus three standard errors; permuting single queries gives 0.9 if they share a position.
     assert 0.012 <= share <= 0.088
 
 
 def test_queries_of_a_document_in_one_bin_are_permuted_together() -> None:
-    """Three documents with two queries each, a bin for each document: by all six orders."""
+    """Three documents with two queries and one bin each, so there are six orders."""
     scores = np.array([0.2, 0.4, 0.6, 0.8, 0.9, 0.9])
     member = np.repeat(np.eye(3), 2, axis=0)
     found = profile_over(scores, member, list("aabbcc"))
     assert found.psi == pytest.approx(1 - 0.3 / 0.9)
-    # Whichever bin a document's two scores move to, the same three means remain.
+    # Whichever bin a document's two scores move to, the three means stay the same.
     assert found.psi_under_permutation == pytest.approx(found.psi) and found.p == 1
     alone = profile_over(scores, member, None)
     assert (
@@ -96,6 +96,6 @@ def test_queries_of_a_document_in_one_bin_are_permuted_together() -> None:
 
 
 def test_all_queries_of_a_document_move_together() -> None:
-    """Two documents of two queries and one: exchanged, the bins' means are exchanged."""
+    """Two documents with two queries and one: swapping them swaps the means of the bins."""
     found = profile_over(np.array([0.2, 0.4, 0.9]), np.eye(2)[[0, 0, 1]], list("aab"))
     assert found.psi_under_permutation == pytest.approx(1 - 0.3 / 0.9)

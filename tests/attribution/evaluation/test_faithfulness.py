@@ -1,4 +1,5 @@
-"""Deletion and insertion: derived by hand on a linear retriever, laws of orders, a planted case."""
+"""Deletion and insertion: values by hand on a linear retriever, laws of orders, and planted
+evidence."""
 
 from __future__ import annotations
 
@@ -44,8 +45,8 @@ QUARTERS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 class Linear:
-    """A retriever whose score is a constant plus the sum of its words' weights: the embedding of
-    a word is its weight, of padding `padding`. A hyphen parts a word into tokens."""
+    """A retriever whose score is a constant plus the sum of its words' weights. The embedding of a
+    word is its weight, and that of padding is `padding`. A hyphen splits a word into tokens."""
 
     def __init__(
         self,
@@ -105,7 +106,7 @@ def linear(weights: Mapping[str, float], **options: float) -> DenseRetriever:
 def attributed(
     retriever: DenseRetriever, pair: TextPair, scores: Mapping[str, float], **fields: object
 ) -> Attribution:
-    """An attribution that gives each token the score named."""
+    """An attribution with the given score of each token."""
     query = retriever.encode_texts([pair.query], "query").texts[0]
     document = retriever.encode_texts([pair.document], "document").texts[0]
     values = [0.0 if t.is_special else scores.get(t.text, 0.0) for t in document.tokens]
@@ -158,7 +159,8 @@ def at(result: Faithfulness, fractions: tuple[float, ...]) -> list[int]:
 
 
 def test_areas_of_four_words() -> None:
-    """Weights 4, 3, 2, 1 of 10: what is left is 10, 6, 3, 1, 0, what is there 0, 4, 7, 9, 10."""
+    """Weights 4, 3, 2 and 1 sum to 10: deletion leaves 10, 6, 3, 1, 0; insertion gives 0, 4, 7, 9,
+    10."""
     result = trial(WEIGHTS, fractions=QUARTERS)
     quarters = at(result, QUARTERS)
     assert result.deletion[quarters].tolist() == [10, 6, 3, 1, 0]
@@ -204,8 +206,8 @@ def test_the_mean_is_over_orders() -> None:
 
 
 def test_a_constant_and_padding_change_no_measure() -> None:
-    """Padding of weight 0.5 takes 2 off every difference of 10; scaling takes it out again where
-    every word loses the same."""
+    """Padding of weight 0.5 reduces every difference of 10 by 2. Scaling removes this, since every
+    word loses the same."""
     plain = trial(WEIGHTS)
     raised = trial(WEIGHTS, retriever=linear(WEIGHTS, constant=5.0))
     assert raised.measures == plain.measures and raised.baseline == 5.0
@@ -214,7 +216,7 @@ def test_a_constant_and_padding_change_no_measure() -> None:
 
 
 def test_a_document_that_scores_below_an_empty_one() -> None:
-    """All weights negative: taking the most positive first lets the score rise."""
+    """With only negative weights, deleting the most positive first raises the score."""
     weights = {word: -weight for word, weight in WEIGHTS.items()}
     result = trial(weights, fractions=QUARTERS)
     assert result.deletion[at(result, QUARTERS)].tolist() == [-10, -9, -7, -4, 0]
@@ -251,7 +253,7 @@ def test_the_perfect_order_is_the_best_permutation() -> None:
     assert min(m.sufficiency for m in found.values()) == best.sufficiency
     assert sum(m.deletion_area == pytest.approx(best.deletion_area) for m in found.values()) == 1
     assert max(m.deletion_area for m in found.values()) == found[worst].deletion_area
-    # Of a sum, what an order's front takes its back leaves.
+    # For a sum, an order has the deletion area that its reverse has as insertion area.
     for order, measures in found.items():
         assert measures.deletion_area + found[order[::-1]].insertion_area == pytest.approx(
             2 * measures.deletion_area
@@ -289,7 +291,8 @@ def test_fractions_are_rounded_to_whole_units(n: int, expected: list[int]) -> No
 
 
 def test_ties_are_broken_at_random_and_not_in_reading_order() -> None:
-    """Of 40 equal words only the first counts: taken in reading order it would always go first."""
+    """Of 40 tied words only the first matters: in reading order it would always be deleted
+    first."""
     words = {f"w{n}": 0.0 for n in range(40)} | {"w0": 1.0}
     falls = []
     for seed in range(60):
@@ -322,7 +325,7 @@ def test_a_single_word() -> None:
 
 
 def test_words_are_deleted_with_all_their_tokens() -> None:
-    """`c-d` is one word of two tokens: together 5, apart 3 and 2."""
+    """`c-d` is one word of two tokens with weights 3 and 2, so 5 together."""
     weights, text = {"a": 4.0, "b": 1.0, "c": 3.0, "-d": 2.0}, "a b c-d"
     words = trial(weights, document=text, fractions=(1 / 3, 2 / 3))
     assert words.n_units == 3
@@ -446,7 +449,7 @@ def test_the_repr_is_the_identity() -> None:
         ErasureParameters(seed=1),
     ]
     assert len({repr(p) for p in (parameters, *others)}) == 5
-    # Fractions that print alike to few digits are other fractions.
+    # Fractions that look equal when rounded are still distinct.
     close = (0.3, 0.3 + 1e-9)
     assert repr(ErasureParameters(fractions=close[:1])) != repr(
         ErasureParameters(fractions=close[1:])
@@ -491,7 +494,7 @@ def test_averages_are_means_and_intervals_contain_them() -> None:
         assert estimate.high - estimate.low == pytest.approx(3.92 * error, rel=0.25), name
     scaled = [r.scaled(r.deletion) for r in results]
     np.testing.assert_allclose(summary.deletion.mean[[0, -1]], [1, 0], atol=1e-6)
-    half = at(results[0], (0.2,))[0]  # 20% of 25 words are five: nothing to interpolate
+    half = at(results[0], (0.2,))[0]  # 20% of 25 words are five, so nothing is interpolated
     assert summary.deletion.mean[half] == pytest.approx(np.mean([c[half] for c in scaled]))
     assert (summary.random_insertion.low <= summary.random_insertion.high).all()
     again = summarize(results, range(len(results)))
@@ -499,7 +502,7 @@ def test_averages_are_means_and_intervals_contain_them() -> None:
 
 
 def test_pairs_of_one_document_do_not_narrow_the_intervals() -> None:
-    """Each document's pair given twice tells nothing new."""
+    """Repeating each document's pair adds no information."""
     results, ids = several(), range(12)
     once, twice = summarize(results, ids), summarize([*results, *results], [*ids, *ids])
     assert (twice.n, twice.n_documents) == (24, 12)
@@ -524,7 +527,8 @@ def test_pairs_that_score_like_an_empty_document_are_counted_and_left_out() -> N
 
 
 def test_documents_of_few_units_are_interpolated() -> None:
-    """Of two equal words a fifth is no whole word: between 1 and 0.5 it is 0.8."""
+    """A fifth of two equal words is not a whole word; interpolated between 1 and 0.5, it gives
+    0.8."""
     result = trial({"a": 1.0, "b": 1.0})
     summary = summarize([result], ["d"])
     np.testing.assert_allclose(summary.deletion.mean, 1 - np.array(FRACTIONS), atol=1e-6)
@@ -576,7 +580,7 @@ def test_evidence_first_beats_random_order_which_beats_evidence_last(
     assert good.insertion_area > random.insertion_area > bad.insertion_area
     assert good.comprehensiveness > random.comprehensiveness > bad.comprehensiveness
     assert good.sufficiency < random.sufficiency < bad.sufficiency
-    # The more of the answer goes, the lower; while the filler goes, the score holds.
+    # Deleting more of the answer lowers the score; deleting the filler does not.
     tenths = at(first, (0.1, 0.2, 0.3))
     assert (np.diff(first.deletion[tenths]) < 0).all()
     assert last.deletion[: tenths[-1] + 1].min() > first.deletion[tenths[-1]]
@@ -587,7 +591,7 @@ def test_evidence_first_beats_random_order_which_beats_evidence_last(
 
 
 def test_scores_equal_those_of_the_padded_document(minilm: DenseRetriever) -> None:
-    """The same document with [PAD] written where units were taken out, read as it stands."""
+    """The same document with [PAD] in place of the deleted units, encoded as usual."""
     attribution = graded(minilm, 1.0, 0.0)
     result = deletion_insertion(
         minilm, PLANTED, attribution, ErasureParameters(unit="sentence", n_random=1)
@@ -662,7 +666,7 @@ def test_orders_by_position_of_four_words() -> None:
 
 
 def test_a_score_by_position_is_no_more_faithful_than_its_order() -> None:
-    """A method that only knows positions has the curves of the order by position."""
+    """A method that scores only by position has the same curves as the order by position."""
     words = {f"w{n}": float(n % 7) for n in range(30)}
     retriever, pair = linear(words), TextPair("p", "query", " ".join(words))
     ranked = trial(words, {word: -float(n) for n, word in enumerate(words)})

@@ -1,4 +1,4 @@
-"""In-degrees and skewness against values derived by hand and scipy; what the control keeps."""
+"""In-degrees and skewness compared with values by hand and scipy; what the control keeps."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_the_verdict_of_two_indexes_of_the_same_queries() -> None:
     undecided = few[0].minus(few[1])
     assert undecided is not None and undecided.verdict == "too few documents"
     assert undecided.difference.interval is None and undecided.needed == 10
-    # Each document is retrieved by as many queries: no skewness.
+    # Each document is retrieved by the same number of queries, so there is no skewness.
     assert even.skewness is None and InDegrees(even.tops, groups, 40).minus(spread) is None
     with pytest.raises(ValueError, match="other queries"):
         even.minus(spread)

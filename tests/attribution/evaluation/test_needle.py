@@ -1,4 +1,4 @@
-"""Needle grids: texts of the length asked for, the needle where it should stand, ranks by hand."""
+"""Needle grids: texts of the requested length, needles at the requested position, ranks by hand."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_needles_have_distinct_names_and_codes() -> None:
 
 
 def test_texts_have_the_requested_length_and_differ_only_in_the_needles_position(bm25: Any) -> None:
-    """BM25's tokens are words, so lengths are exact."""
+    """Tokens of BM25 are words, so lengths are exact."""
     asked = needles(3)
     haystacks = Haystacks(bm25, DOCUMENTS, asked)
     for number, needle in enumerate(asked):
@@ -99,7 +99,7 @@ def test_ranks_equal_those_of_a_plain_loop(tiny: Callable[..., Any]) -> None:
 
 
 def test_bm25_finds_every_needle_at_every_depth(bm25: Any) -> None:
-    """The control that cannot see order finds every needle at every depth."""
+    """The control, which ignores order, finds every needle at every depth."""
     haystacks = Haystacks(bm25, DOCUMENTS, needles(6))
     assert all(cell(haystacks, 200, depth).ranks == (1,) * 6 for depth in (0, 50, 100))
 

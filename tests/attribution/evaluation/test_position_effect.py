@@ -1,4 +1,4 @@
-"""Within-query position effect: numbers by hand, laws, and the null control."""
+"""Within-query position effect: values by hand, laws, and the null control."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_means_computed_by_hand() -> None:
 
 
 def test_pairing_by_query_decides_where_queries_differ_widely() -> None:
-    """Each query loses the same from first to last, whatever its own level."""
+    """Each query loses the same from first to last position, whatever its level."""
     queries = [query(n, [1 + n % 3, 2 + n % 3, 3 + n % 3]) for n in range(30)]
     found = position_effect(queries)
     assert found is not None and found.effect.verdict == "higher"

@@ -72,7 +72,7 @@ def test_measures_of_each_group_equal_a_plain_loop() -> None:
 
 
 def test_intervals_resample_documents_with_all_their_queries() -> None:
-    """Against a loop that draws documents one by one, with the bootstrap's own numbers."""
+    """Compared with a loop that draws documents one by one with the bootstrap's random numbers."""
     collection, rankings, _ = made()
     evaluation = evaluate("M", rankings, collection)
     found = grouped(evaluation.per_query, collection.queries, GROUPS)

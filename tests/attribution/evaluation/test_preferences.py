@@ -1,4 +1,4 @@
-"""What methods prefer: an encoder that cannot see order, indices derived by hand, excerpts."""
+"""Preferences of methods: an order-blind encoder, indices by hand, excerpts."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_the_order_blind_encoder_ignores_word_order(
 
 @pytest.mark.parametrize("name", [n for n, e in METHODS.items() if e.fits(FAMILY)])
 def test_a_words_value_does_not_depend_on_its_position(name: str, blind: DenseRetriever) -> None:
-    """On a model without positions, every method gives each word the same value wherever it is."""
+    """On a model without positions, every method gives a word the same value at any position."""
     method = make_method(name)
     ahead, back = (METHODS[name].compute(blind, method, [pair])[0] for pair in (FORWARD, BACKWARD))
     ahead_of, back_of = (
@@ -115,15 +115,15 @@ def test_slope_detection_limits_and_the_share_without_the_query() -> None:
     assert found.slope.value == pytest.approx(0.3)
     assert found.rank_correlation is not None and found.rank_correlation.value == 1
     assert found.query_free is not None and found.query_free.value == pytest.approx(0.5)
-    # -0.15 - 0.1 and 0.15 - 0.1 are already apart from 0.
+    # -0.15 - 0.1 and 0.15 - 0.1 are already distinguishable from 0.
     assert (found.primacy, found.recency) == (0.5, 0.5)
     alone = preference(METHOD, {ORDER_BLIND: measured(index)[ORDER_BLIND]}, range(12))
     assert alone.order_blind == whole.order_blind and alone.planted is None
 
 
 def test_detection_limits_are_paired_by_document() -> None:
-    """Primacy is lost in noise at half strength, recency is not detected at all, although a
-    document's own level, which both conditions share, is far larger than the noise."""
+    """Primacy is lost in noise at half strength, and recency is not detected at all, although the
+    level of a document, which both conditions share, is far larger than the noise."""
     noise = np.random.default_rng(0).normal(size=(len(CONDITIONS), 40))
     level = np.random.default_rng(1).normal(size=40)
 

@@ -1,4 +1,4 @@
-"""Before and after, against counts by hand and plain loops."""
+"""Changes of rankings, compared with counts by hand and plain loops."""
 
 from __future__ import annotations
 

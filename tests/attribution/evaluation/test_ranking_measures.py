@@ -1,4 +1,4 @@
-"""Measures by hand, Agresti-Coull by its formula, and whose documents intervals resample."""
+"""Measures by hand, Agresti-Coull by its formula, and resampling of documents."""
 
 from __future__ import annotations
 
@@ -152,7 +152,8 @@ def test_a_collection_can_be_made_of_pairs_alone() -> None:
 
 
 def test_intervals_resample_documents_with_all_their_queries() -> None:
-    """Twelve documents answer five queries each, and all queries of a document fare alike."""
+    """Twelve documents answer five queries each, and all queries of a document have the same
+    result."""
     queries, ranked = [], []
     for n in range(60):
         own, right = f"q{n}", f"d{n // 5}"
@@ -162,7 +163,7 @@ def test_intervals_resample_documents_with_all_their_queries() -> None:
     for name in (NDCG, MRR, RECALL):
         one = found.estimates[name]
         assert (one.n, one.n_resampled, one.resampled) == (60, 12, "documents")
-        # The five queries say what one of them says.
+        # The five queries add nothing to one of them.
         alone = evaluate("m", ranked[::5], collection(queries[::5])).estimates[name]
         assert one.interval == pytest.approx(alone.interval)
 
@@ -209,8 +210,8 @@ def test_measures_of_selected_queries_equal_those_of_a_collection_of_them() -> N
 
 
 def test_success_counts_every_pair_of_a_query() -> None:
-    """MultiClaim's evaluate.py takes one rank of each pair; a post with three claims counts three
-    times, one of them in the top 10."""
+    """MultiClaim's evaluate.py uses one rank for each pair, so a post with three claims counts
+    three times; here one of them is in the top 10."""
     queries = [
         query("one", {"a": 1}),
         query("three", {"a": 1, "b": 2, "c": 1}),

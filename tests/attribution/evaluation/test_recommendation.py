@@ -1,4 +1,4 @@
-"""What is recommended: less position bias at no cost, and nothing where data cannot tell."""
+"""Recommendations: less position bias at no cost, and nothing if the data are insufficient."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_one_better_measure_is_enough_and_one_worse_measure_is_too_many() -> Non
 
 
 def test_a_loss_beyond_the_margin_is_recommended_as_rarely_as_the_test_allows() -> None:
-    """A one-sided test at 5%, where the true loss is the margin."""
+    """A one-sided test at 5%, with a true loss equal to the margin."""
     recommended = 0
     for _ in range(300):
         loss = paired(np.zeros(40), RNG.normal(-MARGIN, 0.02, 40), None, MARGIN)
@@ -81,7 +81,7 @@ def test_a_size_shrinks_in_either_direction(sign: int) -> None:
     expected = abs(after.mean()) - abs(before.mean())
     assert less.difference.value == pytest.approx(expected)
     assert less.difference.interval[1] < -0.08 and less.verdict == "lower"
-    # Overshooting to the other side is no gain.
+    # Overshooting to the other side is not a gain.
     over = paired_sizes(before, -before, documents, 0.02)
     assert over is not None and over.difference.value == pytest.approx(0)
     assert over.verdict == "equivalent"

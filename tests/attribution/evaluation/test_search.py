@@ -1,4 +1,4 @@
-"""Search: the same as brute force, whatever the blocks, for every family that can be searched."""
+"""Search equals brute force for any block size and every family that can be searched."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ ASKED = ["what melts", "when does fog lift", "what is stone", "which bread rises
 def collection(
     texts: list[str] = TEXTS, queries: list[str] = ASKED, parts: tuple[str, ...] = ("",)
 ) -> Collection:
-    """Documents in as many parts as named, in runs; queries in turn."""
+    """Documents in consecutive blocks, one for each part; queries assigned to parts in turn."""
     size = -(-len(texts) // len(parts))
     documents = [
         Document(f"d{n}", text, parts[n // size], ("eng", "pol")[n % 2])
@@ -80,13 +80,13 @@ def tiny_family(
 
 
 def dot() -> SimpleNamespace:
-    """What `dense` needs of a model whose similarity is the dot product."""
+    """A stub for `dense`: a model whose similarity is the dot product."""
     return SimpleNamespace(similarities=lambda a, b: a @ b.T)
 
 
 @given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 50), st.randoms())
 def test_top_k_equals_brute_force_for_any_block_size(n: int, k: int, block: int, random) -> None:
-    # Few whole numbers: many ties, which the earlier document wins.
+    # Few distinct integers give many ties, which the earlier document wins.
     scores = torch.tensor([[random.choice([-2.0, -0.0, 0.0, 1.5, 3.0]) for _ in range(n)]] * 2)
     scores[1] = scores[1].flip(0)
     best = TopK(2, k)
@@ -154,7 +154,7 @@ def test_a_stopped_search_resumes_where_it_stopped() -> None:
     read.clear()
     half = search(found, by_vectors, block=2, should_stop=lambda: len(read) >= 4)
     assert half.seen == 4 and read == TEXTS[:4]
-    # A machine of another kind goes on in blocks of another size.
+    # Another kind of machine resumes with another block size.
     resumed = search(found, by_vectors, block=3, best=half)
     assert read == TEXTS and torch.equal(resumed.keys, whole.keys) and resumed.seen == 8
 
@@ -200,7 +200,7 @@ def test_the_tokenizer_is_locked_while_texts_of_one_side_are_tokenized(
         retriever.encode_plain(TEXTS, "document")
     assert free and not any(free)
     other_thread()
-    assert free[-1]  # and it is given back
+    assert free[-1]  # and the lock is released
 
 
 def test_an_apple_gpu_is_used_by_one_thread_at_a_time() -> None:
@@ -282,7 +282,7 @@ def test_bm25_scores_follow_the_formula() -> None:
         expected = {f"d{n}": s for n, d in enumerate(words) if (s := score(ASKED[row], d)) > 0}
         got = dict(zip(one.document_ids, one.scores, strict=True))
         assert got == pytest.approx(expected, rel=1e-5)
-    # A query of unknown words finds nothing; so does one put to a part without its words.
+    # A query of unknown words finds nothing, and so does one in a part without its words.
     apart = collection(queries=["what melts", "qqqq"], parts=("left", "right"))
     own = search_lexical(apart, 1.2, 0.75, own_corpus=True)
     assert own is not None

@@ -1,4 +1,4 @@
-"""Predictions from a few words: by hand, and where it is known which words carry the score."""
+"""Predictions from a few words: by hand, and with planted words."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def read(words: str, contributions: list[float]) -> ReadWords:
 
 def test_chosen_words_equal_those_found_by_hand() -> None:
     side = read("a b c d", [0.1, 0.3, -0.5, 0.3])
-    assert side.largest(1) == (1,)  # of equal contributions the earlier word
+    assert side.largest(1) == (1,)  # the earlier one of equal contributions
     assert side.largest(2) == (1, 3)
     assert side.largest(9) == (0, 1, 2, 3)
     assert side.text((1, 3)) == "b d"
@@ -46,8 +46,8 @@ def test_the_more_similar_document_is_predicted() -> None:
 
 
 def planted(number: int, rank: int) -> ForcedChoice:
-    """The higher document has the query's noun as its word `rank` by contribution, among words
-    that say nothing about the query."""
+    """In the higher document the query's noun is the word with the contribution of rank `rank`,
+    among words unrelated to the query."""
     noun = NOUNS[number % len(NOUNS)]
     words = [FILLER[(number + i) % len(FILLER)] for i in range(30)]
     at = number % 30
@@ -66,7 +66,7 @@ def test_only_a_method_that_finds_the_word_predicts_the_ranking() -> None:
         for view in VIEWS
     }
     assert shares["explanation"] == shares["similar"] == shares["all"] == 1
-    # 3 of 30 words have the noun with probability 1/10; otherwise there is a tie.
+    # 3 of 30 words include the noun with probability 1/10; otherwise there is a tie.
     assert shares["random"] == pytest.approx(0.55, abs=0.03)
     # The noun is among the first three words of 6 of the 40 documents.
     assert shares["first"] == pytest.approx(0.5 + 0.5 * 6 / 40)

@@ -1,4 +1,4 @@
-"""Runs in TREC's format: how they are ordered and measured, and lines that are no results."""
+"""Runs in TREC's format: ordering, measures, and invalid lines."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def line(query: str, document: str, score: object) -> str:
 
 
 def test_results_are_ordered_as_by_trec_eval() -> None:
-    """Against the program itself, with scores of which many are equal."""
+    """Compared with the program itself, with many tied scores."""
     draw = Random(7)
     asked = collection(8)
     given = [
@@ -56,7 +56,7 @@ def test_results_are_ordered_as_by_trec_eval() -> None:
     ]
     scored = [ir_measures.ScoredDoc(*one) for one in given]
     for name, wanted in MEASURES.items():
-        if name == MRR:  # not trec_eval's: its cut at 10 is another program's, with ties of its own
+        if name == MRR:  # computed by another program, which breaks ties differently
             continue
         theirs = {
             one.query_id: one.value

@@ -1,4 +1,4 @@
-"""Truncation against models whose limit is known, black boxes among them, and chunks."""
+"""Truncation of models with a known limit, including black boxes, and chunks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TEXT = " ".join(f"word{n}" for n in range(300))
 
 
 def black_box(limit: int) -> Callable[[str], Any]:
-    """A model of which only vectors come back, that reads so many words."""
+    """A model that returns only vectors and reads `limit` words."""
 
     def embed(text: str) -> np.ndarray:
         vector = np.zeros(300)
@@ -182,7 +182,8 @@ SCRIPTS = (
 def test_no_window_has_more_tokens_than_its_size(
     tiny: Tiny, name: str, prompt: str | None, size: int, overlap: int
 ) -> None:
-    """Byte-level tokenizers give a character several tokens; windows begin and end inside words."""
+    """Byte-level tokenizers split a character into several tokens; windows start and end inside
+    words."""
     retriever = tiny(name, document_prompt=prompt)
     windows = windows_of(retriever, SCRIPTS, Chunks("windows", size, overlap))
     read = retriever.encode_texts(windows, "document").texts
@@ -213,7 +214,8 @@ def test_bm25_windows_are_measured_in_words() -> None:
 
 @pytest.mark.parametrize("name", ["bert", "mpnet", "t5"])
 def test_late_chunks_are_means_of_the_token_vectors_of_one_pass(tiny: Tiny, name: str) -> None:
-    """By a loop over the tokens that transformers gives, and the model's own layers behind."""
+    """Computed in a loop over the token vectors of transformers, followed by the model's other
+    layers."""
     retriever = tiny(name)
     texts = ["The tide rises twice a day because the Moon pulls.", "A quick brown fox."]
     found = late_vectors(retriever, texts, 4)
@@ -252,7 +254,7 @@ def test_chunks_that_do_not_fit_a_model_are_refused(tiny: Tiny) -> None:
 def test_the_longest_accepted_windows_are_not_truncated(
     tiny: Tiny, sample: DataSet, prompt: str | None
 ) -> None:
-    """Windows begin and end inside words here, and a prompt stands before each."""
+    """Windows start and end inside words here, and each has a prompt."""
     retriever = tiny("bert", document_prompt=prompt)
     (word,) = retriever.encode_texts(["a"], "document").texts
     longest = 128 - (len(word) - int(word.content.sum()))

@@ -1,4 +1,4 @@
-"""Why a document is not retrieved: ranks derived by hand on models of a few lines."""
+"""Why a document is not retrieved: ranks by hand with models of a few lines."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OTHERS = ["a", "b", "c", "d", "e"]
 
 
 def tokens(limit: int = 10_000) -> Callable[[str], TokenizedText]:
-    """A model that reads so many words."""
+    """A model that reads `limit` words."""
 
     def read(text: str) -> TokenizedText:
         spans = list(words(text))
@@ -36,7 +36,7 @@ def searched(
     texts: Sequence[str],
     limit: int = 10_000,
 ) -> Searched:
-    """A corpus of these texts under a model that is a function of the text that it reads."""
+    """A corpus of these texts, searched with a model that is a function of the text it reads."""
     read = tokens(limit)
 
     def score(some: Sequence[str]) -> Array:
@@ -76,12 +76,12 @@ def text(*parts: str) -> str:
 
 
 def share(part: str) -> float:
-    """A model that dilutes: the share of a text's words that the evidence makes up."""
+    """A model with dilution: the share of a text's words that are evidence."""
     return 8 * ("heron" in part) / len(part.split())
 
 
 def early(part: str) -> float:
-    """A model with primacy: 1 where the evidence begins, less the further behind it stands."""
+    """A model with primacy: 1 if the evidence starts the text, and less the later it starts."""
     return 1 - part.index("heron") / 500 if "heron" in part else 0.0
 
 
@@ -95,7 +95,7 @@ def test_evidence_at_a_neglected_position() -> None:
     other = text("x" * 59, "heron")
     found = explained(early, text(*FILL, NEEDLE), other, "none", limit=60)
     assert found.rank == 2 and found.evidence_read == 1
-    # Moved to the first position it wins; another sentence moved there leaves it behind.
+    # Moved to the first position it wins; moving another sentence there does not help.
     assert ranks(found.moved) == (1, 2) and found.best_position == pytest.approx(
         21.5 / len(text(*FILL, NEEDLE))
     )
@@ -136,7 +136,7 @@ def test_evidence_that_does_not_match() -> None:
 
 def test_near_duplicates_and_relevant_documents_are_removed() -> None:
     wanted = text(*FILL, NEEDLE)
-    copy = text(FILL[0], NEEDLE)  # it holds the evidence, in fewer words
+    copy = text(FILL[0], NEEDLE)  # it contains the evidence in fewer words
     other = "heron " + "x " * 15
     found = explained(share, wanted, copy, "none", "nothing")
     assert found.rank == 2 and ranks(found.without) == (1, 2)
@@ -150,7 +150,8 @@ def test_near_duplicates_and_relevant_documents_are_removed() -> None:
 
 
 def test_the_null_of_removing_documents_is_the_expected_rank() -> None:
-    # Of 40 others 20 are above and 2 of these are taken out: at random one of the two would be.
+    # Of 40 others 20 rank higher, and 2 of these are removed; of 2 random ones, one would rank
+    # higher.
     texts = [text("heron", "x " * 6)] * 18 + [text(FILL[0], NEEDLE)] * 2 + ["none"] * 20
     found = explained(share, text(*FILL, NEEDLE), *texts)
     assert found.rank == 21 and ranks(found.without) == (19, 20)
@@ -179,8 +180,8 @@ def test_no_text_is_scored_twice() -> None:
         return found.score(texts)
 
     why(Wanted("heron", "d0", 0, wanted), replace(found, score=score), 1, frozenset())
-    # Five sentences alone: A B C D and the evidence N. N moves to four other places, and so does C,
-    # which is nearest in length. The document as it is has been scored by the search.
+    # Five sentences alone: A, B, C, D and the evidence N. N moves to four other positions, and so
+    # does C, which is nearest in length. The search has already scored the original document.
     assert len(scored) == len(set(scored)) == 5 + 4 + 4
     assert set(scored) >= {
         *FILL,
@@ -226,7 +227,7 @@ def test_position_is_not_the_cause_if_the_evidence_alone_gains_far_more() -> Non
     assert explained(0.63, best).cause == "position"
     assert explained(0.61, best).cause == "dilution"
     assert explained(0.61, best).named(least_of_alone=0.25) == "position"
-    # If the evidence alone does not suffice, its gain is no objection.
+    # If the evidence alone is not enough to reach the top, its gain doesn't rule out position.
     assert explained(0.61, Step(11, 15, 0.9)).cause == "position"
 
 

@@ -1,4 +1,4 @@
-"""Ablation: parts, the three ways to take them out, and what equals what."""
+"""Ablation: parts, the three ways to remove them, and equivalent computations."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_masking_a_word_equals_occluding_it(tiny: Callable[..., Any]) -> None:
 
 
 def test_masking_everything_gives_the_empty_document(tiny: Callable[..., Any]) -> None:
-    """Both ends of another module's curve."""
+    """The two ends of the erasure curve in another module."""
     retriever = tiny("bert")
     pair = TextPair("p", PAIR.query, "tide rises")
     found = ablation(retriever, pair, "mask", 2)
@@ -97,7 +97,8 @@ def test_filler_has_as_many_tokens_and_moves_nothing(tiny: Callable[..., Any]) -
     for n in (1, 5, 17, 40):
         text = of_tokens(retriever, "q", "eng", n, 5 * n)
         read = int(tokens_of(retriever, "q", text).content.sum())
-        # A cut falls at a word's end: within the longest word's tokens (a byte each at most).
+        # Cuts are at the ends of words, so lengths differ by at most the longest word's tokens (one
+        # per byte).
         longest = max(len(text[a:b].encode()) for a, b in words(text))
         assert abs(read - n) <= longest
     found = ablation(retriever, PAIR, "filler", 5)
@@ -131,7 +132,7 @@ def test_only_what_was_read_is_ablated(tiny: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize("by", REPLACEMENTS)
 def test_text_past_the_context_limit_is_not_pulled_in(by: Any, tiny: Callable[..., Any]) -> None:
-    """Whatever stands there, the effects are those of what was read by itself."""
+    """Whatever text follows, the effects equal those of the read text alone."""
     retriever = tiny("bert", max_length=10)
     until = tokens_of(retriever, PAIR.query, TEXT).read_until
     read = ablation(retriever, replace(PAIR, document=TEXT[:until]), by, 3)

@@ -1,10 +1,9 @@
-"""A model that cannot see order is unbiased, whatever its limit cuts off: the control of every
-measure of position.
+"""An order-blind model is unbiased, whatever its context limit truncates: a control for every
+measure of position bias.
 
 MiniLM with its position embeddings set to zero reads a bag of words. Here it reads 128 tokens of
-longer documents, so that evidence far down is not read at all. The documents' sentences are in an
-order by lot and in its reverse: what is found in one place is as likely in any other, so any lean
-is a measure's own.
+longer documents, so late evidence is truncated. Sentences are in random order and in the reverse of
+it, so content is independent of position, and any bias comes from the measure itself.
 """
 
 from __future__ import annotations
@@ -48,7 +47,8 @@ SALIENCY = make_method("saliency")
 
 @pytest.fixture(scope="module")
 def blind(one_thread: None) -> DenseRetriever:
-    """The first half of MiniLM's layers without order, of a short sight."""
+    """The first half of MiniLM's layers without position embeddings and with a short context
+    limit."""
     retriever = load(replace(resolve("MiniLM"), max_length=LIMIT), "cpu")
     assert isinstance(retriever, DenseRetriever)
     position_table(retriever).weight.data.zero_()
@@ -59,8 +59,8 @@ def blind(one_thread: None) -> DenseRetriever:
 
 @pytest.fixture(scope="module")
 def pairs(sample: DataSet) -> list[TextPair]:
-    """Two texts from each of twelve articles: the evidence and eight more sentences in an order by
-    lot, and in the reverse of it. Ids are `<article>/<number>`."""
+    """Two texts from each of twelve articles: the evidence and eight more sentences in random
+    order, and in the reverse order. Ids are `<article>/<number>`."""
     found: list[TextPair] = []
     lot = np.random.default_rng(11)
     by_article: dict[str, list[TextPair]] = {}
@@ -93,12 +93,12 @@ def moved(blind: DenseRetriever, pairs: list[TextPair]) -> list[Relocation]:
 
 @pytest.fixture(scope="module")
 def explained(blind: DenseRetriever, pairs: list[TextPair]) -> list[Attribution]:
-    """Their saliency."""
+    """Saliency of the pairs."""
     return METHODS["saliency"].compute(blind, SALIENCY, pairs)
 
 
 def documents(pairs: Sequence[TextPair]) -> list[str]:
-    """One name for both texts made from an article."""
+    """The article's name, which both of its texts share."""
     return [pair.pair_id.partition("/")[0] for pair in pairs]
 
 
@@ -107,7 +107,7 @@ def curves(explained: Sequence[Attribution]) -> list[Array]:
 
 
 def test_much_text_is_past_the_context_limit(moved: list[Relocation]) -> None:
-    """The control is one of truncation: without that it would prove little."""
+    """The control is about truncation, so much of the text must be truncated."""
     assert all(one.read_share < 0.9 and not one.whole.all() for one in moved)
     lost = [one.lost for one in moved if one.lost is not None]
     assert len(lost) > 20 and np.mean(lost) > 0.005, "what is not read is missed"
@@ -119,7 +119,7 @@ def test_relocation_finds_no_bias(moved: list[Relocation], pairs: list[TextPair]
     for one in moved:
         curve = relocation_curve(one)
         assert curve is None or not curve.any()
-    # As it was counted once, by thirds of the whole document, it seemed to lean to the front.
+    # Counted by thirds of the whole document, as before, it would seem to have primacy.
     once = []
     for one in moved:
         first, last = one.positions < 1 / 3, one.positions > 2 / 3
@@ -156,7 +156,7 @@ def test_the_position_test_finds_ties(blind: DenseRetriever, pairs: list[TextPai
 
 @pytest.mark.parametrize("by", ["delete", "mask"])
 def test_ablation_finds_no_bias(by, blind: DenseRetriever, pairs: list[TextPair]) -> None:
-    """Over texts in random order, and exactly so where every part is the same."""
+    """True on average for texts in random order, and exactly if all parts are equal."""
     rows = [ablation(blind, pair, by, 6).curve(9) for pair in pairs]
     lean = np.array([[row[-3:].mean() - row[:3].mean()] for row in rows])
     found = estimate(lean, documents(pairs))
@@ -197,7 +197,7 @@ def test_index_and_null_controls_find_no_bias(
 
 
 def test_whole_texts_have_no_slope(explained: list[Attribution], pairs: list[TextPair]) -> None:
-    """They are cut at other places, so further along fewer of them count."""
+    """Texts are truncated at different positions, so later bins average fewer of them."""
     method = over_text(SALIENCY)
     rows = np.array(
         [
@@ -216,7 +216,7 @@ def test_whole_texts_have_no_slope(explained: list[Attribution], pairs: list[Tex
     )
     assert mean.n_read is not None and mean.n_read[-1] < mean.n == mean.n_read[0]
     assert mean.ci_low is not None and mean.ci_high is not None
-    # Later less earlier half of what was read, a row each.
+    # Later minus earlier half of what was read, per row.
     halves = []
     for row in rows:
         read = row[np.isfinite(row)]

@@ -117,7 +117,7 @@ def test_a_curve_equal_to_its_control_is_equivalent() -> None:
     assert same.verdict == "equivalent" and same.sentence.endswith("within the margin of 0.05.")
     assert "(unrelated query)" in same.sentence and "40 documents" in same.sentence
     assert np.abs(same.mean).max() < 0.01 and (same.n, same.n_documents) == (40, 40)
-    # As many pairs of few documents allow no verdict, however narrow their spread.
+    # As many pairs from few documents allow no verdict, however small their spread.
     few = minus_null("unrelated", RISING + noise[0], RISING + noise[1], [i % 9 for i in range(40)])
     assert few.verdict == "too few documents" and few.ci_low is None
     assert few.sentence.endswith("Too few documents to decide: an interval needs 10.")
@@ -146,7 +146,7 @@ def test_few_noisy_documents_give_no_verdict() -> None:
 
 
 def test_pairs_are_compared_with_themselves() -> None:
-    """A spread between pairs that both share leaves no trace in the difference."""
+    """Variance between pairs that both conditions share cancels in the difference."""
     level = RNG.uniform(0, 10, (30, 1))
     found = minus_null("unrelated", level + RISING, level + np.ones(100), range(30))
     assert found.ci_low is not None and found.ci_high is not None
@@ -158,7 +158,7 @@ def test_pairs_are_compared_with_themselves() -> None:
 
 
 def test_pairs_of_one_document_widen_the_verdicts_intervals() -> None:
-    """Five pairs a document that are nearly copies say what one of them says."""
+    """Five near-copies per document add nothing to one of them."""
     own = np.repeat(RISING + RNG.normal(0, 0.05, (12, 1)) * RISING[::-1], 5, axis=0)
     null = np.ones((60, 100))
     by_pair = minus_null("unrelated", own, null, range(60)).index
@@ -170,7 +170,7 @@ def test_pairs_of_one_document_widen_the_verdicts_intervals() -> None:
 
 
 def test_pairs_of_one_document_do_not_narrow_the_intervals() -> None:
-    """Each document's pair given twice tells nothing new: of controls and of agreement."""
+    """Repeating each document's pair adds no information, for controls and for agreement."""
     ids, lot = range(15), np.random.default_rng(11)
     own = np.stack([RISING + lot.normal(0, 0.3, 100) for _ in ids])
     null = np.stack([RISING[::-1] + lot.normal(0, 0.3, 100) for _ in ids])
@@ -226,7 +226,7 @@ def test_cells_and_their_means_computed_by_hand() -> None:
     np.testing.assert_allclose(cells(np.array([0.1, 0.5, 0.7])), [0, 0.3, 0.6, 1])
     steps = np.repeat([1.0, 2.0, 3.0, 4.0], 25)
     np.testing.assert_allclose(averaged(steps, np.array([0, 0.25, 0.5, 1])), [1, 2, 3.5])
-    # The curve is over the first half: its quarters are the document's eighths.
+    # The curve covers the first half: its quarters are eighths of the document.
     half = averaged(steps, np.array([0, 0.25, 0.5, 0.75, 1]), 0.5)
     np.testing.assert_allclose(half[:2], [1.5, 3.5])
     assert np.isnan(half[2:]).all()
@@ -293,7 +293,7 @@ def test_a_causal_curve_is_centered_and_keeps_its_slope() -> None:
 
 
 def test_only_positions_read_in_full_count_for_position_effects() -> None:
-    """Half the document is read. There the score rises; behind the limit it falls."""
+    """Half of the document is read. The score rises there and falls past the limit."""
     places, scores = [0.05, 0.2, 0.4, 0.5, 0.7, 0.95], [1.0, 2.0, 3.0, 2.5, 0.2, 0.0]
     found = moved(places, scores, read=np.array([1, 1, 1, 0.6, 0, 0]), read_share=0.5)
     np.testing.assert_allclose(found.within, [0.1, 0.4, 0.8], atol=1e-6)
@@ -303,7 +303,7 @@ def test_only_positions_read_in_full_count_for_position_effects() -> None:
     assert curve[-1] - curve[0] == pytest.approx(2, abs=1e-5)
     whole = moved(places, scores)
     assert whole.lost is None and (whole.last_minus_first or 0) < 0
-    # One place read whole has no other to be compared with.
+    # A single position that is read in full can't be compared with another.
     only = moved(places, scores, read=np.array([1, 0, 0, 0, 0, 0]), read_share=0.1)
     assert only.last_minus_first is None and relocation_curve(only) is None and (only.lost or 0) < 0
     near = moved([0.05, 0.3], [1.0, 2.0], read_share=0.9)
@@ -335,7 +335,7 @@ def test_shifting_positions_equals_passing_other_position_ids(
     with torch.no_grad():
         retriever.embed(encoded)
     hook.remove()
-    # The same computed by moving the table's rows instead of the ids.
+    # The same, computed by moving rows of the table instead of the ids.
     ids, first = seen[0][0], 1
     moved_rows = table.weight.clone()
     moved_rows[ids[first:]] = table.weight[ids[first:] + 5]

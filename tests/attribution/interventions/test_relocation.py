@@ -1,4 +1,4 @@
-"""Relocation: what moves, what stays, and curves whose shape is known beforehand."""
+"""Relocation: what moves, what stays, and curves of known shape."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ WORDS = ("tide", "moon", "harbour", "fox", "salt", "piñas", "水")
 
 @st.composite
 def documents(draw: st.DrawFn) -> tuple[str, int]:
-    """A text of 2 to 9 distinct sentences with odd white space, and the number of one of them."""
+    """A text of 2 to 9 distinct sentences with irregular white space, and the index of one of
+    them."""
     n = draw(st.integers(2, 9))
     gaps = st.sampled_from([" ", "  ", "\n\n", "\t"])
     parts = [
@@ -48,7 +49,8 @@ def pair_of(document: str, number: int) -> TextPair:
 
 
 def test_evidence_in_a_script_without_sentences_is_not_moved(sample: DataSet) -> None:
-    """A Thai article of four paragraphs had four "sentences", and whole paragraphs were moved."""
+    """A Thai article of four paragraphs would have four "sentences", and whole paragraphs would
+    move."""
     thai = [pair for pair in sample.pairs if pair.language == "tha"]
     with pytest.raises(UserError, match="in Thai script, which PosLens cannot split"):
         relocated(thai[0])
@@ -126,7 +128,7 @@ def test_the_method_names_the_number_of_positions() -> None:
 
 
 def test_bm25_has_a_flat_curve(sample: DataSet) -> None:
-    """Where a word stands does not enter it."""
+    """BM25 ignores the positions of words."""
     bm25 = load(with_corpus(resolve("BM25"), sample.name))
     for pair in sample.pairs[::40]:
         found = relocation(bm25, pair)
@@ -165,7 +167,7 @@ def test_evidence_past_the_context_limit_is_reported(tiny: Callable[..., Any]) -
     found = relocation(retriever, pair_of(text, 5), 12)
     assert found.read_share < 0.5 and found.read[0] == 1 and found.read[-1] == 0
     assert (np.diff(found.read) <= 0).all()
-    # Unread evidence cannot matter: the places behind the limit have one score.
+    # Truncated evidence has no effect, so all positions past the limit have the same score.
     unread = found.scores[found.read == 0]
     assert len(unread) >= 3 and np.ptp(unread[1:]) < 1e-5
 

@@ -1,4 +1,5 @@
-"""Curves of documents alone: cut and edited by hand, and cosines by the library's own encoder."""
+"""Curves of documents alone: texts split and edited by hand, and cosines from the library's
+encoder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""BiLRP: relevance propagation written out as oracle, conservation, a linear layer by hand."""
+"""BiLRP: explicit relevance propagation as oracle, conservation, a linear layer by hand."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GAMMAS = ("0", "0.1", "0.25", "1")
 
 @pytest.fixture
 def lively(tiny: Callable[..., DenseRetriever]) -> DenseRetriever:
-    """A tiny BERT in float64 whose biases and norms are not those of a fresh model (0 and 1)."""
+    """A tiny BERT in float64 whose biases and norm weights differ from initial values (0 and 1)."""
     retriever = tiny("bert")
     torch.manual_seed(3)
     for parameter in retriever.model.double().parameters():

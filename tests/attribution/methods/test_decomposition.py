@@ -1,4 +1,4 @@
-"""Token decomposition: DecompX's own propagation as oracle, sums worked out by hand, refusals."""
+"""Token decomposition: DecompX's forward propagation as oracle, sums by hand, refusals."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def exact(minilm: DenseRetriever) -> DenseRetriever:
 
 @pytest.fixture
 def lively(tiny: Callable[..., DenseRetriever]) -> DenseRetriever:
-    """A tiny BERT in float64 whose biases and norms are not those of a fresh model (0 and 1)."""
+    """A tiny BERT in float64 whose biases and norm weights differ from initial values (0 and 1)."""
     retriever = tiny("bert")
     torch.manual_seed(3)
     for parameter in retriever.model.double().parameters():
@@ -86,8 +86,8 @@ def ids(retriever: DenseRetriever, text: str, side: Side) -> list[int]:
 def interactions(
     retriever: DenseRetriever, pair: TextPair, biases: str
 ) -> tuple[Tensor, Tensor, Tensor, float]:
-    """M [Q, D], <Q_bias, D_j> [D], <Q_i, D_bias> [Q] and <Q_bias, D_bias>, as the shares of both
-    sides and the matrix say."""
+    """M [Q, D], <Q_bias, D_j> [D], <Q_i, D_bias> [Q] and <Q_bias, D_bias>, from the shares of both
+    sides and the matrix."""
     (_, queries), (_, documents), (matrix,) = share_matrices(retriever, [pair], biases)
     of_query_bias = documents.tokens[0] - matrix.sum(0)
     of_document_bias = queries.tokens[0] - matrix.sum(1)
@@ -96,7 +96,7 @@ def interactions(
 
 @pytest.mark.parametrize(
     ("pair", "biases"),
-    # The long one costs 64 x 64 x 384 numbers a layer: once is enough.
+    # The long text needs 64 x 64 x 384 numbers per layer, so one is enough.
     [(PAIRS[0], "explicit"), (PAIRS[0], "decompx"), (PAIRS[1], "decompx"), (PAIRS[2], "explicit")],
     ids=lambda value: value if isinstance(value, str) else value.pair_id,
 )
@@ -121,7 +121,7 @@ def test_equals_decompx_forward_propagation(
     torch.testing.assert_close(of_query_bias, d @ q_constant, rtol=0, atol=1e-8)
     torch.testing.assert_close(of_document_bias, q @ d_constant, rtol=0, atol=1e-8)
     assert of_both == pytest.approx(float(q_constant @ d_constant), abs=1e-8)
-    # Constants are no small change: a test with none of them would see no mistake in them.
+    # The constants are not negligible, so that a mistake in them would be noticed.
     assert abs(of_both) > 0.05
 
 
@@ -156,7 +156,7 @@ def test_the_bert_family_equals_the_propagation(
             atol=1e-10,
         )
     assert found.bias.abs().min() > 1e-3
-    # Padding carries nothing.
+    # Padding has no share.
     padding = encoded.features["attention_mask"] == 0
     assert padding.any() and (found.tokens[padding] == 0).all()
 
@@ -182,7 +182,7 @@ def test_spread_biases_equal_the_propagation(
     np.testing.assert_allclose(found.query_scores, (q @ d.sum(0)).numpy(), atol=1e-6)
     np.testing.assert_array_equal(found.document_scores, twin.document_scores)
     assert found.bias_share == 0 and abs(found.completeness_error or 0) < 1e-10
-    # The spreading is no small change.
+    # Spreading makes a clear difference.
     (explicit,) = attribute(retriever, METHOD, [PAIRS[0]])
     assert np.abs(explicit.document_scores - found.document_scores).max() > 1e-3
 
@@ -267,8 +267,8 @@ class _Entry(nn.Module):
 
 
 class Toy(DenseRetriever):
-    """Texts of the letters a, b and c; a linear layer; the mean; dot product. All in two numbers
-    each, so that its shares can be written down."""
+    """Texts of the letters a, b and c, a linear layer, the mean and the dot product. Vectors have
+    two dimensions, so that shares can be computed by hand."""
 
     name, precision = "toy", "float64"
 
@@ -328,7 +328,7 @@ def test_shares_of_three_tokens_computed_by_hand() -> None:
 
 
 def test_matrix_rows_are_query_tokens() -> None:
-    """With orthogonal words only equal letters meet: "ab" and "bbb" share b, query token 1."""
+    """With orthogonal words only equal letters interact."""
     toy = Toy([A, B, C], NOWHERE, [[1.0, 0.0], [0.0, 1.0]], [0.0, 0.0])
     (result,) = attribute(toy, MATRIX, [TextPair("t", "ab", "bab")])
     assert result.matrix is not None
@@ -337,8 +337,8 @@ def test_matrix_rows_are_query_tokens() -> None:
 
 
 def test_position_shares_computed_by_hand() -> None:
-    """W p = (2, 0), (0, 0), (3, 3) at the three places; with q = (1, 2) and the mean of three:
-    2/3, 0, 9/3. Words bring 1/3, 3/3, 4/3 and the constant -1."""
+    """W p = (2, 0), (0, 0), (3, 3) at the three places; with q = (1, 2) and the mean of three: 2/3,
+    0, 9/3. Words contribute 1/3, 3/3 and 4/3, and the constant -1."""
     places = [[2.0, 0.0], [0.0, 0.0], [0.0, 3.0]]
     toy = Toy([A, B, C], places, [[1.0, 1.0], [0.0, 1.0]], [1.0, -1.0])
     other = torch.tensor([[1.0, 2.0]]).double()
@@ -353,7 +353,7 @@ def test_position_shares_computed_by_hand() -> None:
 
 
 def test_batched_position_shares_equal_those_of_each_row(lively: DenseRetriever) -> None:
-    """The embedding of positions is looked up once for a batch; each row has its own shares."""
+    """Position embeddings are looked up once for a batch, but each row has its own shares."""
     encoded = lively.encode_texts([pair.document for pair in PAIRS[:2]], "document")
     torch.manual_seed(1)
     other = torch.randn(2, 32).double()
@@ -376,7 +376,7 @@ def test_batched_position_shares_equal_those_of_each_row(lively: DenseRetriever)
         ("roberta", True),
         ("xlm-roberta", True),
         ("distilbert", True),
-        # Beside its relative positions MPNet adds absolute ones to its words.
+        # Besides relative positions, MPNet adds absolute ones to its words.
         ("mpnet", True),
         ("modernbert", False),
         ("qwen3-left", False),
@@ -401,7 +401,7 @@ def test_models_with_absolute_positions_have_position_shares(
 
 def test_matrix_and_shares_agree(minilm: DenseRetriever) -> None:
     for result, pair in zip(attribute(minilm, MATRIX, PAIRS), PAIRS, strict=True):
-        (alone,) = attribute(minilm, METHOD, [pair])  # shares from a backward pass of their own
+        (alone,) = attribute(minilm, METHOD, [pair])  # shares from a separate backward pass
         assert result.matrix is not None and result.bias_share is not None
         assert result.matrix.shape == (len(result.query.tokens), len(result.document.tokens))
         np.testing.assert_allclose(result.query_scores, alone.query_scores, atol=2e-6)
@@ -428,8 +428,9 @@ def test_a_batch_equals_single_pairs(minilm: DenseRetriever) -> None:
 def test_removing_the_tokens_with_the_largest_shares_lowers_the_score(
     minilm: DenseRetriever, sample: DataSet
 ) -> None:
-    """A share is no effect, but the sign has to be right: without the fifth of a document's tokens
-    of the most positive shares the score falls, and further than without the fifth of the least."""
+    """A share is not an effect, but its sign must be right: the score falls without the fifth of a
+    document's tokens with the most positive shares, and falls more than without the fifth with the
+    least."""
     documents: dict[str, TextPair] = {}
     for pair in sorted(sample.pairs, key=lambda pair: len(pair.document)):
         if pair.language == "eng" and pair.document not in documents:
@@ -485,7 +486,7 @@ def plant(
         (lambda x: (x @ x.transpose(-1, -2)) @ x, "can't be linearized"),
         (lambda x: x * x, "can't tell which one is a gate"),
         (lambda x: x * torch.nn.functional.linear(x, torch.eye(32)), "can't tell"),
-        # All of it is frozen: nothing comes from the tokens.
+        # Everything is frozen, so nothing comes from the tokens.
         (torch.sigmoid, "can't be linearized"),
         (lambda x: torch.softmax(x, -1), "can't be linearized"),
         # Rows and positions in one dimension, with a bias.
@@ -495,7 +496,7 @@ def plant(
             ).view_as(x),
             "mixes the rows",
         ),
-        # A constant added in place is one that nobody counted.
+        # A constant added in place would not be counted.
         (lambda x: x.clone().add_(torch.ones(32)), "can't be linearized"),
     ],
 )
@@ -521,7 +522,7 @@ def test_an_unhandled_nonlinearity_is_refused(
         lambda x: torch.tanh(x) * torch.nn.functional.linear(x, torch.eye(32)),
         lambda x: torch.nn.functional.linear(input=x, weight=torch.eye(32), bias=torch.ones(32)),
         lambda x: torch.ones(32) + x,
-        # In place on what a handled function gave.
+        # In place, on the output of a handled function.
         lambda x: torch.nn.functional.linear(x, torch.eye(32), torch.ones(32)).add_(x),
     ],
 )
@@ -537,7 +538,8 @@ def test_functions_that_are_linear_once_frozen_are_accepted(
 def test_a_nonlinearity_on_the_query_side_alone_is_refused(
     tiny: Callable[..., DenseRetriever], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A bend that only the query reaches: the document's shares add up, the query's do not."""
+    """A nonlinearity that only the query reaches: the document's shares add up, the query's
+    don't."""
     retriever = tiny("bert")
     pair = TextPair("p", "tide", "The Moon pulls the water.")
     plant(retriever, monkeypatch, lambda x: torch.sin(x) if x.shape[1] == 3 else x)

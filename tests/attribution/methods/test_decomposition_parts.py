@@ -1,4 +1,4 @@
-"""The word and the position part of a share."""
+"""The word part and the position part of a share."""
 
 from __future__ import annotations
 

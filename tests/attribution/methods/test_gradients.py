@@ -1,4 +1,4 @@
-"""Input x gradient and integrated gradients against loops written from their definitions."""
+"""Input x gradient and integrated gradients, compared with loops that follow their definitions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Plain:
         self.words = self.model.get_input_embeddings().weight
 
     def inputs(self, text: str) -> tuple[Tensor, Tensor]:
-        """Word embeddings [T, H], and those with the padding token's between the special ones."""
+        """Word embeddings [T, H], and the baseline with padding between the special tokens."""
         ids = self.tokenizer(text, return_tensors="pt")["input_ids"][0]
         neutral = self.words[ids].clone()
         neutral[1:-1] = self.words[self.tokenizer.pad_token_id]
@@ -76,7 +76,7 @@ def test_input_x_gradient_equals_a_loop(minilm: DenseRetriever, plain: Plain) ->
 
 
 def test_integrated_gradients_equal_a_loop(minilm: DenseRetriever, plain: Plain) -> None:
-    """Gauss-Legendre points on the straight way, mapped from [-1, 1] to [0, 1]."""
+    """Gauss-Legendre points on the straight path, mapped from [-1, 1] to [0, 1]."""
     points, weights = np.polynomial.legendre.leggauss(16)
     method = make_method("integrated_gradients", {"steps": "16"})
     (result,) = integrated_gradients.attribute(minilm, method, PAIRS[:1])
@@ -93,8 +93,8 @@ def test_integrated_gradients_equal_a_loop(minilm: DenseRetriever, plain: Plain)
 
 
 def test_integrated_gradients_are_complete(minilm: DenseRetriever, sample: DataSet) -> None:
-    """At the default number of steps the shares miss the score by no more than 0.1% of it, and by
-    as much as is said."""
+    """With the default number of steps the shares sum to within 0.1% of the score, and the stated
+    error is exact."""
     documents = {p.document: p for p in sample.pairs if p.language == "eng"}
     shortest = sorted(documents.values(), key=lambda p: len(p.document))[:5]
     pairs = [TextPair(p.pair_id, p.query[:50], p.document[:90]) for p in shortest]
@@ -122,7 +122,7 @@ def test_auto_doubles_the_steps_until_it_is_complete(
     np.testing.assert_array_equal(run("auto").document_scores, by_32.document_scores)
     monkeypatch.setattr(integrated_gradients, "DELTA", errors[0] * 1.01)
     np.testing.assert_array_equal(run("auto").document_scores, by_16.document_scores)
-    # Where no number of steps is enough the largest is taken and the rest is shown.
+    # If no number of steps is enough, the largest is used and the error is stated.
     monkeypatch.setattr(integrated_gradients, "DELTA", 0.0)
     monkeypatch.setattr(integrated_gradients, "STEPS", (4, 16))
     last = run("auto")
@@ -134,7 +134,7 @@ def test_auto_doubles_the_steps_until_it_is_complete(
 def test_special_tokens_and_prompts_have_no_share(
     tiny: Callable[..., DenseRetriever], name: str
 ) -> None:
-    """The baseline keeps them, so integrated gradients give them nothing."""
+    """The baseline keeps them, so integrated gradients give them no share."""
     retriever = tiny(name, document_prompt="query: fox ", query_prompt="instruct: ")
     pair = TextPair("p", "twice a day", "The tide rises twice a day")
     method = make_method("integrated_gradients", {"steps": "16"})
@@ -151,7 +151,7 @@ def test_special_tokens_and_prompts_have_no_share(
 def test_batching_does_not_change_results(
     minilm: DenseRetriever, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither pairs padded to one length nor steps that run one by one."""
+    """Neither padding pairs to one length nor running steps one by one changes results."""
     for pair, padded in zip(PAIRS, input_x_gradient.attribute(minilm, PRODUCT, PAIRS), strict=True):
         (alone,) = input_x_gradient.attribute(minilm, PRODUCT, [pair])
         np.testing.assert_allclose(padded.document_scores, alone.document_scores, atol=1e-6)

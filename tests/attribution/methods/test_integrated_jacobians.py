@@ -25,7 +25,7 @@ WORDS = {"a": (1.0, 0.0), "b": (0.0, 2.0), "c": (1.0, 1.0), "pad": (0.5, 0.0)}
 
 
 class Linear:
-    """A text's vector is the sum of its words' vectors, the n-th times n."""
+    """The vector of a text is the sum of its words' vectors, the n-th times n."""
 
     name, device, max_length = "linear", torch.device("cpu"), 16
 
@@ -123,7 +123,7 @@ def test_equals_whole_jacobians_averaged_along_the_path(
     assert result.matrix is not None
     assert result.matrix.shape == (len(result.query), len(result.document))
     np.testing.assert_allclose(result.matrix, expected, atol=1e-4 * np.abs(expected).max())
-    # Special tokens stay, so they have no share.
+    # The baseline keeps special tokens, so they have no share.
     assert not result.matrix[result.query.special].any()
 
 

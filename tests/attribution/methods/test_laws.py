@@ -58,7 +58,8 @@ def model(
     made: dict[str, Retriever],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Any]:
-    """Of this label; each is loaded once. Gradients that a law puts on it are taken off again."""
+    """The model with this label, loaded once. Gradients that a test sets on it are removed
+    again."""
     label = request.param
     if label not in made:
         root = tmp_path_factory.mktemp("model")
@@ -86,7 +87,7 @@ def attribute(model: Any, name: str, pairs: list[TextPair]) -> list[Attribution]
 
 
 def remains(model: Any) -> list[str]:
-    """What a run may leave on a model: hooks, gradients, parameters that want them."""
+    """What a run could leave on a model: hooks, gradients, parameters that require gradients."""
     found = []
     for name, module in network(model).named_modules():
         if module._forward_hooks or module._forward_pre_hooks:
@@ -104,7 +105,7 @@ def assert_close(one: Attribution, other: Attribution) -> None:
     assert one.score == pytest.approx(other.score, rel=1e-4, abs=1e-4)
     for side in ("query_scores", "document_scores"):
         found, wanted = getattr(one, side), getattr(other, side)
-        # Differences of scores carry the score's rounding.
+        # Differences of scores inherit the rounding of scores.
         limit = 1e-3 * abs(wanted).max() + 2e-6 * max(1.0, abs(other.score))
         np.testing.assert_allclose(found, wanted, rtol=0, atol=limit)
 
@@ -143,14 +144,14 @@ def test_nothing_is_left_on_the_model(model: Any, name: str) -> None:
 def test_nothing_is_left_on_the_model_after_an_exception(
     model: Any, name: str, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Wherever the model is run: it breaks at its first run, its second, and so on."""
+    """Whichever run of the model fails: the first, the second, and so on."""
     embed, counted = model.embed, []
 
     def counting(encoded: Any) -> Any:
         counted.append(encoded)
         return embed(encoded)
 
-    attribute(model, name, PAIRS[:1])  # what is found out once is not found out again below
+    attribute(model, name, PAIRS[:1])  # what is cached now isn't computed again below
     monkeypatch.setattr(model, "embed", counting)
     attribute(model, name, PAIRS[:1])
     for broken in range(min(len(counted), 4)):
@@ -186,10 +187,10 @@ def test_additive_methods_add_up_to_the_score(model: Any, name: str) -> None:
     for found in attribute(model, name, PAIRS):
         assert found.bias_share is not None and found.completeness_error is not None
         shares = found.document_scores.astype(np.float64)
-        if reads_jointly(model) and name == "decomposition":  # of both sides at once
+        if reads_jointly(model) and name == "decomposition":  # of both sides together
             shares = np.concatenate([shares, found.query_scores])
         total = shares.sum() + found.bias_share + found.completeness_error
         parts = float(abs(shares).sum()) + abs(found.bias_share)
         assert total == pytest.approx(found.score, abs=1e-5 * max(parts, 1.0))
-        if name != "integrated_gradients":  # which says how far its steps are from the integral
+        if name != "integrated_gradients":  # which states the error of its numerical integral
             assert abs(found.completeness_error) <= 1e-4 * max(parts, 1.0)

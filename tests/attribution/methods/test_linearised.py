@@ -1,5 +1,5 @@
-"""The linearised network: same forward values, complete and honest shares on every architecture,
-nothing left behind."""
+"""The linearized network: same forward values, complete shares on every architecture, and nothing
+left behind."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ def more(tiny_folder: Callable[..., object]) -> None:
 
 @pytest.fixture
 def lively(more: None, tiny: Callable[..., DenseRetriever]) -> Callable[..., DenseRetriever]:
-    """`lively("bert", torch.float64, "eager")`: a tiny model whose biases and norm weights are not
-    those of a fresh model (0 and 1), under which a lost constant would go unseen."""
+    """`lively("bert", torch.float64, "eager")`: a tiny model whose biases and norm weights differ
+    from initial values (0 and 1), which would hide a lost constant."""
 
     def make(
         name: str, dtype: torch.dtype = torch.float32, attention: str = "sdpa"
@@ -92,7 +92,7 @@ def lively(more: None, tiny: Callable[..., DenseRetriever]) -> Callable[..., Den
                 parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.3)
         retriever.model.to(dtype)
         retriever.precision = str(dtype).removeprefix("torch.")
-        if name != "mpnet":  # has one way only
+        if name != "mpnet":  # has only one implementation
             retriever.backbone.set_attn_implementation(attention)
             assert retriever.backbone.config._attn_implementation == attention
         return retriever
@@ -101,14 +101,14 @@ def lively(more: None, tiny: Callable[..., DenseRetriever]) -> Callable[..., Den
 
 
 def directions(retriever: DenseRetriever, text: str) -> Tensor:
-    """A query's direction from the linearised forward pass: unlike the plain one, that is float64
-    throughout where the model is."""
+    """A query's direction from the linearized forward pass, which unlike the plain one is float64
+    throughout for a float64 model."""
     encoded = retriever.encode_texts([text], "query")
     return read_linear(retriever, encoded, one_round(1), "explicit").vectors.detach()
 
 
 def traces(retriever: DenseRetriever) -> list[str]:
-    """What a run may leave: a mode, hooks, gradients, parameters that want them."""
+    """What a run could leave: a mode, hooks, gradients, parameters that require gradients."""
     found = [] if torch.overrides._get_current_function_mode() is None else ["mode"]
     for name, module in retriever.model.named_modules():
         hooks = (
@@ -124,7 +124,7 @@ def traces(retriever: DenseRetriever) -> list[str]:
     return found
 
 
-# -- completeness and honesty ----------------------------------------------------------------------
+# -- completeness ----------------------------------------------------------------------------------
 
 
 @each
@@ -143,7 +143,7 @@ def test_shares_are_complete_in_float32_and_the_forward_pass_is_unchanged(
     torch.testing.assert_close(found.scores, (plain * constant).sum(-1), rtol=0, atol=1e-6)
     parts = found.tokens.abs().sum(-1) + found.bias.abs()
     assert (found.error.abs() <= 1e-5 * parts).all(), found.error
-    # Not by one token carrying it all: every token of the text brings something.
+    # No single token carries everything: every token of the text has a share.
     assert (documents.row(found.tokens, 0).abs() > 1e-6).sum() >= 5
     for result in attribute(retriever, METHOD, PAIRS):
         assert abs(result.completeness_error or 0) <= 1e-5 * (
@@ -156,7 +156,7 @@ def test_shares_are_complete_in_float32_and_the_forward_pass_is_unchanged(
 def test_shares_are_complete_in_float64(
     lively: Callable[..., DenseRetriever], name: str, attention: str
 ) -> None:
-    """Shares and matrix to ten digits: what is missing in float32 is rounding and nothing else."""
+    """Shares and matrix add up to ten digits, so errors in float32 are only rounding."""
     retriever = lively(name, torch.float64, attention)
     pair = PAIRS[0]
     query = directions(retriever, pair.query)
@@ -182,7 +182,7 @@ def test_the_bias_share_comes_only_from_constants(
         return float(shares(retriever, documents, directions(retriever, PAIRS[0].query)).bias)
 
     if name in WITHOUT_BIASES:
-        # `norm.bias` and the like: none of these is there in such a model.
+        # Such a model has no parameters like `norm.bias`.
         assert not any(n.endswith("bias") for n, _ in retriever.backbone.named_parameters())
         assert bias() == 0
         return
@@ -190,7 +190,7 @@ def test_the_bias_share_comes_only_from_constants(
     for parameter_name, parameter in retriever.backbone.named_parameters():
         if parameter_name.endswith("bias") and "LayerNorm" not in parameter_name:
             parameter.zero_()
-    # What norms' betas bring is left, and GPT-2's positions, which enter behind its words.
+    # The betas of norms remain, and GPT-2's position embeddings, which are added after its words.
     for module in retriever.backbone.modules():
         if isinstance(module, nn.LayerNorm):
             nn.init.zeros_(module.bias)
@@ -240,7 +240,7 @@ def test_shares_are_complete_with_a_dense_layer_and_tanh(
 def frozen(
     function: Callable[[Tensor], Tensor], x: Tensor, module: nn.Module | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Output, x * gradient of its sum, and the constants' share, of a batch of one."""
+    """Output, x * gradient of its sum, and the share of constants, for a batch of one."""
     x = x.clone().requires_grad_()
     scale = torch.ones(len(x), dtype=x.dtype, requires_grad=True)
     with linearised(module or nn.Identity(), scale):
@@ -273,7 +273,7 @@ POINTS = torch.tensor([[[-30.0, -3.0, -1e-5, 0.0, 1e-9, 1e-3, 0.7, 5.0, 40.0]]])
     ],
 )
 def test_an_activation_is_a_ratio_times_its_input(function: Callable[[Tensor], Tensor]) -> None:
-    """Element by element x * f(x)/x = f(x), zero and tiny inputs included."""
+    """Elementwise x * f(x)/x = f(x), including zero and tiny inputs."""
     y, product, bias = frozen(function, POINTS)
     torch.testing.assert_close(y, function(POINTS), rtol=0, atol=0)
     torch.testing.assert_close(product, y, rtol=1e-12, atol=1e-15)
@@ -296,7 +296,7 @@ def test_an_activation_is_a_ratio_times_its_input(function: Callable[[Tensor], T
     ],
 )
 def test_activations_of_transformers_are_complete_or_refused(name: str) -> None:
-    """Those written as formulas too; what is not covered (gelu_10 clips) must not add up."""
+    """Includes those written as formulas; an uncovered one (gelu_10 clips) must not add up."""
     from transformers.activations import ACT2FN
 
     module = ACT2FN[name]
@@ -340,7 +340,7 @@ def test_norms_are_frozen_and_their_constants_counted(
 def test_attention_is_the_frozen_weights_times_values(
     causal: bool, groups: int, masked: str
 ) -> None:
-    """The gradient by the values is the weights' transpose; queries and keys get none."""
+    """The gradient of the values is the transpose of the weights; queries and keys get none."""
     torch.manual_seed(0)
     q = torch.randn(2, 4, 5, 3).double()
     k, v = (torch.randn(2, 4 // groups, 5, 3).double() for _ in range(2))
@@ -366,7 +366,7 @@ def test_attention_is_the_frozen_weights_times_values(
     one = torch.autograd.grad(y, (q, k, v), gradient[0], retain_graph=True, allow_unused=True)
     assert one[0] is one[1] is None
     torch.testing.assert_close(one[2], expected[0])
-    # Many at once have a rule of their own: columns of one product.
+    # Many at once use a separate rule: columns of one product.
     many = torch.func.vmap(lambda g: torch.autograd.grad(y, v, g)[0])(gradient)
     torch.testing.assert_close(many, expected)
 
@@ -446,7 +446,8 @@ def test_the_padding_side_does_not_change_shares(lively: Callable[..., DenseRetr
 def test_attention_weights_do_not_depend_on_heads_per_step(
     lively: Callable[..., DenseRetriever], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """As of long texts: none kept, one head at a time; padded, causal, grouped, with windows."""
+    """As for long texts: nothing cached, one head at a time; padded, causal, grouped, with
+    windows."""
     retriever = lively(name, torch.float64)
     whole = attribute(retriever, MATRIX, PAIRS)
     padded = attribute(retriever, make_method("decomposition"), PAIRS)
@@ -481,8 +482,8 @@ def test_nothing_is_left_on_the_model_after_an_exception(
     error: type[BaseException],
     call: int,
 ) -> None:
-    """Two forward passes reach the last layer, the query's and the document's; each is broken
-    once. GPT-2's activations carry hooks."""
+    """The forward passes of query and document reach the last layer; each fails once. GPT-2's
+    activations have hooks."""
     retriever = lively("gpt2")
     (before,) = attribute(retriever, MATRIX, PAIRS[:1])
     layer = retriever.backbone.h[-1].mlp.c_proj
@@ -508,7 +509,7 @@ def test_nothing_is_left_on_the_model_after_an_exception(
 
 
 def test_the_mode_does_not_affect_other_threads() -> None:
-    """The mode is one thread's: another one's tensors are not touched meanwhile."""
+    """The mode is local to a thread: it doesn't affect tensors of other threads."""
     x = torch.ones(1, 1, 4, requires_grad=True)
     seen: list[Tensor] = []
 
@@ -554,7 +555,7 @@ def test_two_threads_give_the_same_results_as_one(lively: Callable[..., DenseRet
             thread.join()
         for w in range(2):
             for one, other in zip(expected[w], found[w], strict=True):
-                # Products of matrices may round differently beside another thread.
+                # Matrix products may round differently while another thread runs.
                 for a, b in (
                     (one.document_scores, other.document_scores),
                     (one.matrix, other.matrix),

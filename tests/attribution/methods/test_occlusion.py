@@ -1,4 +1,4 @@
-"""Occlusion against a loop that replaces embeddings by hand."""
+"""Occlusion compared with a loop that replaces embeddings explicitly."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ STARTS = {  # of each unit, in characters
 
 @pytest.fixture(scope="module")
 def reference(one_thread: None) -> Callable[[str, str, list[list[int]]], np.ndarray]:
-    """Effects on cos(text, other) of putting the padding token in place of each of some groups of
-    the text's tokens: transformers alone, one text at a time."""
+    """Effects on cos(text, other) of replacing each given group of tokens by padding, computed with
+    transformers alone, one text at a time."""
     tokenizer = AutoTokenizer.from_pretrained(minilm_folder())
     model = AutoModel.from_pretrained(minilm_folder()).eval()
     words = model.get_input_embeddings().weight
@@ -107,7 +107,7 @@ def test_equals_a_loop(
     assert sorted(chain(*groups)) == content and all(groups)
     assert level == "token" or max(map(len, groups)) > 1
     expected = reference(PAIR.document, PAIR.query, groups)
-    # A unit's tokens have equal parts of its effect, and together all of it.
+    # The tokens of a unit share its effect equally.
     for group, effect in zip(groups, expected, strict=True):
         np.testing.assert_allclose(result.document_scores[group], effect / len(group), atol=2e-6)
     assert (result.document_scores[~result.document.content] == 0).all()
@@ -170,7 +170,8 @@ def test_batching_copies_does_not_change_effects(
 def test_the_cache_for_other_queries_is_bounded_and_does_not_change_effects(
     tiny: Callable[..., DenseRetriever], monkeypatch: pytest.MonkeyPatch, limit: int
 ) -> None:
-    """Vectors of 32 numbers are 128 bytes; batches of five copies are 640, the last is smaller."""
+    """Vectors of 32 numbers have 128 bytes, and batches of five copies 640; the last batch is
+    smaller."""
     retriever = tiny("bert")
     pairs = [replace(PAIR, query=query) for query in (PAIR.query, "what does the Moon pull?")]
     alone = [attribute(retriever, METHOD["token"], [pair])[0] for pair in pairs]
@@ -184,7 +185,7 @@ def test_the_cache_for_other_queries_is_bounded_and_does_not_change_effects(
 
     monkeypatch.setattr(occlusion, "Kept", limited)
     attribute(retriever, METHOD["token"], pairs[:1])
-    assert not kept  # nobody would find it again
+    assert not kept  # a lookup could never find it
     for one, found in zip(alone, attribute(retriever, METHOD["token"], pairs), strict=True):
         np.testing.assert_allclose(found.document_scores, one.document_scores, atol=1e-6)
         np.testing.assert_allclose(found.query_scores, one.query_scores, atol=1e-6)
@@ -207,7 +208,7 @@ def test_prompts_and_special_tokens_have_no_effect(
 def test_a_token_that_already_is_padding_has_no_effect(
     tiny: Callable[..., DenseRetriever],
 ) -> None:
-    """The law behind the sign: replacing a token by itself changes nothing."""
+    """Replacing a token by itself changes nothing."""
     retriever = tiny("bert")
     weights = retriever.embeddings.weight
     word = retriever.model.tokenizer.convert_tokens_to_ids("moon")

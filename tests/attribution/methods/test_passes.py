@@ -1,4 +1,4 @@
-"""Pairs that share texts share forward passes, and their numbers stay what they are alone."""
+"""Pairs that share texts share forward passes, with the same results as alone."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ DOCUMENTS = (
     "A quick brown fox, jumping over lazy dogs. " * 2,
     "a fox",
 )
-# Each document with another number of queries, one of them twice, and queries of many documents.
+# Documents with different numbers of queries, one query twice, and queries with many documents.
 PAIRS = [
     TextPair(f"{d}-{q}-{n}", QUERIES[q], DOCUMENTS[d])
     for n, (d, q) in enumerate(
@@ -142,7 +142,7 @@ def test_batched_decompositions_equal_those_of_each_pair_alone(
 ) -> None:
     method = make_method("decomposition", {"matrix": matrix, "biases": biases})
     compute = METHODS["decomposition"].compute
-    # The oracle has no matrix: shares come from a backward pass of their own.
+    # The oracle uses no matrix: shares come from a separate backward pass.
     plain = make_method("decomposition", {"biases": biases})
     for pair, together in zip(PAIRS, compute(asymmetric, method, PAIRS), strict=True):
         (alone,) = compute(asymmetric, plain, [pair])
@@ -162,7 +162,7 @@ def test_batched_decompositions_equal_those_of_each_pair_alone(
 
 @pytest.fixture
 def rows_run(minilm: DenseRetriever) -> Iterator[list[int]]:
-    """Texts that each forward pass of MiniLM's layers has run."""
+    """Number of texts in each forward pass of MiniLM's layers."""
     counted: list[int] = []
 
     def count(_module: object, args: tuple[Tensor, ...], _output: object) -> None:
@@ -242,7 +242,7 @@ def test_no_two_pairs_share_a_row_in_a_round() -> None:
         for pairs in rounds.rounds:
             used = [rounds.rows[pair] for pair in pairs]
             assert len(used) == len(set(used)) > 0
-        # No more is read than by each pair with a row of its own.
+        # No more tokens are encoded than with a separate row for each pair.
         n = len(found.texts)
         assert max(n * 20, least) * (1 + len(rounds.rounds)) <= 2 * max(len(choices) * 20, least)
 
@@ -250,7 +250,7 @@ def test_no_two_pairs_share_a_row_in_a_round() -> None:
 
 
 def test_short_texts_of_many_pairs_get_rows_rather_than_rounds(minilm: DenseRetriever) -> None:
-    """A pass over one short query takes as long as one over several."""
+    """A pass over one short query takes as long as a pass over several."""
     _, rounds = encode_once(minilm, ["fox"] * 8, "query")
     assert len(rounds.rounds) <= 2
     _, rounds = encode_once(minilm, [DOCUMENTS[0] * 20] * 8, "document")
@@ -269,7 +269,7 @@ def test_pairs_of_a_document_are_in_one_batch(sample: DataSet) -> None:
             homes.setdefault(pair.document, set()).add(number)
     assert all(len(numbers) == 1 for numbers in homes.values())
     assert max(len({pair.document for pair in batch}) for batch in found) > 1
-    # A run that was stopped goes on with the very batches that were left.
+    # A stopped run resumes with exactly the remaining batches.
     left = [pair for pair in sample.pairs if pair not in [p for b in found[:9] for p in b]]
     assert list(pair_batches(left, "cpu", 512)) == found[9:]
 
@@ -311,7 +311,7 @@ def test_occluded_documents_are_embedded_once_for_all_queries(
     firsts = {pair.document: pair for pair in reversed(PAIRS)}.values()
     for pair in firsts:
         compute(asymmetric, method, [pair])
-    once = sum(run) - len(firsts)  # a pair's document is also read as it is, for its query
+    once = sum(run) - len(firsts)  # a pair's document is also encoded unchanged, for its query
     run.clear()
     together = compute(asymmetric, method, PAIRS)
     assert sum(run) == once + len(PAIRS)
@@ -362,7 +362,7 @@ def test_pairs_of_a_document_stop_at_their_own_number_of_steps(
     by_16 = compute(minilm, make_method("integrated_gradients", {"steps": "16"}), PAIRS)
     missed = sorted(abs(r.completeness_error or 0) / abs(r.score) for r in by_16)
     monkeypatch.setattr(integrated_gradients, "DELTA", missed[len(missed) // 2])
-    monkeypatch.setattr(integrated_gradients, "STEPS", (16, 32))  # up to 512 takes long
+    monkeypatch.setattr(integrated_gradients, "STEPS", (16, 32))  # up to 512 would be slow
     auto = make_method("integrated_gradients")
     together = compute(minilm, auto, PAIRS)
     same = [

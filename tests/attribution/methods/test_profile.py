@@ -1,4 +1,4 @@
-"""The query-free profile against whole Jacobians, written out without the method's own code."""
+"""The query-free profile compared with full Jacobians, computed without the method's code."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ SHORT = "a quick brown fox"
 
 
 def jacobian_norms(retriever: DenseRetriever, text: str) -> np.ndarray:
-    """||dv/de_j||_F of each token: every row of the Jacobian by itself, in float64, with mean
-    pooling and the length of 1 by hand."""
+    """||dv/de_j||_F of each token, from each row of the Jacobian in float64, with explicit mean
+    pooling and normalization."""
     tokenizer, model = retriever.model.tokenizer, retriever.model.transformers_model
     ids = tokenizer(text, return_tensors="pt")["input_ids"]
     twin = type(model)(model.config).double().eval()
@@ -60,7 +60,7 @@ def test_random_cotangents_are_within_their_stated_error(
     found = encoded.row(norms, 0).numpy()
     error = float(errors[0])
     assert 0 < error < 0.5
-    # Of normal errors the mean magnitude is 0.8 standard errors.
+    # The mean magnitude of a normal error is 0.8 standard errors.
     assert np.abs(found - expected).mean() / expected.mean() < 2.5 * error
 
 

@@ -1,4 +1,4 @@
-"""Gradient saliency of MiniLM: an independent loop, laws of batching, and what it leaves behind."""
+"""Gradient saliency of MiniLM: an independent loop, laws of batching, and side effects."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def relative(found: np.ndarray, expected: np.ndarray) -> float:
 
 
 def traces(retriever: DenseRetriever) -> list[str]:
-    """What a run may leave on the model: hooks, gradients, parameters that want them."""
+    """What a run could leave on the model: hooks, gradients, parameters that require gradients."""
     found = []
     for name, module in retriever.model.named_modules():
         hooks = (
@@ -147,7 +147,7 @@ def test_the_length_includes_truncated_text(minilm: DenseRetriever, sample: Data
     assert (whole.n_tokens_full, whole.max_length, len(whole.tokens)) == (expected, 512, 512)
     assert whole.truncated and whole.content.sum() == 510
     assert not brief.truncated and brief.n_tokens_full == 6
-    # What was read is the text's beginning: the last token read ends at `read_until`.
+    # The beginning of the text was read: the last token ends at `read_until`.
     last = [token for token in whole.tokens if not token.is_special][-1]
     assert whole.read_until == last.end < len(longest)
 
@@ -168,7 +168,7 @@ def test_padding_changes_nothing(minilm: DenseRetriever) -> None:
 def test_nothing_is_left_on_the_model_after_an_exception(
     tiny: Callable[..., DenseRetriever], monkeypatch: pytest.MonkeyPatch, calls: int
 ) -> None:
-    """The forward pass breaks at its first call (the query) or its second (the document)."""
+    """The forward pass fails at its first call (the query) or its second (the document)."""
     retriever = tiny("bert")
     pair = TextPair("p", "tide", "the Moon pulls the water")
     (before,) = attribute(retriever, METHOD, [pair])
@@ -186,7 +186,7 @@ def test_nothing_is_left_on_the_model_after_an_exception(
         attribute(retriever, METHOD, [pair])
     assert traces(retriever) == []
     monkeypatch.undo()
-    # The lock was given back, and the next result is the same.
+    # The lock was released, and the next result is the same.
     assert retriever.lock.acquire(timeout=1)
     retriever.lock.release()
     (after,) = attribute(retriever, METHOD, [pair])

@@ -1,4 +1,4 @@
-"""The same laws on eleven tiny models: no architecture needs code of its own."""
+"""The same laws for eleven tiny models: no architecture needs special code."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ ARCHITECTURES = {
     "llama-right": "last",
     "llama-left": "last",
 }
-# Normalizing tokenizers drop accents, or give a composed letter the offsets of its base alone.
+# Normalizing tokenizers drop accents, or give a composed letter the offsets of its base letter
+# only.
 NORMALIZING = ("bert", "bert-cls", "mpnet", "distilbert", "xlm-roberta")
 TEXT = "The tide 🚀 rises: cafe\u0301, 海洋潮汐 นกเงือก النخلة 👩\u200d🚀 🇵🇱!"
 PAIRS = (
@@ -50,14 +51,14 @@ each = pytest.mark.parametrize("name", ARCHITECTURES)
 
 
 def own_characters(token: Token, text: str) -> bool:
-    """Whether text[start:end] is what the token stands for, in any tokenizer's spelling."""
+    """Whether text[start:end] is the text of the token, in any tokenizer's notation."""
     from transformers.convert_slow_tokenizer import bytes_to_unicode
 
     span = text[token.start : token.end]
     spelled = "".join(bytes_to_unicode()[byte] for byte in (" " + span).encode())
     if token.text in spelled:  # byte level: a token may be some of a character's bytes
         return True
-    if token.text in ("[UNK]", "<unk>", "▁"):  # stand for anything, and for the space before
+    if token.text in ("[UNK]", "<unk>", "▁"):  # represent any text, including the space before
         return token.end > token.start
     wanted = token.text.removeprefix("##").replace("▁", "").strip()
 
@@ -67,7 +68,7 @@ def own_characters(token: Token, text: str) -> bool:
             c for c in folded if unicodedata.category(c) not in ("Mn", "Cf", "Cc")
         ).strip()
 
-    # A combining mark at the border of two tokens belongs to the letter before it.
+    # A combining mark between two tokens belongs to the letter before it.
     return plain(wanted) == plain(span) or (len(span) > 0 and plain(span) in plain(wanted))
 
 
@@ -163,7 +164,7 @@ def test_prompts_are_encoded_but_not_shown(tiny: Callable[..., DenseRetriever], 
         special = [token for token in read.tokens if token.is_special]
         assert len(special) >= 5 and all((t.start, t.end) == (0, 0) for t in special)
         assert not read.truncated and read.n_tokens_full == len(content)
-        # Documents do not get it.
+        # Documents don't get the prompt.
         assert (
             bare.encode_texts([text], "document").texts
             == prompted.encode_texts([text], "document").texts
@@ -223,7 +224,7 @@ def test_maximum_lengths_can_be_set(tiny: Callable[..., DenseRetriever], name: s
     assert (len(query.tokens), len(document.tokens)) == (12, 32)
     assert (query.max_length, document.max_length) == (12, 32)
     assert query.n_tokens_full == document.n_tokens_full
-    # A short text that shares a batch with a long one is not thought truncated.
+    # A short text in a batch with a long one doesn't count as truncated.
     short = retriever.encode_texts([text, "tide"], "document").texts[1]
     assert not short.truncated
     beyond = tiny(name, max_length=4096)
@@ -259,9 +260,9 @@ def test_a_plain_transformers_folder_is_read(tiny_folder: Callable[..., Path]) -
 def test_a_chat_template_is_not_part_of_the_text(
     tiny_folder: Callable[..., Path], tmp_path: Path
 ) -> None:
-    """sentence-transformers renders texts through a chat template where it finds one in a folder
-    of plain transformers; the template's tokens are not the user's text. To refuse such a model
-    in one sentence is right as well."""
+    """sentence-transformers applies a chat template if a plain transformers folder has one, but the
+    template's tokens are not the user's text. Refusing such a model in one sentence is correct,
+    too."""
     folder = Path(shutil.copytree(tiny_folder("llama-left").parent / "raw", tmp_path / "chat"))
     path = folder / "tokenizer_config.json"
     template = "{% for m in messages %}user says: {{ m['content'] }}{% endfor %}"

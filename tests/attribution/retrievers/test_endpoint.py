@@ -1,4 +1,4 @@
-"""Endpoints: a real server against the local model, and one that misbehaves in every way."""
+"""Endpoints: a real server compared with the local model, and one that misbehaves in every way."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def hostile() -> Iterator[tuple[str, HostileServer]]:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retries without the waits between them, and nothing named before."""
+    """Retry without waiting, and start without registered endpoints."""
     monkeypatch.setattr(endpoint_client, "_FIRST_WAIT_S", 0.01)
 
 
@@ -105,7 +105,7 @@ def test_a_forked_process_can_send_requests(server: EndpointServer) -> None:
 
 
 def test_occlusion_equals_the_loss_in_score_without_a_word(real: EndpointServer, minilm) -> None:
-    """By hand: each word's characters deleted, scored by the local model."""
+    """By hand: delete the characters of each word and score with the local model."""
     found = load(resolve.register_endpoint(f"E5={real.url}"))
     result = METHODS["occlusion"].compute(found, make_method("occlusion"), [PAIR])[0]
     texts = [DOCUMENT[: token.start] + DOCUMENT[token.end :] for token in result.document.tokens]
@@ -156,7 +156,7 @@ def test_requests_respect_the_maximum_number_of_texts(server: EndpointServer) ->
     found = load(resolve.register_endpoint(f"E5={server.url}#batch=4"))
     server.requests.clear()
     vectors = found._vectors([f"w{i}" for i in range(10)])
-    assert [len(one["input"]) for one in server.requests] == [4, 4, 4, 2]  # a probe in each
+    assert [len(one["input"]) for one in server.requests] == [4, 4, 4, 2]  # one probe per request
     assert np.allclose(vectors, hashed([f"w{i}" for i in range(10)]))
     single = EndpointClient(parse(f"E5={server.url}#batch=1"))
     server.requests.clear()
@@ -179,21 +179,21 @@ def test_every_invalid_answer_is_reported_in_one_sentence(
     name: str, hostile: tuple[str, HostileServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(key_name("E5"), "sk-very-secret")
-    seconds = 1 if name == "drips" else 30  # all others answer, if late on a busy machine
+    seconds = 1 if name == "drips" else 30  # all others answer, though late on a busy machine
     client = EndpointClient(parse(f"E5={hostile[0]}/{name}/well-once#timeout={seconds}"))
     with pytest.raises(UserError) as raised:
         client.vectors(["a", "b"])
     said = str(raised.value)
     assert said.startswith("E5 ") and said.endswith(".") and said.count(". ") == 0
     assert "\n" not in said and "<" not in said and "secret" not in said and "169.254" not in said
-    # One text alone is refused, or the endpoint as a whole.
+    # Either a single text or the whole endpoint is refused.
     of_text = name in ("nan", "infinity", "beyond-float", "too-long", "bad-request")
     assert isinstance(raised.value, Unavailable) != of_text
 
 
 @contextmanager
 def dripping(first: bytes, then: bytes) -> Iterator[tuple[str, threading.Event]]:
-    """The address of a server whose answers never end, and whether it was asked."""
+    """The address of a server whose answers never end, and an event set by its first request."""
     ended, asked = threading.Event(), threading.Event()
 
     def answer(connection: socket.socket) -> None:
@@ -249,7 +249,7 @@ def test_a_canceled_request_is_not_waited_for(dripped: bytes) -> None:
 
 
 def assert_nobody_reads() -> None:
-    """That no task stays with an answer that was given up, although it goes on."""
+    """Assert that no task still reads an abandoned answer."""
     end = time.monotonic() + 30
     while asyncio.all_tasks(endpoint_client._loop()):
         assert time.monotonic() < end, "a task reads on"
@@ -334,7 +334,7 @@ def test_a_changed_model_is_noticed_at_once(server: EndpointServer) -> None:
     found = load(resolve.register_endpoint(f"E5={server.url}"))
     score_texts(found, [("a", "b")])
     server.embed = lambda texts: hashed(texts)[:, ::-1]
-    for _ in range(2):  # and for as long as it was loaded under the former name
+    for _ in range(2):  # and as long as it is loaded under the previous name
         with pytest.raises(Unavailable, match="its model has changed"):
             score_texts(found, [("a", "b")])
     again = load(found.spec)

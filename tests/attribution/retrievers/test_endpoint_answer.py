@@ -1,4 +1,4 @@
-"""An endpoint's answer costs no more than what was asked for, however it is made up."""
+"""Even a malicious answer of an endpoint costs no more than the largest valid one."""
 
 from __future__ import annotations
 
@@ -72,11 +72,11 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
 
 @contextmanager
 def ticking() -> Iterator[list[float]]:
-    """The longest pause in s of a thread that asks for the interpreter all the time."""
+    """The longest pause, in seconds, of a thread that constantly requests the interpreter."""
     longest, ended = [0.0], threading.Event()
 
     def tick() -> None:
-        # Of this thread's own time: another process that has the processor is no pause.
+        # Uses CPU time, so that waiting for other processes doesn't count as a pause.
         last = time.process_time()
         while not ended.is_set():
             time.sleep(0.001)
@@ -99,7 +99,7 @@ def test_a_malicious_answer_blocks_no_other_thread(name: str) -> None:
     asked = json.dumps({"query": "q", "documents": ["d"] * 100}).encode()
     with ticking() as longest:
         for bound in (of_vectors(33), of_scores(100, asked)):
-            with pytest.raises(ValueError):  # JSON's own are ones, too
+            with pytest.raises(ValueError):  # JSON errors are ValueErrors, too
                 bound.parse(body)
     assert longest[0] < 0.3, "seconds of this process's processor time in one piece"
 

@@ -1,8 +1,8 @@
-"""llama.cpp's server over the packaged weights, against the local model.
+"""llama.cpp's server with the packaged weights, compared with the local model.
 
-It takes some ten minutes of a processor to compile, so it is no requirement of the tests. Where it
-is installed (`pip install "llama-cpp-python[server]"`, in an environment of its own: name its
-interpreter in LLAMA_CPP_PYTHON) this runs.
+Compiling it takes about ten minutes, so the tests don't require it. If it is installed (`pip
+install "llama-cpp-python[server]"`, in a separate environment whose interpreter is named in
+LLAMA_CPP_PYTHON), this runs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SECONDS = 300
 
 
 def interpreter() -> str:
-    """A Python that has llama-cpp-python; empty where there is none."""
+    """A Python interpreter with llama-cpp-python, or an empty string."""
     if found := os.environ.get("LLAMA_CPP_PYTHON", ""):
         return found
     return sys.executable if importlib.util.find_spec("llama_cpp") else ""

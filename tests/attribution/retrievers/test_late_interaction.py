@@ -1,4 +1,4 @@
-"""Late interaction: MaxSim as sentence-transformers scores it, and whose shares it is made of."""
+"""Late interaction: MaxSim as in sentence-transformers, and its shares."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_shares_add_up_and_belong_to_the_best_matching_tokens(
         assert found.query_scores.sum() == pytest.approx(found.score, abs=1e-5)
         assert found.matrix is not None and shown.matrix is not None
         assert (np.count_nonzero(found.matrix, axis=1) <= 1).all()
-        # An independent loop over the library's own vectors.
+        # An independent loop over the library's vectors.
         query = late.model.encode_query([pair.query])[0]
         document = late.model.encode_document([pair.document])[0]
         scored = shown.matrix.any(axis=0)
@@ -154,8 +154,8 @@ def test_long_documents_are_truncated_where_the_model_truncates(make: Make) -> N
 
 
 def test_the_layout_of_colbertv2_is_read(tiny_folder: Callable[..., Path], tmp_path: Path) -> None:
-    """One file with the encoder below `bert.` and the projection beside it, markers and lengths in
-    artifact.metadata."""
+    """One file with the encoder under `bert.` and the projection next to it; markers and lengths
+    are in artifact.metadata."""
     raw = tiny_folder("bert").parent / "raw"
     folder = tmp_path / "colbert"
     shutil.copytree(raw, folder)

@@ -1,4 +1,4 @@
-"""BM25: scores as bm25s gives them, shares that add up, and no eye for position."""
+"""BM25: scores equal those of bm25s, shares add up, and position is ignored."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def test_scores_equal_those_of_bm25s_over_the_whole_data_set(
 
 
 def test_scores_of_two_texts_computed_by_hand(typed: LexicalRetriever) -> None:
-    """Query "tide moon", document "Tide, tide! sea": both hold tide, so idf = ln(1 + 0.5 / 2.5);
-    lengths 2 and 3, 2.5 on average."""
+    """Query "tide moon", document "Tide, tide! sea": both contain tide, so idf = ln(1 + 0.5 / 2.5).
+    Lengths are 2 and 3, 2.5 on average."""
     found = explain(typed, TextPair("p", "tide moon", "Tide, tide! sea"))
     share = math.log(1.2) * 2 / (2 + 1.2 * (0.25 + 0.75 * 3 / 2.5))
     assert found.score == pytest.approx(share, rel=1e-6)
@@ -131,7 +131,7 @@ def test_every_letter_is_folded_once_and_the_same_in_both_forms() -> None:
 def test_a_word_missing_from_the_statistics_counts_as_the_rarest(
     bound: LexicalRetriever, sample: DataSet
 ) -> None:
-    """Typed texts have words of their own; without statistics they counted nothing."""
+    """Typed texts can have unknown words, which once counted as nothing."""
     word = "zyzzyva"
     known = bound.statistics
     assert known is not None and word not in known.frequencies
@@ -175,7 +175,7 @@ def test_sentence_order_does_not_change_shares(bound: LexicalRetriever, sample: 
 
 
 def test_occluding_all_occurrences_of_a_term_equals_its_share(typed: LexicalRetriever) -> None:
-    """A word that occurs once loses, taken out, its whole share."""
+    """Removing a word that occurs once loses its whole share."""
     pair = TextPair("p", "tide moon", "The tide follows the moon.")
     method = make_method("occlusion")
     found = METHODS["occlusion"].compute(typed, method, [pair])[0]
@@ -213,7 +213,8 @@ def test_the_self_check_compares_with_bm25s(
 
 
 def test_the_library_does_not_import_jax(tmp_path: Path) -> None:
-    """It would, if JAX is installed, and JAX takes most of a GPU's memory. Others can import it."""
+    """bm25s imports JAX if it is installed, and JAX reserves most of a GPU's memory. Other code can
+    still import it."""
     (tmp_path / "jax.py").write_text("print('imported')")
     code = """
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""Where a model's own configuration truncates, beside what PosLens lets it read."""
+"""The context limit in a model's configuration, compared with the one PosLens uses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from poslens.cache.keys import used_model
 
 
 def folder_with(place: Path, lengths: object) -> Path:
-    """MiniLM's folder, with other contents of its sentence-transformers configuration."""
+    """MiniLM's folder with a changed sentence-transformers configuration."""
     shutil.copytree(minilm_folder(), place)
     (place / "sentence_bert_config.json").write_text(json.dumps(lengths), encoding="utf-8")
     return place

@@ -1,4 +1,4 @@
-"""What is refused when a model is loaded, in one sentence, and what a loaded one is like."""
+"""What is refused in one sentence when a model is loaded, and properties of loaded models."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def spec_of(folder: Path, **fields) -> RetrieverSpec:
 
 @pytest.fixture
 def copy(tiny_folder: Callable[..., Path], tmp_path: Path) -> Path:
-    """A copy of the tiny BERT that a test may break."""
+    """A copy of the tiny BERT that a test may damage."""
     return Path(shutil.copytree(tiny_folder("bert"), tmp_path / "private-place" / "model"))
 
 
 def refused(folder: Path) -> str:
-    """The sentence with which the folder is refused: one, for people, without a path."""
+    """The sentence with which the folder is refused: exactly one, readable, and without a path."""
     with pytest.raises(UserError) as caught:
         load(spec_of(folder), device="cpu")
     sentence = str(caught.value)
@@ -150,7 +150,7 @@ def test_weights_of_another_shape_are_refused(copy: Path) -> None:
 
 
 def test_weights_of_another_architecture_are_not_replaced_by_random_ones(copy: Path) -> None:
-    """transformers fills in what a file lacks with random numbers and a warning; attributions of
+    """transformers fills missing weights with random numbers and a warning, but attributions of
     random weights look like any others."""
     path = copy / "model.safetensors"
     tensors = {f"other.{name}": tensor for name, tensor in load_file(path).items()}
@@ -263,7 +263,7 @@ def test_float16_that_overflows_names_a_wider_format(
     path = folder / "model.safetensors"
     tensors = load_file(path)
     name = next(n for n in tensors if n.endswith("layer.0.output.dense.weight"))
-    tensors[name] *= 1e5  # beyond 65,504; the norm that follows brings it back to size
+    tensors[name] *= 1e5  # beyond 65,504; the following norm scales it back
     save_file(tensors, path, metadata={"format": "pt"})
     pair = TextPair("p", "tide", "the Moon pulls the water")
     narrow = load(spec_of(folder), device="cpu", precision="float16")
@@ -280,7 +280,7 @@ def test_float16_that_overflows_names_a_wider_format(
 
 
 class Gpus:
-    """Graphics cards of so many bytes each, in place of the machine's own."""
+    """Simulated GPUs with the given free memory in bytes, instead of the machine's."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *sizes: int) -> None:
         monkeypatch.setattr(torch.cuda, "device_count", lambda: len(sizes))
@@ -313,7 +313,7 @@ def test_a_model_larger_than_a_gpu_is_spread_over_gpus(
         spread()
     Gpus(monkeypatch, need, need)
     with pytest.raises(UserError, match="more than the memory of this machine's GPUs"):
-        spread(asked="cuda:0")  # one was asked for
+        spread(asked="cuda:0")  # one device was requested
     monkeypatch.setattr("poslens.attribution.retrievers.dense_loading.find_spec", lambda name: None)
     with pytest.raises(UserError, match="pip install accelerate"):
         spread()
@@ -331,7 +331,7 @@ def test_a_model_that_exceeds_the_free_memory_is_refused(
 
 
 def test_a_spread_model_gives_the_same_results(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Through accelerate's placement, here of all layers on the CPU."""
+    """Through accelerate's placement, here with all layers on the CPU."""
     monkeypatch.setattr("poslens.attribution.retrievers.dense_loading.must_spread", lambda *_: True)
     pair = TextPair("p", "tide", "the Moon pulls the water")
     spread = load(spec_of(copy), device="cpu")
@@ -348,7 +348,7 @@ def test_a_spread_model_gives_the_same_results(copy: Path, monkeypatch: pytest.M
 
 
 def test_settings_name_everything_that_changes_a_number(copy: Path) -> None:
-    """Two specs whose numbers differ have different settings: the cache key depends on it."""
+    """Two specs with different results have different settings, on which the cache key depends."""
     spec = spec_of(copy)
     pair = TextPair("p", "tide fox " * 8, "the Moon pulls the water " * 8)
     numbers = {}
@@ -371,7 +371,7 @@ def test_settings_name_everything_that_changes_a_number(copy: Path) -> None:
 def test_another_pooling_can_be_used_with_the_same_weights(
     tiny_folder: Callable[..., Path], name: str, pooling: str
 ) -> None:
-    """What follows the pooling (here a dense layer with tanh and a norm) stays."""
+    """Modules after the pooling (here a dense layer with tanh and a norm) stay."""
     from sentence_transformers import SentenceTransformer
 
     folder = tiny_folder(name)

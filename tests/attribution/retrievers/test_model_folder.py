@@ -1,5 +1,5 @@
-"""A model's folder comes from anybody: nothing in it is imported, called, followed outside or read
-without end, and what is refused is refused in one sentence before a library opens a file."""
+"""Model folders are untrusted: nothing in them is imported, called, followed outside or read
+without a limit, and they are refused in one sentence before a library opens a file."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def spec_of(folder: Path, family: str = "dense") -> RetrieverSpec:
 
 @pytest.fixture
 def copy(tiny_folder: Callable[..., Path], tmp_path: Path) -> Path:
-    """A copy of a tiny model with a dense layer that a test may break."""
+    """A copy of a tiny model with a dense layer that a test may damage."""
     return Path(shutil.copytree(tiny_folder("labse"), tmp_path / "private-place" / "model"))
 
 
@@ -58,7 +58,7 @@ def change(path: Path, **settings: Any) -> None:
 
 @pytest.fixture
 def unopened(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The libraries are not reached."""
+    """Fail if a library is reached."""
     import sentence_transformers
 
     def reached(*_: object, **__: object) -> None:
@@ -69,7 +69,7 @@ def unopened(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def refused(folder: Path, family: str = "dense") -> str:
-    """The sentence that a folder is refused with before a library reads it."""
+    """The sentence with which a folder is refused before a library reads it."""
     with pytest.raises(UserError) as caught:
         plan(spec_of(folder, family), "cpu")
     with pytest.raises(UserError) as again:
@@ -84,7 +84,7 @@ def refused(folder: Path, family: str = "dense") -> str:
 # -- programs ----------------------------------------------------------------------------------
 
 CALLED = "torch.utils.collect_env.main"
-"""Runs programs of the system when it is called; a configuration could have it called."""
+"""A function that runs system programs, which a configuration could name."""
 
 
 @pytest.mark.parametrize("key", ["sentence_transformers", "sbert_ce_default_activation_function"])
@@ -246,7 +246,7 @@ def test_pickled_weights_of_a_module_are_refused(copy: Path, unopened: None) -> 
     assert "only pickled weights (2_Dense/pytorch_model.bin)" in refused(copy)
 
 
-# -- files that are none, and sizes ------------------------------------------------------------
+# -- irregular files, and sizes ------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,8 @@ def test_pickled_weights_of_a_module_are_refused(copy: Path, unopened: None) -> 
 )
 @pytest.mark.parametrize("kind", ["pipe", "zeros", "dangling", "folder", "socket", "loop"])
 def test_only_regular_files_are_opened(copy: Path, place: str, kind: str) -> None:
-    """In a process of its own: reading a pipe would wait for ever, zeros take all memory."""
+    """In a separate process: reading a pipe would block forever, and /dev/zero would fill the
+    memory."""
     path = copy / place
     path.unlink(missing_ok=True)
     if kind == "pipe":
@@ -282,14 +283,14 @@ def test_only_regular_files_are_opened(copy: Path, place: str, kind: str) -> Non
         path.mkdir()
     else:
         before = Path.cwd()
-        os.chdir(path.parent)  # the path of a socket is short
+        os.chdir(path.parent)  # the path of a socket must be short
         with socket.socket(socket.AF_UNIX) as one:
             one.bind(path.name)
         os.chdir(before)
     found = spec_of(copy)
     with pytest.raises(UserError, match="which is not a regular file: restore the file"):
         plan(found, "cpu")
-    # Adding it by name and asking for its family read files too.
+    # Registering it and detecting its family also read files.
     with pytest.raises(UserError, match="which is not a regular file"):
         resolve.register_folder("mine", copy)
     assert detect.family_of_folder(copy).name == "dense"
@@ -371,13 +372,13 @@ def test_invalid_headers_of_weights_are_refused(
 
 
 def test_a_tokenizer_of_another_model_is_refused(copy: Path) -> None:
-    """Its tokens lie outside the table of word embeddings: a sentence, at loading or later."""
+    """Its token ids exceed the table of word embeddings: one sentence, at loading or later."""
     tokenizer = json.loads((copy / "tokenizer.json").read_text())
     vocabulary = tokenizer["model"]["vocab"]
     vocabulary["fog"] = max(vocabulary.values()) + 1
     (copy / "tokenizer.json").write_text(json.dumps(tokenizer))
     retriever = load.load(spec_of(copy), device="cpu")
-    check_retriever(retriever)  # what it reads well it may be used for
+    check_retriever(retriever)  # texts with valid ids may be encoded
     with pytest.raises(UserError, match=f"its tokenizer returns token {vocabulary['fog']}:"):
         retriever.encode_plain(["fog"], "document")
     with pytest.raises(UserError, match=r"mine has only .* token embeddings"):
@@ -416,7 +417,7 @@ print(json.dumps(sorted(opened)))
 def test_every_file_that_python_opens_is_in_the_fingerprint(
     kind: str, tiny_folder: Callable[..., Path], tmp_path: Path, forked: Forked
 ) -> None:
-    """Watched while the libraries load it; they start no program and reach no network."""
+    """Observed while the libraries load it; they start no program and use no network."""
     if kind == "cross":
         folder = tiny_families.cross_encoder(tiny_folder("bert"), tmp_path)
     elif kind == "late":

@@ -1,4 +1,4 @@
-"""Objects with `encode`: numbers against the model inside them, names, and what they do wrong."""
+"""Objects with `encode`: results compared with the wrapped model, names, and errors."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ PAIR = TextPair("p", "when does the tide turn", DOCUMENT, evidence=EvidenceSpan(
 
 
 class Own:
-    """Vectors by any function of a list of texts."""
+    """Vectors from any function of a list of texts."""
 
     def __init__(self, encode: Callable[[list[str]], Any]) -> None:
         self._encode = encode
         self.calls: list[list[str]] = []
 
     def encode(self, texts: list[str]) -> Any:
-        """As the function says."""
+        """The function's vectors."""
         assert type(texts) is list
         self.calls.append(texts)
         return self._encode(texts)

@@ -1,4 +1,4 @@
-"""The planted adapters: what is shipped has the bias it claims and lost no quality."""
+"""The planted adapters: the shipped ones have the stated bias and kept their quality."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SOME = 20
 
 @dataclass(frozen=True)
 class SmallRecipe(train.Recipe):
-    """Short texts, few of them: whether training runs, not what it achieves."""
+    """A few short texts: tests that training runs, not its result."""
 
     tokens_per_step: int = 300
     sentences_max: int = 8
@@ -41,7 +41,7 @@ class SmallRecipe(train.Recipe):
 
 @pytest.fixture(scope="module")
 def retrievers(one_thread: None) -> dict[str | None, SentenceTransformer]:
-    """MiniLM and both planted models, loaded while no connection can be opened."""
+    """MiniLM and both planted models, loaded without network access."""
 
     def refuse(*_arguments: object) -> None:
         raise AssertionError("loading opened a connection")

@@ -1,5 +1,5 @@
-"""Each preset's architecture, on a tiny model of that very configuration class: it scores, and its
-saliency and decomposition are right; what only code from a repository defines is refused."""
+"""Each preset's architecture, as a tiny model of the same configuration class: scores, saliency and
+decomposition are right. Models defined only by code from a repository are refused."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ ARCHITECTURE_OF = {
     "SGPT-125M": "gpt_neo",
 }
 OTHERS = ("gte", "gemma3-both-ways", "mistral")
-"""Built into transformers too: what copies of gte-multilingual-base, of other Gemma 3 embedders and
-of Mistral embedders are."""
+"""Also built into transformers: architectures of copies of gte-multilingual-base, of other Gemma 3
+embedders and of Mistral embedders."""
 
 ARCHITECTURES = sorted({*ARCHITECTURE_OF.values(), *OTHERS} - {"code"})
 PAIRS = (
@@ -85,8 +85,8 @@ def test_every_dense_preset_was_checked_or_needs_code() -> None:
 
 
 def directly(model: Any, text: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Input embeddings [1, T, H] and the vector [1, H] that a SentenceTransformer's parts make of
-    them when called one by one."""
+    """Input embeddings [1, T, H], and the vector [1, H] from calling a SentenceTransformer's
+    modules one by one."""
     features = model.tokenizer(text, return_tensors="pt")
     backbone = model.transformers_model
     table = getattr(backbone, "encoder", backbone) if hasattr(backbone, "shared") else backbone
@@ -149,7 +149,7 @@ def test_the_refusal_of_a_preset_with_code_states_how_to_allow_it(name: str) -> 
 
 @pytest.fixture
 def both_ways(tiny_folder: Callable[..., Path], tmp_path: Path) -> Path:
-    """The tiny Qwen2 as inf-retriever is published: a file of code beside a known model type."""
+    """The tiny Qwen2, published like inf-retriever: with a code file next to a known model type."""
     folder = Path(shutil.copytree(tiny_folder("qwen2"), tmp_path / "both"))
     path = folder / "config.json"
     config = json.loads(path.read_text()) | {"auto_map": {"AutoModel": "modeling_qwen.Qwen2Model"}}
@@ -181,8 +181,8 @@ def test_the_causal_mask_is_off(both_ways: Path) -> None:
 
 
 def qwen2_both_ways(model: Any, ids: list[int]) -> torch.Tensor:
-    """Last hidden states [T, H] of a Qwen2 whose tokens all see each other, written down from its
-    weights: RMSNorm, rotary positions, grouped queries, SwiGLU."""
+    """Last hidden states [T, H] of a Qwen2 with bidirectional attention, computed from its weights:
+    RMSNorm, rotary positions, grouped queries, SwiGLU."""
     config, weights = model.config, model.state_dict()
     heads, groups, width = config.num_attention_heads, config.num_key_value_heads, config.head_dim
 
@@ -232,7 +232,7 @@ def test_vectors_equal_those_of_a_qwen2_without_a_mask(both_ways: Path) -> None:
 
 
 def test_a_model_with_code_is_not_loaded_with_built_in_code(both_ways: Path) -> None:
-    """transformers would load it with a causal mask and say nothing."""
+    """transformers would silently load it with a causal mask."""
     spec = RetrieverSpec("b", "b", "dense", f"folder:{both_ways}")
     with pytest.raises(UserError, match="needs code from its repository"):
         load(spec, device="cpu")
@@ -253,7 +253,7 @@ def test_an_end_token_that_only_the_code_adds_is_detected(
         load(spec, device="cpu")
 
 
-# -- code, where it is allowed -----------------------------------------------------------------
+# -- code, if it is allowed -----------------------------------------------------------------
 
 CODE = """
 from pathlib import Path
@@ -268,7 +268,7 @@ class Mine(BertModel):
 def coded(
     tiny_folder: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> RetrieverSpec:
-    """A tiny BERT whose class is defined beside it, by code that leaves a file."""
+    """A tiny BERT whose class is defined in its folder, by code that leaves a file when it runs."""
     from transformers import dynamic_module_utils
 
     monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
@@ -294,7 +294,7 @@ def test_code_runs_only_if_allowed_by_name(
     resolve.allow_code(["coded"])
     retriever = load(coded, device="cpu")
     assert trap.read_text() == "run" and type(retriever.backbone).__name__ == "Mine"
-    # What the code says is part of the model then.
+    # The code is then part of the fingerprint.
     assert "mine.py" in [p.name for p in resolve.locate(coded).paths()]
     with pytest.raises(UserError, match="There is no retriever 'nobody'"):
         resolve.allow_code(["nobody"])

@@ -82,7 +82,7 @@ def test_a_hub_id_is_recognized() -> None:
 
 
 def test_a_hub_id_that_is_not_downloaded_is_reported_in_one_sentence() -> None:
-    # Even where a folder of that name lies in the working directory: an id is never a path.
+    # Even if the working directory has a folder of that name: an id is never a path.
     spec = resolve("tests/attribution")
     assert (Path.cwd() / spec.name).is_dir() or Path.cwd() != Path(__file__).parents[3]
     with pytest.raises(UserError) as caught:
@@ -162,7 +162,7 @@ def test_a_pooling_follows_the_name() -> None:
 
 
 def test_naming_a_models_own_pooling_gives_the_same_model() -> None:
-    """Nor are presets that were there before: what is stored under their keys stays found."""
+    """Keys of existing presets don't change, so their stored results are still found."""
     assert resolve("MiniLM@mean") is resolve("MiniLM")
     assert resolve("MiniLM").settings == (
         "pooling=mean, max_length=512, query_max_length=None, query_prompt=None, "
@@ -203,7 +203,7 @@ def test_the_data_folder_follows_poslens_home(
 
 
 def test_a_models_files_are_only_those_that_are_read(tiny_folder: Callable[..., Path]) -> None:
-    """And no others: not what a download leaves behind, other formats, or the card."""
+    """No other files: no leftovers of downloads, other formats, or the model card."""
     folder = tiny_folder("labse")
     names = [place for place, _ in specs.ModelFiles(folder).places()]
     assert names == [

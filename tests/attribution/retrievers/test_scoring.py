@@ -1,4 +1,4 @@
-"""Scores without gradients are the scores that attributions give, for every family."""
+"""Scores without gradients equal those of attributions, for every family."""
 
 from __future__ import annotations
 
@@ -219,6 +219,6 @@ def test_an_empty_list_has_no_scores_and_gradients_still_work(make: Callable[[st
     retriever = make("dense")
     assert score_texts(retriever, []).shape == (0,)
     score_texts(retriever, PAIRS)
-    # What was run without gradients does not stand in the way of one that needs them.
+    # Scoring without gradients doesn't prevent a later run that needs them.
     METHODS["saliency"].compute(retriever, make_method("saliency"), [TextPair("p", *PAIRS[0])])
     assert not any(p.requires_grad for p in retriever.model.parameters())

@@ -1,4 +1,4 @@
-"""Each model is checked on loading: what the check measures, and what it catches."""
+"""Each model is checked on loading: what the check measures, and what it detects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sequence-to-sequence rerankers: the logits that transformers generates, and where they look."""
+"""Sequence-to-sequence rerankers: the logits of transformers, and their attributions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ PAIRS = [
     TextPair("c", "piñas 🚀", "El niño comió piñas."),
 ]
 KINDS = {
-    # T5 of 2019: one table for everything; 1.1, mT5 and plT5: gated, a head of its own.
+    # T5 of 2019 has one embedding table for everything; 1.1, mT5 and plT5 are gated and have a
+    # separate head.
     "t5": ("t5", {}),
     "t5-gated": ("t5", {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
     "mt5": ("mt5", {"tie_word_embeddings": False}),
@@ -103,7 +104,7 @@ def test_the_check_passes_and_shares_add_up(make: Make, kind: str) -> None:
     retriever = make(kind)
     checked = check_retriever(retriever)
     assert checked.library.distance < 1e-4 and checked.library.library == "transformers"
-    # Through the cross-attention too: all that the decoder brings of its own is the bias share.
+    # Also through the cross-attention: the decoder itself only contributes to the bias share.
     assert checked.unfit == {}
     (found,) = attribute(retriever, "decomposition", PAIRS[:1])
     assert found.bias_share is not None
@@ -126,8 +127,8 @@ def test_token_offsets_point_at_their_characters(make: Make) -> None:
 @pytest.mark.parametrize("name", ["saliency", "input_x_gradient", "integrated_gradients"])
 def test_batches_equal_single_pairs(make: Make, name: str) -> None:
     retriever = make("t5-gated")
-    # In float64, where rounding is no excuse: a batch's padding changes nothing at all. In float32
-    # even one pair's gradients through these weights are up to 2e-4 of their maximum off.
+    # In float64, where rounding is negligible, padding changes nothing. In float32, even the
+    # gradients of a single pair are off by up to 2e-4 of their maximum.
     small = 1e-6
     retriever.backbone.double()
     options = {"steps": "16"} if name == "integrated_gradients" else {}
@@ -168,7 +169,7 @@ def test_only_the_end_of_a_long_document_is_truncated(make: Make) -> None:
     assert found.query.n_tokens_full == int(found.query.content.sum())
     (whole,) = attribute(make("t5"), "saliency", [pair])
     assert found.document.n_tokens_full == whole.document.n_tokens_full
-    # What is left reads as the text that ends there, with what the prompt puts behind it.
+    # The rest is encoded like a text that ends there, followed by the end of the prompt.
     tail = [t.text for t in whole.document.tokens if t.is_special][-2:]
     assert [t.text for t in found.document.tokens][-2:] == tail
     read = [t for t in found.document.tokens if not t.is_special]
@@ -207,7 +208,7 @@ def test_the_family_is_detected_and_missing_weights_are_refused(make: Make, tmp_
     save_file(weights, copy / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(UserError, match="could not be loaded as a cross-encoder model"):
         load(RetrieverSpec("c", "c", "cross_encoder", f"folder:{copy}"), "cpu")
-    # An encoder for embeddings stays one.
+    # A T5 encoder for embeddings is still detected as dense.
     (copy / "modules.json").write_text("[]")
     assert family_of_folder(copy).name == "dense"
 

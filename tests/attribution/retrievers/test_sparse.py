@@ -1,4 +1,4 @@
-"""Sparse encoders: shared terms with their weights, and the tokens that the weights come from."""
+"""Sparse encoders: shared terms with their weights, and the tokens that determine them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def attribute(retriever: SparseRetriever, name: str, pairs: list[TextPair]) -> l
 
 
 def vectors(retriever: SparseRetriever, pair: TextPair) -> list[torch.Tensor]:
-    """The library's own, dense."""
+    """The library's vectors as dense arrays."""
     model = retriever.model
     found = [model.encode_query([pair.query]), model.encode_document([pair.document])]
     retriever.model[1].train()
@@ -80,7 +80,7 @@ def test_shared_terms_add_up_to_the_score(sparse: SparseRetriever) -> None:
 
 
 def test_weights_come_from_the_token_whose_logit_is_largest(sparse: SparseRetriever) -> None:
-    """Lowering every other token's logits changes nothing; lowering this one's does."""
+    """Lowering the logits of every other token changes nothing; lowering this token's does."""
     pair = PAIRS[1]
     terms = sparse.terms(pair)
     documents = sparse.encode_texts([pair.document], "document")

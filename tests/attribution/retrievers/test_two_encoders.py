@@ -1,4 +1,4 @@
-"""Retrievers whose queries have an encoder of their own."""
+"""Retrievers with a separate encoder for queries."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OTHER = TextPair("o", "fox", "lazy dogs jumping over a quick brown fox")
 
 @pytest.fixture
 def spec(tiny_folder: Callable[..., Path]) -> RetrieverSpec:
-    """Two tiny BERTs of different weights, first token, dot product: built like DRAGON."""
+    """Two tiny BERTs with different weights, first-token pooling and dot product, like DRAGON."""
     return RetrieverSpec(
         "two",
         "two",
@@ -46,7 +46,7 @@ def two(spec: RetrieverSpec) -> DenseRetriever:
 
 
 class Encoder:
-    """One of the two as transformers reads it, without PosLens and sentence-transformers."""
+    """One of the two encoders loaded by transformers, without PosLens and sentence-transformers."""
 
     def __init__(self, folder: Path) -> None:
         self.model: Any = AutoModel.from_pretrained(folder).eval()
@@ -77,7 +77,7 @@ def values(result: Attribution, side: str) -> np.ndarray:
 
 
 def each_side(encoders: dict[str, Encoder], pair: TextPair):
-    """(side, inputs, score as a function of them) with the other side's vector constant."""
+    """(side, inputs, score as a function of the inputs), with the other side's vector constant."""
     for side, other in (("query", "document"), ("document", "query")):
         constant = encoders[other].embed(encoders[other].inputs(getattr(pair, other))).detach()
         own = encoders[side]
@@ -97,7 +97,7 @@ def test_the_score_is_the_dot_product_of_the_two_encoders_vectors(
                 encoders[s].embed(encoders[s].inputs(getattr(pair, s)))
                 for s in ("query", "document")
             )
-            # Weights differ from run to run with the tokenizer: the product may be small.
+            # Weights differ between runs with the tokenizer, so the product may be small.
             close = pytest.approx(float(q @ d), abs=1e-4 * float(q.norm() * d.norm()))
             assert result.score == close, method
     n = sum(p.numel() for e in encoders.values() for p in e.model.parameters())
@@ -150,7 +150,7 @@ def test_decomposition_is_complete_on_both_sides(two: DenseRetriever, biases: st
     of_queries = shares(two, queries, d, biases)
     assert abs(float(of_queries.error)) <= 1e-5 * float(of_queries.tokens.abs().sum())
     torch.testing.assert_close(of_queries.directions, q, rtol=1e-4, atol=1e-4)
-    wanted = of_queries.tokens[0].numpy()  # by a backward pass of their own
+    wanted = of_queries.tokens[0].numpy()  # by a separate backward pass
     np.testing.assert_allclose(result.query_scores, wanted, rtol=0, atol=1e-5 * abs(wanted).max())
 
 
@@ -174,7 +174,7 @@ def test_the_check_covers_both_encoders(two: DenseRetriever) -> None:
         and checked.library.distance < 1e-5
         and (checked.completeness or 0) < 1e-5
     )
-    # An encoder of queries that PosLens reads otherwise than sentence-transformers is found out.
+    # A query encoder that PosLens encodes differently than sentence-transformers is detected.
     query_model = two.encoder("query")
     encode = query_model.encode
     query_model.encode = lambda *a, **k: encode(*a, **k) * 1.1  # type: ignore[method-assign, assignment, operator]
