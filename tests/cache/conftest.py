@@ -1,4 +1,4 @@
-"""Results without a model: the store does not care where numbers come from."""
+"""Results without a model: the store doesn't depend on the source of numbers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def store(tmp_path: Path) -> Store:
 
 @pytest.fixture
 def result() -> Make:
-    """`result("p1")`: a pair and an attribution of it, of numbers drawn from its id."""
+    """`result("p1")`: a pair and its attribution, with random numbers seeded by its id."""
 
     def make(
         pair_id: str,

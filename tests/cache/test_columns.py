@@ -1,4 +1,4 @@
-"""Pairs as columns say what the pairs say, and are made once for pairs that are kept."""
+"""Columns of pairs equal the pairs, and are created once for pairs that are kept."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_columns_of_a_data_set_are_cached_as_long_as_it_exists() -> None:
 
 
 def test_columns_of_a_temporary_selection_are_not_kept() -> None:
-    """A page that makes the same choice at every rerun would add one each time."""
+    """A page that repeats the same selection at every rerun would add one each time."""
     columns = columns_of(PAIRS[:3])
     gone = weakref.ref(columns)
     del columns

@@ -1,4 +1,4 @@
-"""A fingerprint changes with everything a number depends on, and with nothing else."""
+"""A fingerprint changes with everything that results depend on, and with nothing else."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def copy(tiny_folder: Callable[..., Path], tmp_path: Path) -> Path:
 
 
 def change_in_place(path: Path) -> None:
-    """Another content of the same size, with the dates of before."""
+    """Replace the contents by others of the same size, keeping the dates."""
     before = path.stat()
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
@@ -65,7 +65,7 @@ def test_a_changed_file_changes_the_fingerprint(copy: Path, name: str) -> None:
     files = ModelFiles(copy)
     before = files_fingerprint(files)
     assert files_fingerprint(files) == before and len(before) == 16
-    time.sleep(0.02)  # the clock of a file system ticks every few milliseconds
+    time.sleep(0.02)  # a file system's clock ticks every few milliseconds
     if name.endswith(".json"):
         path = copy / name
         path.write_text(path.read_text().replace(": ", ":  ", 1))
@@ -87,7 +87,7 @@ def test_a_replaced_file_changes_the_fingerprint(copy: Path, tmp_path: Path) -> 
 
 
 def test_a_file_changed_at_once_is_read_again(tmp_path: Path) -> None:
-    """A file that changes within the file system's clock tick of its last change: 50 times."""
+    """A file that changes again within the same tick of the file system's clock, 50 times."""
     path = tmp_path / "config.json"
     wrong = 0
     for n in range(50):
@@ -99,8 +99,8 @@ def test_a_file_changed_at_once_is_read_again(tmp_path: Path) -> None:
 
 
 def test_added_and_removed_files_count_only_if_they_are_read(copy: Path) -> None:
-    """What no library opens is no part of the model: the card, what a hub's download leaves in
-    `.cache`, other formats and folders that no module names."""
+    """Files that no library opens are not part of the model: the card, leftovers of downloads in
+    `.cache`, other formats, and folders that no module names."""
     files = ModelFiles(copy)
     before = files_fingerprint(files)
     (copy / "README.md").write_text("another card")
@@ -129,7 +129,7 @@ def test_added_and_removed_files_count_only_if_they_are_read(copy: Path) -> None
 def test_a_pickle_that_would_be_read_is_in_the_fingerprint(
     tiny_folder: Callable[..., Path], tmp_path: Path
 ) -> None:
-    """Weights of a dense layer were loaded from a pickle, which no fingerprint covered."""
+    """Weights of a dense layer were once loaded from a pickle outside the fingerprint."""
     folder = Path(shutil.copytree(tiny_folder("labse"), tmp_path / "pickled"))
     weights = load_file(folder / "2_Dense" / "model.safetensors")
     (folder / "2_Dense" / "model.safetensors").unlink()
@@ -140,7 +140,7 @@ def test_a_pickle_that_would_be_read_is_in_the_fingerprint(
 
 
 def test_an_index_of_weights_cannot_refer_outside_its_folder(copy: Path, tmp_path: Path) -> None:
-    """Weights that lay elsewhere could change under a fingerprint that did not."""
+    """Weights elsewhere could change without changing the fingerprint."""
     (copy / "model.safetensors").rename(copy / "model-00001-of-00001.safetensors")
     names = load_file(copy / "model-00001-of-00001.safetensors")
     spec = RetrieverSpec("mine", "mine", "dense", f"folder:{copy}")
@@ -174,7 +174,7 @@ def test_the_same_files_elsewhere_have_the_same_fingerprint(copy: Path, tmp_path
 
 
 def test_a_file_moved_to_another_module_changes_the_fingerprint(tmp_path: Path) -> None:
-    """The same names and contents in the same order, in other places."""
+    """The same names and contents in the same order, but in other folders."""
     kinds = "sentence_transformers.models.Pooling"
     modules = [{"type": kinds, "path": place} for place in ("a", "b")]
 
@@ -216,7 +216,7 @@ def test_prompts_and_lengths_are_part_of_the_key(tiny_folder: Callable[..., Path
     keys = [model_fingerprint("weights", variant.settings) for variant in variants]
     assert len(set(keys)) == len(variants)
     assert model_fingerprint("other", spec.settings) not in keys
-    # The name and what people read do not matter.
+    # The name and display texts don't matter.
     assert replace(spec, name="x", title="y", note="z").settings == spec.settings
 
 
@@ -235,7 +235,7 @@ def test_texts_are_part_of_the_key() -> None:
 
 @pytest.fixture
 def weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A large file that was last changed a while ago, as far as the clock here says."""
+    """A large file that was last changed a while ago, according to the patched clock."""
     monkeypatch.setenv("POSLENS_HOME", str(tmp_path / "home"))
     path = tmp_path / "model.safetensors"
     path.write_bytes(os.urandom(2 << 20))
@@ -246,7 +246,7 @@ def weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def restart() -> None:
-    """Forget what a process remembers."""
+    """Clear the process's caches."""
     poslens.cache.keys._digests.clear()
 
 
@@ -294,8 +294,8 @@ def test_a_digest_file_that_cannot_be_written_is_ignored(weights: Path, tmp_path
 
 
 def test_everything_that_affects_a_result_is_in_the_key() -> None:
-    """Parameters and version of a method are in its core; precision, prompts and lengths in the
-    settings that the model's fingerprint is made of."""
+    """Parameters and version of a method are in its core; precision, prompts and lengths are in the
+    settings that are part of the model's fingerprint."""
     plain = make_method("decomposition")
     assert f"version={METHODS['decomposition'].version}" in plain.core
     cores = {make_method("decomposition", {"matrix": m}).core for m in ("no", "yes")}
@@ -306,7 +306,7 @@ def test_everything_that_affects_a_result_is_in_the_key() -> None:
 
 @pytest.mark.parametrize("name", ["MiniLM", "MiniLM-recency", "BM25"])
 def test_a_packaged_model_has_the_same_fingerprint_everywhere(name: str, tmp_path: Path) -> None:
-    """Results that ship are found by it on every machine."""
+    """Shipped results are found by it on every machine."""
     files, _, precision = plan(resolve(name), "cpu")
     assert precision == "float32"
     moved = {

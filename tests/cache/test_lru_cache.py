@@ -1,4 +1,4 @@
-"""What was made lately is made once, shared, and let go when newer things need the room."""
+"""Recent values are computed once, shared, and dropped when newer ones need the space."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_values_are_made_once_and_the_least_recently_used_is_dropped() -> None:
     assert [ask(kept, key) for key in "abab"] == [f"value of {key}" for key in "abab"]
     assert made == ["a", "b"]
     ask(kept, "a")
-    ask(kept, "c")  # b was used least lately
+    ask(kept, "c")  # b was the least recently used
     ask(kept, "a")
     assert made == ["a", "b", "c"]
     ask(kept, "b")

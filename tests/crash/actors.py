@@ -2,9 +2,9 @@
 
     python -m tests.crash.actors [--actors 8] [--kills 24] [--pairs 8000]
 
-A tiny random model computes saliency on many actors; while results come in, one of them is killed
-now and then, whatever it is at. In the end each pair must have been stored exactly once, and as one
-device computes it.
+A tiny random model computes saliency on many actors. While results arrive, actors are killed from
+time to time, whatever they are doing. In the end each pair must have been stored exactly once, with
+the result of a single device.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PORTION = 16  # pairs in a batch; while many actors work, several batches come a
 
 
 class Counting(Store):
-    """A store that counts what it is given of each pair."""
+    """A store that counts the results of each pair."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -52,8 +52,8 @@ class Counting(Store):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What many kills came to: pairs without a result, those that were stored more than once, and
-    results that are not what one device gives."""
+    """Outcome of many kills: pairs without a result, pairs stored more than once, and results that
+    differ from those of a single device."""
 
     kills: int
     stored: int
@@ -74,7 +74,7 @@ def processes() -> list[int]:
     """This process's actors, on this machine."""
     found = []
     for process in psutil.Process().children(recursive=True):
-        with suppress(psutil.Error):  # one that is just ending
+        with suppress(psutil.Error):  # one that is just exiting
             if "".join(process.cmdline()[:1]).startswith("ray::_Worker"):
                 found.append(process.pid)
     return found
@@ -83,7 +83,7 @@ def processes() -> list[int]:
 def kill(
     spec: RetrieverSpec, pairs: Sequence[TextPair], root: Path, actors: int, kills: int
 ) -> Outcome:
-    """Kill `kills` actors in a run over `pairs`; what must be zero is lost, doubled, wrong."""
+    """Kill `kills` actors in a run over `pairs`; `lost`, `doubled` and `wrong` must be zero."""
     from poslens.attribution.retrievers.load import load
     from poslens.cache.jobs.ray_executor import RayExecutor
 
@@ -97,7 +97,7 @@ def kill(
             often = 4 * kills * PORTION / len(pairs)
             if step.computed and len(killed) < kills and (not killed or chance.random() < often):
                 time.sleep(chance.uniform(0, 0.05))
-                with suppress(ProcessLookupError):  # one that Ray is just starting again
+                with suppress(ProcessLookupError):  # one that Ray is just restarting
                     os.kill(victim := chance.choice(processes()), signal.SIGKILL)
                     killed.append(victim)
 
@@ -121,7 +121,7 @@ def kill(
 
 
 def main() -> None:
-    """Kill, and say what came of it."""
+    """Kill actors and print the outcome."""
     from tests.support import tiny_models
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])

@@ -1,17 +1,17 @@
-"""Every call that changes a file of the cache fails once, or from then on, as on a full or broken
-disk (ENOSPC, EIO), or writes half of what it was given.
+"""Let every call that changes a file of the cache fail, once or from then on, as on a full or
+broken disk (ENOSPC, EIO), or write only half of its data.
 
     python -m tests.crash.faults [--every 1] [--work 0]
 
-Calls are made to fail by a preloaded library (faults.c; a C compiler and Linux are needed). Each
-case is a forked child that works below a folder, tells by a pipe what it was acknowledged, and
-meets its fault at the N-th call; N grows until none fires any more. What the child says may be a
-sentence, never another error; it then tries again, on the mended disk or a broken one, or ends.
-After it, in a process that never saw a fault: everything acknowledged is there, nothing wrong is on
-show, verifying finds no damage, and a resumed run gives the curve of an uninterrupted one, bit for
-bit. The work is a real precompute (BM25, as in tests/crash/kill.py) into a store that checkpoints
-often and is then compacted; the same into parts that are then ingested; and a merge of another
-cache, exported to a file.
+A preloaded library makes calls fail (faults.c; needs a C compiler and Linux). Each case is a forked
+child that works in a folder, reports acknowledged pairs through a pipe, and hits its fault at the
+N-th call; N grows until no fault fires any more. The child may fail with one sentence, but with no
+other error; it then tries again, on the repaired disk or a broken one, or ends. Afterwards, in a
+process without faults, everything acknowledged is there, nothing wrong is shown, verifying finds no
+damage, and a resumed run gives the curve of an uninterrupted one bit for bit. The work is a real
+precompute (BM25, as in tests/crash/kill.py) into a store that checkpoints often and is then
+compacted; the same into parts that are then ingested; and a merge of another cache, exported to a
+file.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ ENDED, BROKEN = 3, 4
 
 
 def missing() -> str:
-    """Why no call can be made to fail here; empty where one can."""
+    """Why calls can't be made to fail here; empty if they can."""
     if not sys.platform.startswith("linux"):
         return "calls can be made to fail on Linux alone"
     return "" if shutil.which("cc") else "there is no C compiler"
@@ -76,7 +76,7 @@ def preloaded(arguments: list[str], folder: Path) -> tuple[list[str], dict[str, 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """How calls fail: with which error, from then on or once, and whether half is written."""
+    """How calls fail: the error, whether once or from then on, and whether half is written."""
 
     name: str
     error: int
@@ -98,7 +98,7 @@ FAULTS = (
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a child works with; `whole` is the store of an uninterrupted run, outside its folder."""
+    """The child's inputs; `whole` is the store of an uninterrupted run, outside its folder."""
 
     retriever: Retriever
     pairs: tuple[TextPair, ...]
@@ -159,9 +159,9 @@ WORKS: dict[str, Work] = {
 
 @dataclass(slots=True)
 class Outcome:
-    """What the cases of one work and fault came to. `lost`, `wrong`, `unsound` and `errors` must be
-    zero, none and none: pairs that were acknowledged and are gone; numbers that differ; files with
-    damage; errors that were no sentence."""
+    """Outcome of the cases of one kind of work and fault. All of these must be 0 or empty:
+    `lost` (acknowledged pairs that are gone), `wrong` (differing numbers), `unsound` (damaged
+    files), `errors` (errors that were not one sentence)."""
 
     calls: int = 0
     cases: int = 0
@@ -183,7 +183,8 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """What a child said: acknowledged pairs, sentences, another error, calls, the failed call."""
+    """A child's report: acknowledged pairs, sentences, another error, number of calls, the failed
+    call."""
 
     names: frozenset[str]
     sentences: tuple[str, ...]
@@ -200,7 +201,7 @@ def _child(work: Work, setting: Setting, folder: Path, fault: Fault, number: int
     def say(kind: str, text: str) -> None:
         os.write(pipe, f"{kind} {json.dumps(text)}\n".encode())
 
-    # Checkpoints after some batches, not after a hundred of them.
+    # Checkpoint after a few batches instead of a hundred.
     connections._CHECKPOINT_BYTES = 1 << 20
     library.faults_arm(
         str(folder).encode(), ctypes.c_long(number), fault.error, fault.lasting, fault.torn
@@ -218,7 +219,7 @@ def _child(work: Work, setting: Setting, folder: Path, fault: Fault, number: int
             say("!error", traceback.format_exc())
             status = BROKEN
             break
-        # The disk is mended under a process that stays up, or that ends.
+        # The disk is repaired while the process keeps running, or after it ends.
         if not fault.lasting or (attempt == 1 and number % 2):
             library.faults_disarm()
         elif attempt == 1:
@@ -253,7 +254,7 @@ def _forked(work: Work, setting: Setting, folder: Path, fault: Fault, number: in
             kind, _, text = line.partition(" ")
             said[kind].append(json.loads(text))
     ended = os.WIFEXITED(status) and os.WEXITSTATUS(status) in (0, ENDED)
-    # On a mended disk the same process comes to its end.
+    # On a repaired disk the same process finishes.
     mended = number % 2 or not fault.lasting
     error = next(iter(said["!error"]), "")
     if not error and (not ended or (mended and os.WEXITSTATUS(status) == ENDED)):
@@ -293,7 +294,8 @@ def _aggregate(store: Store, pairs: tuple[TextPair, ...]) -> bytes:
 def run(
     work: Work, setting: Setting, folder: Path, fault: Fault, every: int, first: int = 1
 ) -> Outcome:
-    """Cases N = first, first + every, ... of one work and fault, until no fault fires."""
+    """Run cases N = first, first + every, ... of one kind of work and fault, until no fault
+    fires."""
     outcome = Outcome()
     right, reasons = _shown(setting.whole, setting.pairs)
     aggregate = _aggregate(setting.whole, setting.pairs)
@@ -334,7 +336,7 @@ def _after(
     index.forget_below(Path("/"))
     store, curves, reasons = Store(folder / "cache"), *right
     if work is into_parts and (folder / "parts").is_dir():
-        # Parts hold what was acknowledged; a store takes it from there.
+        # Parts contain what was acknowledged, and a store ingests it from there.
         if ingest(store, PartFolder(folder / "parts")).problems:
             yield "unsound"
         index.forget_below(Path("/"))
@@ -367,7 +369,7 @@ def _after(
 
 
 def _whole(store: Store) -> bool:
-    """SQLite's check and ours find no damage, and no file lies there that says nothing."""
+    """Whether SQLite and PosLens find no damage, and no file without contents is left."""
     path, files = store.path(MODEL, METHOD), listing(store)
     if any(file.problem for file in files) or not sound(store):
         return False
@@ -383,7 +385,7 @@ def _empty(path: Path) -> bool:
 
 
 def _exported_whole(folder: Path) -> bool:
-    """A file that was exported is whole, or not there; nothing is left beside it."""
+    """Whether an exported file is complete or missing, and nothing else is left."""
     target = folder / "out.parquet"
     if target.exists():
         again = Store(folder / "again")
@@ -397,7 +399,7 @@ def _exported_whole(folder: Path) -> bool:
 
 
 def main() -> None:
-    """Fail every call, and say what came of it."""
+    """Let every call fail and print the outcome."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--every", type=int, default=1, help="only one call in so many")
     parser.add_argument("--work", type=int, choices=range(len(WORKS)), help="one of them alone")
@@ -412,7 +414,7 @@ def main() -> None:
             command, environment = preloaded(sys.argv[1:], folder)
             raise SystemExit(subprocess.run(command, env=environment, check=False).returncode)
         started, outcomes = time.perf_counter(), []
-        # A process that reads parts first changes no file, and its start would take most of the
+        # The process that pre-reads parts changes no file, and its start would take most of the
         # time.
         Reader.call = lambda *_, **__: b""  # type: ignore[method-assign]
         works = list(WORKS.items())

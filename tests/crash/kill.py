@@ -2,12 +2,11 @@
 
     python -m tests.crash.kill --kills 1000
 
-Each run is a forked child that computes what the store lacks, tells by a pipe what it was
-acknowledged after each batch, and is killed after a random time. The retriever is BM25, since a
-forked child must not use torch's threads; everything behind it is what any retriever's run does.
-After each kill:
-every acknowledged result is there, bit for bit what an uninterrupted run gives, and nothing else
-is on show than such results. A store that is complete is compared as a whole and begun anew.
+Each run is a forked child that computes missing results, reports acknowledged pairs through a pipe
+after each batch, and is killed after a random time. The retriever is BM25, since a forked child
+must not use torch's threads; everything else is the same for any retriever. After each kill every
+acknowledged result must be there, equal bit for bit to that of an uninterrupted run, and no other
+results may be shown. A complete store is compared as a whole and started again.
 """
 
 from __future__ import annotations
@@ -76,14 +75,14 @@ def lexical() -> Retriever:
 
 
 class Telling(Store):
-    """Says through a pipe what it has acknowledged."""
+    """A store that reports acknowledged pairs through a pipe."""
 
     def __init__(self, root: Path, pipe: int) -> None:
         super().__init__(root)
         self._pipe = pipe
 
     def put_encoded(self, model: ModelKey, method: Method, computed: Computed) -> None:
-        """Store, then tell."""
+        """Store, then report."""
         super().put_encoded(model, method, computed)
         names = [pair.pair_id for pair in computed.all_pairs]
         os.write(self._pipe, "".join(f"{name}\n" for name in names).encode())
@@ -91,7 +90,7 @@ class Telling(Store):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What many kills came to. `completed` runs reached their end between kills."""
+    """Outcome of many kills. `completed` runs reached their end between kills."""
 
     kills: int
     completed: int
@@ -104,7 +103,7 @@ class Outcome:
 def kill(
     retriever: Retriever, pairs: Sequence[TextPair], root: Path, kills: int, seed: int = 0
 ) -> Outcome:
-    """Kill `kills` runs over `pairs`; the counts of what must be zero are lost, wrong, unsound."""
+    """Kill `kills` runs over `pairs`; `lost`, `wrong` and `unsound` must be zero."""
     whole = Store(root / "whole")
     started = time.perf_counter()
     _fork(retriever, pairs, whole.root, None)
@@ -120,7 +119,7 @@ def kill(
         told |= names
         acknowledged += len(names)
         done += killed
-        # What this process remembers of files is of no use: they are another process's doing.
+        # This process's caches of files are outdated, since another process changed them.
         index.forget_below(Path("/"))
         store = Store(folder)
         curves, failed = _shown(store, METHOD, pairs)
@@ -143,7 +142,8 @@ def kill(
 def _fork(
     retriever: Retriever, pairs: Sequence[TextPair], root: Path, seconds: float | None
 ) -> tuple[set[str], bool]:
-    """Run in a child until it ends or is killed; what it was told, and whether it was killed."""
+    """Run in a child until it ends or is killed; return what it reported, and whether it was
+    killed."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -163,7 +163,7 @@ def _fork(
     _, status = os.waitpid(child, 0)
     if not os.WIFSIGNALED(status) and os.WEXITSTATUS(status):
         raise RuntimeError("the run failed by itself")
-    # A name that was cut was not read whole, nor acknowledged.
+    # A truncated name was not acknowledged.
     names = set(told[: told.rfind("\n") + 1].split())
     return names, os.WIFSIGNALED(status)
 
@@ -189,7 +189,7 @@ def _wrong_results(store: Store, whole: Store, pairs: Sequence[TextPair]) -> int
 
 
 def sound(store: Store) -> bool:
-    """Whether SQLite finds no fault in the file."""
+    """Whether SQLite finds the file intact."""
     path = store.path(MODEL, METHOD)
     if not path.exists() or path.stat().st_size == 0:
         return True
@@ -198,7 +198,7 @@ def sound(store: Store) -> bool:
 
 
 def main() -> None:
-    """Kill, and say what came of it."""
+    """Kill runs and print the outcome."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=1000)
     parser.add_argument("--pairs", type=int, default=400)

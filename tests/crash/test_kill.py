@@ -23,8 +23,9 @@ def test_kills_at_random_moments_lose_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small disk, which only root may")
 def test_a_disk_that_becomes_full_at_any_write_loses_nothing(tmp_path: Path) -> None:
-    """A real disk of 3 MiB, filled from 0 to full in steps, so that the space ends in any of the
-    writes: of the log, its index, the lock, a checkpoint. Freed, it takes everything again."""
+    """A real disk of 3 MiB, filled to different levels, so that space runs out in any of the
+    writes: of the log, its index, the lock, or a checkpoint. After freeing space, everything can be
+    stored again."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mounted = subprocess.run(

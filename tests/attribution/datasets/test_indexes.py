@@ -111,7 +111,7 @@ def test_the_index_gives_the_same_data_as_the_files(
 
 
 def same_columns(pairs: Pairs, expected: Pairs) -> bool:
-    """Check that every column and lookup gives the same, also after a selection."""
+    """Whether every column and lookup gives the same, also after a selection."""
     odd = np.arange(len(expected)) % 2 == 1
     back = np.arange(len(expected))[::-1]
     for own, other in (

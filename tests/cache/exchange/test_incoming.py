@@ -1,4 +1,4 @@
-"""What somebody may have made up is refused before it is stored, and never breaks what reads it."""
+"""Forged data is refused before it is stored, and never breaks its readers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SOURCE = RowSource(MODEL, Method(METHOD.name, METHOD.params))
 
 
 def file_of(source: RowSource, *batches: pa.RecordBatch) -> bytes:
-    """A sealed file, its checksums right whatever it holds."""
+    """A sealed file with valid checksums, whatever it contains."""
     stream = io.BytesIO()
     with SealedWriter(stream, [source], "1.0") as writer:
         for rows in batches:
@@ -45,7 +45,7 @@ def file_of(source: RowSource, *batches: pa.RecordBatch) -> bytes:
 
 
 def changed(rows: pa.RecordBatch, **values: Any) -> pa.RecordBatch:
-    """The rows with the first one's values exchanged."""
+    """The rows with changed values in the first one."""
     listed = rows.to_pylist()
     listed[0] |= values
     return pa.RecordBatch.from_pylist(listed, schema=ROW)
@@ -55,7 +55,7 @@ Arrays = dict[str, np.ndarray]
 
 
 def packed(pair: Any, arrays: Arrays, header: dict[str, Any]) -> bytes:
-    """A payload whose checksum is right whatever it holds."""
+    """A payload with a valid checksum, whatever it contains."""
     text = json.dumps(header).encode()
     names = (
         "query_spans",
@@ -105,7 +105,7 @@ RANKING = {"query_id": "p", "document_ids": ["d"], "scores": [1.0], "languages":
 
 
 def made_up(payload: bytes) -> bytes:
-    """A payload whose checksum is right whatever it holds."""
+    """A payload with a valid checksum, whatever it contains."""
     return zlib.crc32(payload).to_bytes(4, "big") + payload
 
 
@@ -288,7 +288,7 @@ def test_vectors_of_another_length_are_left_out(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("fields", ["[]", '"a"', '{"other": 1}', '{"scores": [NaN]}', "[" * 9999])
 def test_an_unusable_result_counts_as_missing(tmp_path: Path, result, fields: str) -> None:
-    """It is computed again, instead of breaking the page that shows the others."""
+    """It is computed again, and pages still show the other results."""
     results = others_of(tmp_path)
     items = [AmongOthers(result(f"p{n}")[0], ["x", "y"]) for n in range(3)]
     results.put(MODEL, METHOD, [(item, OtherScores(np.ones(2, np.float32))) for item in items])

@@ -1,4 +1,4 @@
-"""Parts: published whole by anybody, ingested once by one, and never damaged unnoticed."""
+"""Parts: published atomically by any host, ingested once, and damage is always noticed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def places(tmp_path: Path) -> dict[str, PartFolder]:
 
 @pytest.fixture
 def read_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts are read in this process: a child takes a second to start."""
+    """Read parts in this process, since a child takes a second to start."""
     monkeypatch.setattr(
         isolated.Reader,
         "call",
@@ -58,7 +58,7 @@ def read_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=["path", "address", "sub-tree", "memory"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> PartFolder:
-    if request.param != "path":  # a child is given bytes, wherever they lay
+    if request.param != "path":  # the child gets bytes from any kind of location
         request.getfixturevalue("read_here")
     return places(tmp_path)[request.param]
 
@@ -102,7 +102,7 @@ def test_published_results_are_ingested_once_bit_for_bit(
     assert store.curves(MODEL, METHOD, [bad]).failed == {"bad": "it has no token"}
     again = ingest(store, place)
     assert (again.parts, again.new, again.taken.added) == (2, 0, 0)
-    # The failure's pair succeeds later: another part, whose result takes the failure's place.
+    # Later the failed pair succeeds: another part, whose result replaces the failure.
     one.put(MODEL, METHOD, [result("bad")])
     assert ingest(store, place).taken.added == 1
     assert equal(store, *result("bad"))
@@ -117,7 +117,7 @@ def test_a_part_never_changes_unless_it_is_damaged(result, tmp_path: Path) -> No
     (path,) = (tmp_path / "parts").rglob("*.parquet")
     assert path.parent == tmp_path / "parts" / folder_of(MODEL, METHOD)
     whole = path.read_bytes()
-    # Another host computes the same pair; its seconds differ.
+    # Another host computes the same pair in a different time.
     writer(place, tmp_path).put(MODEL, METHOD, [(pair, replace(attribution, seconds=9.0))])
     assert path.read_bytes() == whole and len(list((tmp_path / "parts").rglob("*.*"))) == 1
     path.write_bytes(whole[:-9])
@@ -156,7 +156,7 @@ def test_damaged_parts_are_reported_and_the_rest_ingested(result, tmp_path: Path
     assert (found.parts, found.new, found.taken.added) == (3, 2, 2)
     assert len(found.problems) == 1 and f"{names[1]} is damaged" in found.problems[0]
     assert set(read_manifest(place)) == {names[0], names[2]}
-    # Exchanged for another whole part, and gone.
+    # Replaced by another intact part, and deleted.
     (tmp_path / "parts" / names[0]).write_bytes((tmp_path / "parts" / names[2]).read_bytes())
     (tmp_path / "parts" / names[2]).unlink()
     n, problems = verify(place)
@@ -169,7 +169,7 @@ def test_damaged_parts_are_reported_and_the_rest_ingested(result, tmp_path: Path
 def test_a_part_that_crashes_its_reader_counts_as_damaged_and_the_rest_is_ingested(
     result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One ends the child, as an Arrow assertion would, and one takes too long."""
+    """One part crashes the child, like a failed assertion in Arrow, and one takes too long."""
     place, store = PartFolder(tmp_path / "parts"), Store(tmp_path / "cache")
     for k in range(5):
         writer(place, tmp_path).put(MODEL, METHOD, [result(f"p{k}")])

@@ -1,4 +1,4 @@
-"""Results leave one cache and enter another bit for bit, once, and never damaged."""
+"""Results are transferred between caches bit for bit, once, and never damaged."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def written(store: Store, path: Path, **options) -> Path:
 
 
 def taken_from(store: Store, path: Path) -> Taken:
-    """An import without the child that reads the file first."""
+    """An import without the child process that reads the file first."""
     with path.open("rb") as stream:
         return take_stream(store, stream, path.name)
 
@@ -96,7 +96,7 @@ def test_an_import_restores_everything_and_a_second_one_adds_nothing(
     assert (file.model, file.model.name, file.model.about) == (MODEL, "M", ABOUT)
     again = taken_from(other, path)
     assert (again.rows, again.added, again.conflicts) == (6, 0, 0)
-    # What is exported from there is what came in.
+    # An export of the new cache has the same results.
     second = pq.read_table(written(other, tmp_path / "again.parquet"))
     assert second.equals(pq.read_table(path))
 
@@ -188,7 +188,7 @@ def test_a_result_replaces_a_failure(store: Store, result, tmp_path: Path) -> No
     other = Store(tmp_path / "other")
     other.put_failures(MODEL, METHOD, [(stored[2][0], "out of memory")])
     other.put(MODEL, METHOD, [result("bad")])
-    assert taken_from(other, path).added == 5  # its failure of `bad` is no news
+    assert taken_from(other, path).added == 5  # its failure of `bad` is not new
     assert same(other, *stored[2])
     assert other.curves(MODEL, METHOD, [result("bad")[0]]).failed == {}
 
@@ -211,7 +211,7 @@ def test_matrices_and_other_curves_are_transferred(store: Store, result, tmp_pat
     )
 
 
-# -- damage and strangers ----------------------------------------------------------------------
+# -- damaged and foreign files -----------------------------------------------------------------
 
 
 def rejected(store: Store, data: bytes, sentence: str) -> None:
@@ -224,7 +224,7 @@ def rejected(store: Store, data: bytes, sentence: str) -> None:
 def test_every_changed_byte_is_detected(
     store: Store, result, tmp_path: Path, forked: Forked
 ) -> None:
-    """Read in a child, as an import does: a changed footer may end the process that reads it."""
+    """Read in a child as in an import, since a changed footer can crash the reading process."""
     filled(store, result, 2)
     whole = written(store, tmp_path / "results.parquet").read_bytes()
     program = """
@@ -256,10 +256,10 @@ print(rows)
         if status == 0:
             survived += 1
             places = json.loads(printed)
-            # Bytes of the footer that say nothing (the writer's name, statistics) may change.
+            # Irrelevant bytes of the footer (the writer's name, statistics) may change.
             footer = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
             assert all(place >= footer for place in places)
-            # What was taken in spite of them is what was stored.
+            # Results accepted despite such changes equal the stored ones.
             other = Store(tmp_path / f"other{seed}")
             for k in range(2):
                 pair, attribution = result(f"p{k}")
@@ -279,7 +279,7 @@ def test_truncated_and_foreign_files_are_refused_in_one_sentence(
     foreign = io.BytesIO()
     pq.write_table(pa.table({"curve": [1.0]}), foreign)
     rejected(store, foreign.getvalue(), "is not a file that PosLens exported")
-    # The same rows written by another program: nothing vouches for them.
+    # The same rows written by another program, without a seal.
     copied = io.BytesIO()
     pq.write_table(pq.read_table(tmp_path / "results.parquet").replace_schema_metadata({}), copied)
     rejected(store, copied.getvalue(), "is not a file that PosLens exported")
@@ -324,7 +324,7 @@ def test_names_that_leave_the_folder_are_refused(
 def test_a_payload_stored_under_another_pair_is_refused(
     store: Store, result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file whole in itself whose rows were exchanged before it was sealed."""
+    """An intact file whose rows were swapped before it was sealed."""
     import poslens.cache.exchange.transfer
 
     source = Store(tmp_path / "source")

@@ -1,4 +1,4 @@
-"""A whole data set: only what is missing, stopped anywhere, resumed to the same numbers."""
+"""Precomputing a data set: only missing pairs, stopped anywhere, resumed with the same results."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def retriever(tiny: Callable[..., DenseRetriever]) -> DenseRetriever:
 
 @pytest.fixture
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Ids of the pairs that were really computed, in order."""
+    """Ids of the computed pairs, in order."""
     seen: list[str] = []
 
     def counting(retriever, method, part):
@@ -55,7 +55,7 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def device(retriever: DenseRetriever, method: Method = METHOD, **options) -> OneDevice:
-    """One device that takes batches of at most four."""
+    """One device with batches of at most four pairs."""
     return OneDevice(retriever, method, max_tokens=4 * retriever.max_length, **options)
 
 
@@ -110,7 +110,7 @@ def test_each_batch_is_stored_before_progress_is_reported(
     retriever: DenseRetriever, store: Store, computed: list[str]
 ) -> None:
     def check(step: Progress) -> None:
-        # Another connection sees as many as were told.
+        # Another connection sees as many results as were reported.
         assert len(PAIRS) - len(Store(store.root).missing(MODEL, METHOD, PAIRS)) == step.done
 
     told = RunOptions(on_progress=check)
@@ -142,7 +142,7 @@ def test_a_resumed_run_gives_the_same_curves(
         method = make_method("saliency", options)
         one, other = (s.curves(MODEL, method, PAIRS) for s in (store, whole))
         assert one.pair_ids == other.pair_ids == tuple(ids(PAIRS))
-        # The rest was cut into other batches: equal up to the padding's rounding.
+        # The rest was split into other batches, so results are equal up to rounding of padding.
         np.testing.assert_allclose(one.curves, other.curves, atol=1e-5)
         assert one.n_truncated == other.n_truncated > 0
 
@@ -185,7 +185,7 @@ def test_failures_are_counted_stored_and_retried_on_request(
 def test_a_result_too_large_to_store_is_recorded_as_a_failed_pair(
     retriever: DenseRetriever, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The longest come first: a run that ended there would end there at every start."""
+    """The longest pairs come first, so a run that fails there would fail at every start."""
     pairs = PAIRS[:6]
     precompute(device(retriever), MODEL, METHOD, pairs, store)
     sizes = []
@@ -217,7 +217,7 @@ def test_another_resampling_computes_nothing(
 def test_the_device_slot_is_held_only_while_computing(
     retriever: DenseRetriever, store: Store, monkeypatch: pytest.MonkeyPatch, computed: list[str]
 ) -> None:
-    """The device's queue is entered for each batch, and left before the disk is waited for."""
+    """The device slot is taken for each batch and released before writing to disk."""
     inside: list[bool] = [False]
     turns: list[int] = []
 
@@ -260,7 +260,7 @@ def test_a_run_without_pairs_does_nothing(retriever: DenseRetriever, store: Stor
 def test_a_damaged_result_is_computed_again(
     retriever: DenseRetriever, store: Store, computed: list[str]
 ) -> None:
-    """As Store.get says of a damaged result, once something has tried to read it."""
+    """As documented in Store.get for a damaged result that something has tried to read."""
     import sqlite3
 
     precompute(device(retriever), MODEL, METHOD, PAIRS, store)

@@ -1,4 +1,4 @@
-"""Two jobs on the same pairs: nothing is computed twice, and nothing waits for a dead one."""
+"""Two jobs on the same pairs: nothing is computed twice, and no job waits for a dead one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ with Claims(Path(sys.argv[1])) as claims:
     print(sorted(claims.take(sys.argv[2:])), flush=True)
     time.sleep(60)
 """
-# A precompute run that writes down every pair it computes, before it does.
+# A precompute run that logs each pair before computing it.
 JOB = """
 import json, sys, time
 from pathlib import Path
@@ -154,7 +154,7 @@ def test_a_folder_that_cannot_be_written_is_reported_in_one_sentence(tmp_path: P
 
 
 class Jobs:
-    """Precompute runs in processes of their own, on the same pairs and the same store."""
+    """Precompute runs in separate processes, on the same pairs and the same store."""
 
     def __init__(self, root: Path, n: int) -> None:
         self.root, self._n = root, n
@@ -173,7 +173,7 @@ class Jobs:
         return process
 
     def go(self) -> None:
-        """The first one begins before all others."""
+        """Start the first one before all others."""
         for process in self.processes:
             assert process.stdout is not None and process.stdout.readline() == "ready\n"
         for number, process in enumerate(self.processes):
@@ -212,7 +212,7 @@ def test_processes_share_the_pairs_and_take_over_from_a_killed_one(jobs: Jobs) -
         time.sleep(0.05)
     held = jobs.computed(0)
     time.sleep(0.8)
-    # The others have come to the end of what is free, and wait for what the slow one holds.
+    # The others have computed all free pairs and wait for those claimed by the slow one.
     assert len(held) == 4 and all(process.poll() is None for process in jobs.processes)
     every = [pair for n in range(3) for pair in jobs.computed(n)]
     assert sorted(every) == sorted(f"p{i}" for i in range(40)), "computed twice, or not at all"
@@ -222,6 +222,6 @@ def test_processes_share_the_pairs_and_take_over_from_a_killed_one(jobs: Jobs) -
     one, other = jobs.computed(1), jobs.computed(2)
     assert sorted([*one, *other]) == sorted(f"p{i}" for i in range(40)), "the dead one's too"
     assert one and other, "both worked"
-    # Each says at its end that everything is there, and counts as computed what it did itself.
+    # At its end each reports that everything is stored, and counts only what it computed itself.
     assert [r[:2] for r in results] == [[40, 40], [40, 40]] and not any(r[3] for r in results)
     assert [r[2] for r in results] == [len(one), len(other)]

@@ -1,4 +1,4 @@
-"""Results computed item by item: runs share the work, and take over from one that died."""
+"""Results computed item by item: runs share the work, and take over from a killed one."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_two_processes_compute_each_pair_once_and_take_over_from_a_killed_one(
     tmp_path: Path,
 ) -> None:
     logs = [tmp_path / f"log{i}" for i in range(3)]
-    # The first one hangs in its first pair, and is killed there.
+    # The first one hangs in its first pair and is killed there.
     jobs = [
         subprocess.Popen(
             [sys.executable, "-c", JOB, str(tmp_path / "cache"), str(log), str(pause)],

@@ -1,4 +1,4 @@
-"""The loop: whatever fails, stops or is done elsewhere, each item is computed once and counted."""
+"""The loop: each item is computed and counted once, whatever fails, stops or is done elsewhere."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from poslens.cache.jobs.loop import Progress, RunOptions
 
 
 class Numbers:
-    """Numbers in batches of three; those of `failing` fail, and a run stops within batch `dies`."""
+    """Work on numbers in batches of three; those in `failing` fail, and a run stops within batch
+    `dies`."""
 
     def __init__(self, claims: Path, failing: set[int], dies: int | None = None) -> None:
         self.claims, self._failing, self._dies = claims, failing, dies
@@ -98,12 +99,12 @@ def test_items_stored_by_another_run_are_neither_computed_nor_waited_for(
     waits: list[float] = []
     with Claims(tmp_path) as other:
         assert other.take(["0", "1", "5"]) == {"0", "1", "5"}
-        work.stored.add(7)  # stored by it and no longer claimed
+        work.stored.add(7)  # stored by the other run and no longer claimed
 
         def wait(seconds: float) -> None:
             waits.append(seconds)
             work.stored.update({0, 1})
-            other.release(["0", "1", "5"])  # 5 was given up
+            other.release(["0", "1", "5"])  # 5 was not computed
 
         monkeypatch.setattr(loop.time, "sleep", wait)
         last = loop.run(work, items)
@@ -112,7 +113,8 @@ def test_items_stored_by_another_run_are_neither_computed_nor_waited_for(
 
 
 def test_claims_are_held_until_a_batch_is_stored(tmp_path: Path) -> None:
-    """Whoever claims an item and then looks never computes what another has."""
+    """A run that claims an item and then checks the store never computes what another has
+    stored."""
 
     class Watched(Numbers):
         def store(self, computed: list[int]) -> tuple[list[int], list[int]]:

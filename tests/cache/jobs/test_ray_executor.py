@@ -1,4 +1,4 @@
-"""Actors compute what one device would; a killed one costs nothing but time. Skips without Ray."""
+"""Actors give the same results as one device; a killed actor costs only time. Skips without Ray."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def spec(tiny_folder: Callable[..., Path]) -> RetrieverSpec:
 
 
 def listening() -> list[str]:
-    """Addresses on which Ray's processes, this one and its children, take connections."""
+    """Addresses on which this process, its children and Ray's processes listen."""
     processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
     return [
         connection.laddr.ip
@@ -70,9 +70,9 @@ def listening() -> list[str]:
 
 
 class Killing(RayExecutor):
-    """Kills a worker before it gives certain batches: when the first result is there, and another
-    worker, or what has taken its place, halfway through. The batch in hand is still to be
-    computed, so no kill comes after the end."""
+    """Kills a worker before certain batches: one after the first result, and another worker (or its
+    replacement) halfway through. A batch is still to be computed then, so no kill happens after the
+    end."""
 
     killed: tuple[int, ...] = ()
 
@@ -80,12 +80,12 @@ class Killing(RayExecutor):
         """Batches of two pairs."""
         whole = super().batches(pairs)
         parts = [batch[at : at + 2] for batch in whole for at in range(0, len(batch), 2)]
-        # As many as all workers hold are given before any result is there.
+        # As many batches as all workers hold are handed out before the first result.
         kills = (2 * IN_FLIGHT, len(parts) // 2)
         for number, batch in enumerate(parts):
             if len(self.killed) < sum(number >= kill for kill in kills):
                 victim = next((one for one in processes() if one not in self.killed), None)
-                with suppress(ProcessLookupError):  # one that Ray is just starting again
+                with suppress(ProcessLookupError):  # an actor that Ray is just restarting
                     if victim is not None:
                         os.kill(victim, signal.SIGKILL)
                         self.killed += (victim,)
@@ -95,7 +95,7 @@ class Killing(RayExecutor):
 def test_killed_workers_lose_nothing_and_repeat_nothing(
     spec: RetrieverSpec, tmp_path: Path, tiny: Callable
 ) -> None:
-    if find_spec("ray") is None:  # not imported here: it reads its settings when it is
+    if find_spec("ray") is None:  # it reads its settings on import, so not imported here
         pytest.skip("Ray is not installed: requirements-ray.txt")
     store = Counting(tmp_path / "cache")
     key = used_model(spec, "cpu", "auto").fingerprint
@@ -104,7 +104,7 @@ def test_killed_workers_lose_nothing_and_repeat_nothing(
     executor = Killing(spec, METHOD, key, device="cpu", workers=2)
     with executor:
         assert len(processes()) == 2
-        # Its own processes alone can reach it, and only with this run's token.
+        # Only its own processes can reach it, and only with this run's token.
         addresses = listening()
         assert addresses and {a.removeprefix("::ffff:") for a in addresses} == {"127.0.0.1"}
         assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0" and os.environ["RAY_AUTH_TOKEN"]
@@ -126,18 +126,18 @@ def test_killed_workers_lose_nothing_and_repeat_nothing(
 
 
 class Reference:
-    """What a task gives, or how it ends."""
+    """The outcome of a task: its result or its error."""
 
     def __init__(self, given: object) -> None:
         self.given = given
 
 
 class Unavailable(Exception):
-    """Ray's: the actor is being started again."""
+    """Ray's error for an actor that is being restarted."""
 
 
 class Actor:
-    """One that cannot be reached until `clock` says `until`; then it says why it computes
+    """An actor that is unavailable until `clock` reaches `until`; then it states why it computes
     nothing."""
 
     def __init__(self, clock: SimpleNamespace, until: float) -> None:
@@ -155,7 +155,7 @@ class Actor:
 
 @pytest.fixture
 def turned(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """A clock that sleeping moves, and a Ray that answers at once."""
+    """A clock that is advanced by sleeping, and a Ray that answers at once."""
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr(
         "poslens.cache.jobs.ray_executor.time",
@@ -174,7 +174,7 @@ def turned(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     errors = SimpleNamespace(
         **{name: type(name, (Exception,), {}) for name in names}, ActorUnavailableError=Unavailable
     )
-    errors.RayActorError = Unavailable  # as in Ray, the one is also the other
+    errors.RayActorError = Unavailable  # as in Ray, one class derives from the other
     fake = SimpleNamespace(
         exceptions=errors,
         get=get,
@@ -200,12 +200,12 @@ def test_an_actor_that_stays_unavailable_is_not_waited_for_forever(
     once_each = Counter(pair.pair_id for pair in PAIRS)
     assert run(spec, [Actor(turned, UNAVAILABLE_S / 2) for _ in range(2)]) == once_each
     assert turned.now == pytest.approx(UNAVAILABLE_S / 2, abs=5), "it came up in time"
-    # As long as others compute it costs nothing.
+    # It has no cost while others compute.
     assert run(spec, [Actor(turned, 0), Actor(turned, float("inf"))]) == once_each
     began = turned.now
     with pytest.raises(UserError, match="Workers die while they load"):
         run(spec, [Actor(turned, float("inf")) for _ in range(2)])
-    # Both are waited for at the same time, each pause by itself.
+    # Both are waited for at the same time, with separate pauses.
     assert UNAVAILABLE_S <= turned.now - began <= (LOADS + 1) * UNAVAILABLE_S
 
 

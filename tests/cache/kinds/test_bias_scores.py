@@ -1,4 +1,4 @@
-"""Scores of pairs of documents: kept, resumed, one by one where a batch fails."""
+"""Scores of pairs of documents: stored, resumed, and computed one by one if a batch fails."""
 
 from __future__ import annotations
 

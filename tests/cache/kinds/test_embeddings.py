@@ -1,4 +1,4 @@
-"""Embeddings and maps are computed once, survive, and damage is a miss."""
+"""Embeddings and maps are computed once and stored; damaged ones count as missing."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_vectors_equal_the_models_and_are_computed_once(
 def test_a_stopped_run_keeps_its_batches_and_resumes(
     tiny: Callable[..., DenseRetriever], store: EmbeddingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batching, "CPU_BATCH_TOKENS", 1)  # a batch for each text
+    monkeypatch.setattr(batching, "CPU_BATCH_TOKENS", 1)  # one batch per text
     retriever = tiny("bert")
     asked = iter([False, False, True])
     turns: list[int] = []
@@ -83,7 +83,7 @@ def test_damaged_vectors_count_as_missing(store: EmbeddingStore, tmp_path: Path)
 def test_vectors_of_another_width_are_computed_again(
     tiny: Callable[..., DenseRetriever], store: EmbeddingStore, imported: list[Side]
 ) -> None:
-    """As an import leaves them in a home that has no vector of the model yet."""
+    """As after an import into a data folder without vectors of the model."""
     retriever, narrow = tiny("bert"), np.ones(3, np.float32)
     for side in imported:
         store.put(MODEL, side, [(text, narrow) for text in TEXTS[:3]])
@@ -102,7 +102,7 @@ def test_without_the_model_the_most_common_width_is_used(store: EmbeddingStore) 
 
 def test_a_map_is_fitted_once(store: EmbeddingStore, monkeypatch: pytest.MonkeyPatch) -> None:
     vectors = np.random.default_rng(0).normal(size=(12, 8)).astype(np.float32)
-    # In place of UMAP, which takes ten seconds to compile; tests of projections run it.
+    # Replaces UMAP, which takes ten seconds to compile and is run by tests of projections.
     monkeypatch.setattr(embeddings, "project", lambda points, *_: points[:, :2])
     first = make_map(MODEL, vectors, Layout(n_neighbors=4), store)
     np.testing.assert_array_equal(first, vectors[:, :2])

@@ -1,4 +1,4 @@
-"""Faithfulness results: round trips, misses, a run that stops and goes on."""
+"""Faithfulness results: round trips, misses, and a run that is stopped and resumed."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def retriever(tiny: Callable[..., DenseRetriever]) -> DenseRetriever:
 
 @pytest.fixture
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What was really computed, in order: `a` and the pair for attributions, `f` for tests, `b`
-    for tests that scored random orders too."""
+    """What was computed, in order: `a` and the pair for attributions, `f` for tests, `b` for tests
+    that also scored random orders."""
     seen: list[str] = []
     real = poslens.cache.kinds.faithfulness.deletion_insertion
 
@@ -77,7 +77,7 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def made(
     pair_id: str, method=METHOD, parameters: ErasureParameters = FEW, **changes
 ) -> Faithfulness:
-    """A result of numbers drawn from its pair's id; no model is asked."""
+    """A result with random numbers seeded by its pair's id, without a model."""
     generator = np.random.default_rng(list(pair_id.encode()))
     shape = (parameters.n_random, len(parameters.fractions))
     fields = {
@@ -98,7 +98,7 @@ def made(
 
 
 def flat(result: Faithfulness | None) -> list[object]:
-    """Everything in it, in a form that compares."""
+    """All of its contents, in a comparable form."""
     assert result is not None
     return [
         value.tobytes()
@@ -111,7 +111,7 @@ def flat(result: Faithfulness | None) -> list[object]:
 
 
 def kept(store: Store) -> Results[TextPair, Faithfulness]:
-    """What is stored of the usual method under the usual parameters."""
+    """The stored results of the usual method and parameters."""
     return faithfulness_tests(store.root, FEW)
 
 
@@ -139,7 +139,7 @@ def test_an_empty_store_and_a_missing_table_are_misses(
         assert stored_random_orders(store.root, FEW).get(MODEL, RANDOM_ORDER, PAIRS[0]) is None
         assert kept(store).missing(MODEL, METHOD, PAIRS) == list(PAIRS)
         assert kept(store).select(MODEL, METHOD, PAIRS) == Stored({}, {})
-        # Now a file that holds attributions alone.
+        # Now a file that contains only attributions.
         store.put(MODEL, METHOD, [(PAIRS[0], attribute(retriever, METHOD, [PAIRS[0]])[0])])
 
 
@@ -266,7 +266,7 @@ def test_methods_share_random_orders(
     assert one is not None and other is not None
     assert one.random_orders.deletion.tobytes() == other.random_orders.deletion.tobytes()
     assert one.random == other.random and one.measures != other.measures
-    # Orders by position too.
+    # Orders by position use them, too.
     for start in POSITION_ORDERS:
         run(retriever, MODEL, position_order(start), PAIRS[:3], store, parameters=FEW)
         by_position = kept(store).select(MODEL, position_order(start), PAIRS)
@@ -300,7 +300,7 @@ def test_a_resumed_run_gives_the_same_results(
     computed: list[str],
     allowed: int,
 ) -> None:
-    """Two questions a pair: before it, and before the batch of its test."""
+    """should_stop is called twice per pair: before it, and before the batch of its test."""
     whole = Store(tmp_path / "whole")
     run(retriever, MODEL, METHOD, PAIRS, whole, parameters=FEW)
     computed.clear()
@@ -316,7 +316,7 @@ def test_a_resumed_run_gives_the_same_results(
     )
     assert first.stopped and first.done == first.computed == allowed // 2
     assert len(kept(store).missing(MODEL, METHOD, PAIRS)) == 4 - allowed // 2
-    # An attribution that was finished is kept though its test was not.
+    # A finished attribution is kept, though its test was not finished.
     assert len(store.missing(MODEL, METHOD, PAIRS)) == 4 - (allowed + 1) // 2
     second = run(retriever, MODEL, METHOD, PAIRS, store, parameters=FEW)
     assert not second.stopped and second.done == 4

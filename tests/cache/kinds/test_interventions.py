@@ -1,4 +1,4 @@
-"""Interventions come back from the store as they were, and only for the very same pair."""
+"""Interventions are read back unchanged, and only for the same pair."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_scores_of_other_documents_are_computed_and_stored(
     scores = score_others(retriever, MODEL, PAIR, documents, tmp_path)
     wanted = score_texts(retriever, [(PAIR.query, text) for text in documents])
     np.testing.assert_allclose(scores, wanted, rtol=0, atol=1e-6)
-    # The next pair's query is all that is read then.
+    # For the next pair, only its query is encoded.
     run: list[int] = []
     layer = retriever.backbone.get_submodule("encoder.layer.0")
     layer.register_forward_hook(lambda _module, args, _output: run.append(len(args[0])))
@@ -125,7 +125,7 @@ SHARING = [
     )
 ]
 EACH_ONCE = [
-    (relocation_method(3), 3 + 2 * 3),  # three places each, one of them the text as it is
+    (relocation_method(3), 3 + 2 * 3),  # three positions each, one of them the original text
     (ablation_method("delete", 4), 3 + 2 * 5),
     (ablation_method("filler", 4), 3 + 2 * 5),
     (ablation_method("mask", 4), 2 * (4 + 1) + 4),  # and each pair's query
@@ -163,7 +163,7 @@ def test_a_runs_cache_of_vectors_is_bounded(tiny: Callable[..., Any]) -> None:
         intervene(retriever, METHODS[0], pair, cached=known)
     vector = retriever.embed(retriever.encode_plain([PAIR.document], "document"))
     assert known.weight == (3 + 2 * 3) * vector.nbytes
-    many = LRUCache(2 * vector.nbytes, weigh=size)  # too small: read again, with the same numbers
+    many = LRUCache(2 * vector.nbytes, weigh=size)  # too small for all texts
     for pair in SHARING:
         found = intervene(retriever, METHODS[0], pair, cached=many)
         fresh = intervene(retriever, METHODS[0], pair)

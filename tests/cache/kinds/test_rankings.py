@@ -1,4 +1,5 @@
-"""Rankings are made once, stopped searches go on, and a changed corpus is another collection."""
+"""Rankings are computed once, stopped searches resume, and a changed corpus is another
+collection."""
 
 from __future__ import annotations
 
@@ -79,7 +80,7 @@ def test_a_resumed_search_gives_the_same_rankings(
 def test_progress_counts_texts_as_they_are_encoded(
     tiny: Callable[..., object], tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Within a block too: a block of a large model takes minutes."""
+    """Also within a block, which takes minutes with a large model."""
     monkeypatch.setattr(rankings_module, "_REPORT_SECONDS", 0)
     monkeypatch.setattr(batching, "CPU_BATCH_TOKENS", 64)
     retriever = load(presets()["BM25"]) if name == "BM25" else tiny(name)
@@ -185,7 +186,7 @@ def test_a_query_that_failed_is_reranked_at_the_next_start(tmp_path: Path) -> No
 
 
 def test_a_ranking_of_unknown_documents_counts_as_missing(tmp_path: Path) -> None:
-    """It has the right types: somebody made it up under this collection's fingerprint."""
+    """Its types are valid, but it was forged for this collection's fingerprint."""
     store, first = first_stage(tmp_path)
     method, bm25 = ranking_method(False, "BM25"), ModelKey("BM25", "1" * 16)
     made_up = replace(first[0], document_ids=("nowhere", *first[0].document_ids[1:]))

@@ -1,4 +1,4 @@
-"""Stored results of every kind: what was written is read back, and nothing made up gets through."""
+"""Stored results of every kind: written results are read back, and forged ones are refused."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def test_stored_results_are_read_back(kind: str, method: Method, fields: dict[st
 def test_a_forged_field_is_refused_or_has_the_declared_type(
     kind: str, method: Method, fields: dict[str, Any]
 ) -> None:
-    """What passes has the types that were declared: stored again, it equals what was offered."""
+    """Accepted values have the declared types: stored again, they equal the input."""
     refused = 0
     for name, offered in changed(fields):
         try:

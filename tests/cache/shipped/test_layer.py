@@ -42,7 +42,8 @@ def known(result) -> list:
 
 @pytest.fixture
 def source(tmp_path: Path, known) -> Path:
-    """A folder of what ships: attributions of twelve pairs, another kind's results, vectors."""
+    """A folder of shipped results: attributions of twelve pairs, another kind of result,
+    vectors."""
     work = Store(tmp_path / "work")
     work.put(MODEL, SALIENCY, known)
     counts(work.root).put(MODEL, TEST, [(pair, Count(k)) for k, (pair, _) in enumerate(known)])
@@ -119,7 +120,7 @@ def test_shipped_results_are_not_part_of_the_cache(store: Store, known, source: 
     assert sum(rows.num_rows for _, rows in rows_of(store, file)) == 1
     drop_file(file)
     assert store.get(MODEL, SALIENCY, known[0][0]) is not None
-    # The copy may go at any time.
+    # The copy may be deleted at any time.
     shutil.rmtree(store.root / UNPACKED)
     assert store.get(MODEL, SALIENCY, known[1][0]) is not None
     assert {path.name: path.read_bytes() for path in source.iterdir()} == before
@@ -170,7 +171,7 @@ def test_a_damaged_file_is_skipped_and_logged_once(
             assert store.get(MODEL, SALIENCY, pair) is None
     (said,) = caplog.messages
     assert said.startswith("Included results skipped, M-saliency.parquet: It ")
-    # The others are whole.
+    # The other files are intact.
     assert counts(store.root).get(MODEL, TEST, known[2][0]) == Count(2)
     store.put(MODEL, SALIENCY, [known[0]])
     assert store.get(MODEL, SALIENCY, known[0][0]) is not None
@@ -242,8 +243,9 @@ def test_the_files_can_be_read_by_any_reader_and_imported(
 
 
 def test_the_command_unpacks_what_is_missing(tmp_path: Path) -> None:
-    """As the dashboard asks for it: another process, of what really ships. All but one is done here
-    already: where others work, the lowest priority takes minutes."""
+    """Runs the dashboard's unpacking process on the real shipped results. All files but one are
+    unpacked before, since the process has the lowest priority and would take minutes on a busy
+    machine."""
     Shipped(tmp_path).unpack()
     place = tmp_path / UNPACKED
     whole = {folder.name for folder in place.iterdir()}

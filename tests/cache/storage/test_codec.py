@@ -1,4 +1,4 @@
-"""What comes back is what was stored, bit for bit, or nothing at all."""
+"""Stored results are read back bit for bit, or not at all."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_round_trip_bit_for_bit(result) -> None:
 
 
 def formerly(raw: bytes) -> bytes:
-    """A raw result in the former format, written by `safetensors` and `json` themselves."""
+    """A raw result in the previous format, written with `safetensors` and `json`."""
     header, query, document, scores = codec._parts(raw)
     arrays = dict(zip(("query_scores", "document_scores", "matrix"), scores, strict=False))
     header = {name: value for name, value in header.items() if name not in ("matrix", "format")}
@@ -116,7 +116,7 @@ def test_round_trip_of_any_tokens_and_numbers(
 
 
 def test_any_damaged_byte_is_detected(result) -> None:
-    """Every bit of the head and of the end, and one bit of every seventh byte between."""
+    """Flip every bit at the beginning and end, and one bit of every seventh byte in between."""
     pair, stored = result("p")
     whole, key = encode(stored, pair), identity_of(pair)
     places = [*range(16), *range(16, len(whole) - 8, 7), *range(len(whole) - 8, len(whole))]
@@ -146,7 +146,7 @@ def test_an_extended_payload_is_detected(result, tail: bytes) -> None:
     "change", [{"pair_id": "r"}, {"dataset": "other"}, {"query": "another"}, {"document": "more"}]
 )
 def test_a_payload_stored_under_another_pair_is_detected(result, change: dict) -> None:
-    """Bytes that turn up where they don't belong: whole, and still not what was stored there."""
+    """Intact bytes in the wrong place still don't count as the result stored there."""
     pair, stored = result("p")
     other = replace(pair, **change)
     with pytest.raises(DamagedPayload):
@@ -157,7 +157,7 @@ def test_a_payload_stored_under_another_pair_is_detected(result, change: dict) -
 
 @pytest.mark.parametrize("kind", [np.int32, np.int64, np.float32])
 def test_offsets_of_another_type_are_damage(result, kind: type) -> None:
-    """What somebody made up: a wider number would be cut, and another place shown."""
+    """Forged offsets: a wider number would be truncated, and another position shown."""
     pair, stored = result("p")
     key = identity_of(pair)
     arrays = load(formerly(codec._raw(encode(stored, pair), key)))

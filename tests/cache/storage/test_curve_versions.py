@@ -1,5 +1,5 @@
-"""Curves of another version are made anew from the stored scores, and signed ones keep what their
-tokens bring beside them."""
+"""Curves of another version are derived again from the stored scores, and signed curves are stored
+with their magnitudes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Stored = list[tuple[TextPair, Attribution]]
 
 
 def signed(result, names: list[str]) -> Stored:
-    """Results whose tokens have both signs, many to a bin."""
+    """Results whose tokens have both signs, many per bin."""
     made = []
     for name in names:
         pair, attribution = result(name, document=f"{name} says fog " * 150 + "end")
@@ -62,7 +62,8 @@ def column(store: Store, method: Method, what: str) -> list:
 
 
 def test_signed_curves_are_read_back_with_their_magnitudes(store: Store, result) -> None:
-    """Put one by one, so that small blocks are merged; then read anew, derived and compacted."""
+    """Results are put one by one, so that small blocks are merged; then read again, derived and
+    compacted."""
     stored = []
     for n in range(70):
         stored += signed(result, [f"p{n}"])
@@ -131,7 +132,7 @@ def test_magnitudes_are_included_in_exports_and_parts(store: Store, result, tmp_
 
 @pytest.fixture
 def repaired(monkeypatch: pytest.MonkeyPatch):
-    """Resampling is another from here on, and the version says so."""
+    """Change resampling and its version from here on."""
 
     def repair() -> Method:
         real = positions._resampled
@@ -157,7 +158,7 @@ def test_a_raised_version_derives_curves_again_from_the_stored_scores(
     np.testing.assert_array_equal(after.curves, 2 * before.curves)
     np.testing.assert_array_equal(after.magnitudes, 2 * before.magnitudes)
     assert after.scores.tolist() == before.scores.tolist()
-    # They are kept, and made once.
+    # They are stored, and derived once.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             "poslens.cache.storage.store.curve_columns", lambda *_: pytest.fail("made again")
@@ -182,7 +183,7 @@ def test_exports_contain_curves_of_this_version(
 def test_curves_over_whole_texts_are_not_exported_and_are_derived_again(
     store: Store, result, tmp_path: Path
 ) -> None:
-    """They have holes where nothing was read, which no import takes for numbers."""
+    """They have gaps where text was truncated, and imports refuse such gaps."""
     made = [result(f"p{n}", n_full=900) for n in range(3)]
     stored = [(replace(pair, document=2 * pair.document), a) for pair, a in made]
     store.put(MODEL, UNSIGNED, stored)
@@ -192,7 +193,7 @@ def test_curves_over_whole_texts_are_not_exported_and_are_derived_again(
     assert np.isnan(expected).any()
     compact(store, MODEL, UNSIGNED)
     np.testing.assert_array_equal(store.curves(MODEL, whole, pairs).curves, expected)
-    with closing(sqlite3.connect(store.path(MODEL, UNSIGNED))) as db:  # the only ones there
+    with closing(sqlite3.connect(store.path(MODEL, UNSIGNED))) as db:  # the only ones
         db.execute("DELETE FROM block WHERE name = ?", (blocks.curve_name(UNSIGNED),))
         db.commit()
     poslens.cache.storage.index.forget_below(Path("/"))
@@ -220,7 +221,7 @@ def test_compacting_drops_curves_of_another_version(store: Store, result, repair
 def test_a_file_of_the_first_format_is_read_and_its_curves_are_derived_again(
     store: Store, result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It had neither magnitudes nor a version."""
+    """That format had neither magnitudes nor a version."""
     source = Store(tmp_path / "source")
     stored = signed(result, ["a", "b"])
     source.put(MODEL, SIGNED, stored)

@@ -1,4 +1,4 @@
-"""A file of the store is there with what it says of itself, or not at all."""
+"""A file of the store is written together with its description, or not at all."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MODEL = ModelKey("M", "0123456789abcdef")
 
 
 def _says(path: Path) -> dict[str, str] | None:
-    """The file's description; None of a file without tables."""
+    """The file's description, or None for a file without tables."""
     with contextlib.closing(sqlite3.connect(path)) as db:
         if not db.execute("SELECT 1 FROM sqlite_master").fetchone():
             return None
@@ -109,7 +109,7 @@ def drop_all(store: Store) -> None:
 def test_reading_does_not_recreate_a_deleted_file(
     store: Store, result, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Deriving curves and mending write; to a file that goes meanwhile they write nothing."""
+    """Deriving curves and repairing write to the file, but not if it is deleted meanwhile."""
     pair, right = result("p1")
     path = store.path(MODEL, METHOD)
     store.put(MODEL, METHOD, [(pair, right)])

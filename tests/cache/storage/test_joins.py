@@ -1,5 +1,5 @@
-"""Pairs that are asked for again are not looked up again, and still get what is stored of them
-now: against a plain dictionary, through everything that can happen to a file."""
+"""Repeated lookups of the same pairs are cached and still return the current results: compared with
+a plain dictionary, through everything that can happen to a file."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ METHOD = make_method("saliency")
 
 
 def _same(store: Store, asked: tuple[TextPair, ...], known: Known) -> None:
-    """What is stored of kept pairs is what the dictionary says, and what a process that
-    remembers nothing reads."""
+    """Assert that results of cached pairs equal the dictionary and what a process without caches
+    reads."""
     expected: list[tuple[str, Array]] = []
     failed: dict[str, str] = {}
     for pair in asked:
@@ -72,7 +72,7 @@ def test_a_cached_selection_gets_what_is_stored_now(
         name: result(name, dataset=dataset, document=f"another text {name} here")
         for name, dataset in makers.items()
     }
-    # The same ids in another data set, with a result of their own.
+    # The same ids in another data set, with separate results.
     elsewhere = {name: result(name, dataset="third", query=f"q {name}") for name in list(made)[:3]}
     asked = Pairs(pair for pair, _ in made.values())
     other = Pairs(pair for pair, _ in changed.values())
@@ -85,7 +85,7 @@ def test_a_cached_selection_gets_what_is_stored_now(
         rows = [pool[name] for name in names]
         what = chance.choice(["put", "put", "put", "fail", "remove", "compact", "drop"])
         if what == "put":
-            # A result of other numbers than before.
+            # A result with other numbers than before.
             rows = [
                 (pair, replace(one, document_scores=one.document_scores + np.float32(step + 1)))
                 for pair, one in rows
@@ -113,7 +113,7 @@ def test_a_cached_selection_gets_what_is_stored_now(
 
 
 def test_a_copied_file_is_distinguished_from_its_original(store: Store, result: Make) -> None:
-    """A copy has the same epoch and serials, and may go on otherwise."""
+    """A copy has the same epoch and serials, but can diverge."""
     first, second = result("p1"), result("p2")
     store.put(MODEL, METHOD, [first])
     store.release()

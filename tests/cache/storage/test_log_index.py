@@ -1,5 +1,5 @@
-"""A -shm file that is cut off while it is open costs nothing: to touch what is gone of it would end
-the process with SIGBUS."""
+"""A -shm file that is truncated while open does no harm; accessing the missing part would end the
+process with SIGBUS."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The store's files as a whole: dropped under writers, checked, repaired, compacted, listed;
-results that leave as record batches and enter another cache; what must be refused."""
+"""Files of the store: dropped while written, verified, repaired, compacted, listed; results that
+are transferred as record batches; and what must be refused."""
 
 from __future__ import annotations
 
@@ -101,7 +101,8 @@ def test_only_new_results_are_read(store: Store, result, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("n", [1, 65, 200])
 def test_a_superseded_result_leaves_no_trace_in_aggregates(store: Store, result, n: int) -> None:
-    """Replaced one by one, so that small blocks were merged before, between and after."""
+    """Results are replaced one by one, so that small blocks are merged before, in between and
+    after."""
     names = [f"p{k}" for k in range(n)]
     old = put(store, result, names)
     store.curves(MODEL, POINT, [pair for pair, _ in old])
@@ -138,8 +139,8 @@ def test_a_dropped_model_is_deleted_and_can_be_stored_again(store: Store, result
 
 
 def test_a_writer_of_a_dropped_file_loses_nothing_and_damages_nothing(store: Store, result) -> None:
-    """Another process has the file open, it is dropped and made anew here, then that process
-    writes and ends: its connections must not take the new file's log with them."""
+    """Another process has the file open while it is dropped and recreated here. Then that process
+    writes and ends, and its connections must not delete the new file's log."""
     body = """
         import sys
         from pathlib import Path
@@ -198,7 +199,7 @@ def test_verify_finds_flipped_bytes(store: Store, result) -> None:
             flipped = bytearray(data)
             flipped[len(data) // 2] ^= 4
             db.execute("UPDATE result SET payload = ? WHERE item = ?", (bytes(flipped), name))
-        # A result that turns up under another pair's name is damaged as well.
+        # A result under another pair's name counts as damaged, too.
         db.execute("UPDATE result SET item = 'p99' WHERE item = 'p7'")
     steps: list[tuple[int, int]] = []
     found = verify(store, MODEL, METHOD, lambda done, total: steps.append((done, total)))
@@ -307,7 +308,7 @@ def test_results_superseded_by_a_damaged_block_do_not_reappear(
     assert [file.results for file in listing(store)] == [len(kept)]
     compact(store, MODEL, METHOD)
     assert [file.results for file in listing(store)] == [len(kept)]
-    # A new result has a curve of its own.
+    # A new result has its own curve.
     same_curves(store, kept + put(store, result, ["d"]))
     assert sql_ok(store)
 
@@ -550,7 +551,7 @@ def test_no_file_descriptor_is_left_open(tmp_path: Path, result) -> None:
 
 
 def test_many_threads_reading_many_files_use_at_most_64_descriptors(tmp_path: Path, result) -> None:
-    """What pages over many imported models do: each thread reads file after file."""
+    """Like pages over many imported models: each thread reads one file after another."""
     store, stored = Store(tmp_path), [result("a")]
     models = [ModelKey("M", f"{n:016x}") for n in range(40)]
     for model in models:

@@ -1,4 +1,4 @@
-"""Results of any kind: reading again equals reading afresh."""
+"""Results of any kind: repeated reading equals reading in a new process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PAIRS = [TextPair(f"p{i}", "q", f"document {i}", dataset="ab"[i % 2]) for i in r
 
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], results.Stored]:
-    """What a process that has read nothing yet finds."""
+    """Reads like a process that has read nothing yet."""
 
     def read(root: Path) -> results.Stored:
         with monkeypatch.context() as patch:
@@ -82,7 +82,8 @@ def test_files_are_read_again_only_after_a_change(
     store = counts(tmp_path)
     for number in range(3):
         store.put(MODEL, METHOD, [(PAIRS[number], Count(number))])
-        # Files that have just changed are always read: the next change may have the same time.
+        # Files that have just changed are always read, since the next change may have the same
+        # time.
         time.sleep(0.1)
         for _ in range(2):
             stored = store.select(MODEL, METHOD, PAIRS)
@@ -90,7 +91,7 @@ def test_files_are_read_again_only_after_a_change(
             assert store.missing(MODEL, METHOD, PAIRS) == PAIRS[number + 1 :]
         assert len(reads) == number + 1
     time.sleep(0.1)
-    with Store(tmp_path).writing(MODEL, METHOD) as db:  # as another process would
+    with Store(tmp_path).writing(MODEL, METHOD) as db:  # as by another process
         db.execute("DELETE FROM result")
     assert store.missing(MODEL, METHOD, PAIRS) == PAIRS
 

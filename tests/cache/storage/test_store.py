@@ -1,4 +1,4 @@
-"""The store: round trips, misses, damage, two writers, and what a disk can do wrong."""
+"""The store: round trips, misses, damage, two writers, and disk errors."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_another_model_method_or_data_set_is_a_miss(store: Store, result) -> Non
     assert store.get(MODEL, METHOD, replace(pair, dataset="other")) is None
     other = replace(METHOD, params={**METHOD.params, "version": 2})
     assert store.get(MODEL, other, pair) is None
-    # The model's name is for people, the fingerprint is the key.
+    # The model's name is for display; the fingerprint is the key.
     renamed = store.get(ModelKey("N", MODEL.fingerprint), METHOD, pair)
     assert renamed is not None and renamed.model == "N"
 
@@ -169,7 +169,7 @@ def test_curves_with_any_settings_equal_directly_computed_ones(
     assert sql(store, "SELECT count(DISTINCT name), sum(n) FROM block WHERE name != 'summary'") == [
         (12, 60)
     ]
-    # Now that all are stored, nothing is derived again.
+    # Now all are stored, so nothing is derived again.
     monkeypatch.setattr(
         "poslens.cache.storage.store.curve_columns", lambda *_: pytest.fail("made again")
     )
@@ -219,7 +219,7 @@ def test_failures_are_stored_and_can_be_retried(store: Store, result) -> None:
     changed = replace(bad, document="another text")
     assert store.missing(MODEL, METHOD, [changed]) == [changed]
     assert store.curves(MODEL, METHOD, [changed]).failed == {}
-    # A result takes the failure's place, and the other way round.
+    # A result replaces the failure, and vice versa.
     store.put(MODEL, METHOD, [(bad, attribution)])
     assert store.curves(MODEL, METHOD, pairs).failed == {}
     store.put_failures(MODEL, METHOD, [(bad, "again")])
@@ -249,7 +249,7 @@ def test_a_damaged_payload_is_a_miss_and_never_a_wrong_result(store: Store, resu
 
 
 def test_a_damaged_payload_is_computed_again(store: Store, result) -> None:
-    """As `get` says. Asked for another curve, the store finds out and must not stay silent."""
+    """As documented in `get`: deriving another curve detects the damage, which must be reported."""
     pair, attribution = result("p")
     store.put(MODEL, METHOD, [(pair, attribution)])
     sql(store, "UPDATE result SET payload = x'00'")
@@ -281,7 +281,7 @@ def test_a_truncated_curve_is_derived_again(store: Store, result) -> None:
 
 
 def explained(store: Store, result, sentence: str) -> None:
-    """Reading and writing both end in this one sentence, without a path."""
+    """Assert that reading and writing both fail with this one sentence, without a path."""
     pair, attribution = result("p")
     for use in (
         lambda: store.get(MODEL, METHOD, pair),
@@ -325,7 +325,7 @@ def test_an_empty_file_is_initialized(store: Store, result) -> None:
 
 
 def test_a_damaged_database_never_gives_wrong_results(store: Store, result) -> None:
-    """Pages overwritten here and there: right numbers, a miss, or one sentence."""
+    """Overwriting random pages gives right numbers, a miss, or one sentence."""
     stored = [result(f"p{n}") for n in range(120)]
     store.put(MODEL, METHOD, stored)
     store.release()
@@ -356,7 +356,7 @@ def test_a_damaged_database_never_gives_wrong_results(store: Store, result) -> N
     assert sentences > 0 and wrong == 0
 
 
-# -- what a disk can do wrong ------------------------------------------------------------------
+# -- disk errors -------------------------------------------------------------------------------
 
 
 def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path, result) -> None:
@@ -406,7 +406,7 @@ def test_a_full_disk_is_reported_in_one_sentence_and_loses_nothing(
 def test_a_locked_store_is_reported_in_one_sentence(
     store: Store, result, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Held by a program that knows nothing of the store, or by a writer that hangs."""
+    """Locked by an unrelated program, or by a writer that hangs."""
     pair, attribution = result("p")
     store.put(MODEL, METHOD, [(pair, attribution)])
     store.release()
@@ -452,7 +452,7 @@ def test_a_put_is_all_or_nothing(store: Store, result, monkeypatch: pytest.Monke
 
 # -- other processes ---------------------------------------------------------------------------
 
-# Without torch and a model: what a store needs of a result are tokens and numbers.
+# Without torch and a model: the store only needs tokens and numbers.
 PREAMBLE = textwrap.dedent("""
     import os, sys
     from pathlib import Path
@@ -485,7 +485,7 @@ def child(store: Store, who: str, body: str) -> subprocess.Popen[str]:
 
 
 def test_two_processes_writing_at_once_lose_nothing(store: Store, result) -> None:
-    """50 puts each, into a store that is not there yet, with a reader beside them."""
+    """50 puts each into a store that doesn't exist yet, with a concurrent reader."""
     body = """
         for n in range(50):
             store.put(MODEL, METHOD, [result(n)])
@@ -546,8 +546,8 @@ def test_two_threads_writing_at_once_lose_nothing(store: Store, result) -> None:
 
 
 def test_a_process_killed_during_a_put_leaves_the_store_usable(store: Store, result) -> None:
-    """The write has reached the disk in part (more than SQLite keeps in memory); the next to
-    come is a reader, as a page or a resumed run is."""
+    """The write has partly reached the disk (more than SQLite keeps in memory), and then a reader
+    opens the store, like a page or a resumed run."""
     pair, attribution = result("p")
     store.put(MODEL, METHOD, [(pair, attribution)])
     body = """
