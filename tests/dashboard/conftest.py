@@ -1,4 +1,4 @@
-"""Settings of the server's process, which tests of pages change."""
+"""Settings of the server process, which tests of pages change."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from poslens.dashboard.server.opening import Opening
 
 @pytest.fixture(autouse=True)
 def default_server() -> Iterator[None]:
-    """After each test, the server is this machine's alone, and pages open with their own data."""
+    """After each test, restrict the server to this machine and let pages open with their default
+    data."""
     yield
     access.use(Access())
     opening.use(Opening())

@@ -1,4 +1,4 @@
-"""What failed is listed on the page that computed it, which tries it again."""
+"""Failures are listed and retried on the page that computed them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def faithfulness(compute: Compute, model: ModelKey, data: DataSet) -> None:
 
 def cause(compute: Compute, model: ModelKey, data: DataSet) -> None:
     moved = relocation_method()
-    # Not of the first pair, which the page computes by itself.
+    # Not the first pair, which the page computes automatically.
     causes(compute.root, moved).put_failures(model, moved, [(data.pairs[-1], WHY)])
 
 

@@ -1,5 +1,5 @@
-"""A home whose store holds rows that are results of no kind, as older imports let them in: pages
-and commands take them for missing."""
+"""Rows in the store that don't fit their kind of result, which older imports accepted: pages and
+commands treat them as missing."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ TESTED = {
 
 
 def misfit(fields: dict[str, Any], number: int) -> dict[str, Any]:
-    """The fields with one of them, another for each row, of another type."""
+    """The fields with one of them, different for each row, changed to another type."""
     name = sorted(fields)[number % len(fields)]
     return fields | {name: {} if isinstance(fields[name], list) else []}
 
 
 @pytest.fixture
 def spoiled(own_service: None) -> None:
-    """All that ships of MiniLM, no row of which is what its kind says."""
+    """All shipped results of MiniLM, each changed so that it doesn't fit its kind."""
     compute = service()
     store = Store(compute.root)
     for kind in KINDS:
@@ -95,7 +95,7 @@ def spoiled(own_service: None) -> None:
         ("methods", {"methods": ["saliency"]}, "0 of 3 tests of this pair are stored"),
         ("cause", {"tab": "Data set"}, "No results have been computed"),
         ("passport", {}, "Not computed yet"),
-        ("audit", {}, "Audit: nothing to show yet"),  # the reasons of two documents stay
+        ("audit", {}, "Audit: nothing to show yet"),  # failure reasons of two documents remain
         ("ranking", {"tab": "Rankings"}, "No results have been computed"),
         ("map", {}, "of 68 are not computed yet"),
     ],

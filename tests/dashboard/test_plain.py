@@ -1,5 +1,5 @@
-"""No text of a user, an address, a file or a model is read as markup: all of it goes through
-`plain` before Streamlit renders it, by itself or in the functions of `widgets/say.py`."""
+"""No text from a user, an address, a file or a model is rendered as markup: all of it goes through
+`plain` before Streamlit renders it, directly or in the functions of `widgets/say.py`."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ FILES = [
     if "import streamlit" in path.read_text(encoding="utf-8")
 ]
 
-# What Streamlit 1.67 renders as Markdown: of each call the positions of such arguments, and the
-# keywords. Looked up in its front end: options of select boxes and lists are drawn as they are,
-# those of buttons and sliders are not.
+# Arguments that Streamlit 1.67 renders as Markdown: positions and keywords of each call. Taken from
+# its front end: options of select boxes and lists are shown literally, those of buttons and sliders
+# are not.
 LABELLED = (
     "button",
     "checkbox",
@@ -68,11 +68,11 @@ POSITIONS: dict[str, tuple[int, ...]] = {
 KEYWORDS = {"help", "label", "text", "body", "value", "delta", "title", "caption", "captions"}
 DRAWN = {"pills", "radio", "segmented_control", "select_slider"}
 NUMERIC = re.compile(r"[+]?z?(,|,?(\.\d+)?[defg%]|,?(\.\d+)?)")
-"""Format specifications that a text would not survive."""
+"""Format specifications that only fit numbers."""
 
 
 class Checker(ast.NodeVisitor):
-    """Calls of one module that render what was not made plain."""
+    """Calls of one module that render unescaped text."""
 
     def __init__(self) -> None:
         self.scopes: list[ast.AST] = []
@@ -103,7 +103,7 @@ class Checker(ast.NodeVisitor):
             return
         shown = [node.args[at] for at in POSITIONS.get(name, (0,)) if at < len(node.args)]
         if name in DRAWN and any(keyword.arg == "format_func" for keyword in node.keywords):
-            del shown[1:]  # what it gives is drawn instead
+            del shown[1:]  # its return value is drawn instead
         for keyword in node.keywords:
             if keyword.arg in KEYWORDS - ({"value"} if name != "metric" else set()):
                 shown.append(keyword.value)
@@ -114,8 +114,8 @@ class Checker(ast.NodeVisitor):
                 self.found.append(f"line {argument.lineno}: {name}({ast.unparse(argument)})")
 
     def safe(self, node: ast.AST | None) -> bool:
-        """Whether an expression holds nothing but words of the program, numbers and what `plain`
-        made of the rest."""
+        """Whether an expression contains only text of the program, numbers, and the output of
+        `plain`."""
         match node:
             case None | ast.Constant():
                 return True
@@ -154,7 +154,7 @@ class Checker(ast.NodeVisitor):
         return False
 
     def _assigned(self, name: str) -> bool:
-        """Whether all that the nearest scope which assigns `name` puts there is safe."""
+        """Whether all assignments to `name` in the nearest scope that has any are safe."""
         for scope in reversed(self.scopes):
             values = list(_values(scope, name))
             if values:
@@ -169,7 +169,7 @@ def _rooted_in_a_constant(node: ast.AST) -> bool:
 
 
 def _values(scope: ast.AST, name: str) -> Iterator[ast.AST | None]:
-    """What `name` is set to in a scope; None where that cannot be seen."""
+    """Values assigned to `name` in a scope; None if they can't be determined."""
     arguments = getattr(scope, "args", None)
     if isinstance(arguments, ast.arguments):
         for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
@@ -197,7 +197,7 @@ def _values(scope: ast.AST, name: str) -> Iterator[ast.AST | None]:
 
 
 def _own(node: ast.AST) -> Iterator[ast.AST]:
-    """A node and what is below it, functions inside left out."""
+    """A node and its descendants, except nested functions."""
     yield node
     if not isinstance(node, ast.FunctionDef | ast.Lambda | ast.ClassDef):
         for below in ast.iter_child_nodes(node):
@@ -212,7 +212,7 @@ def _binds(target: ast.AST, name: str) -> bool:
 
 
 def rendered_raw(source: str) -> list[str]:
-    """The calls of a module that render text which was not made plain."""
+    """The calls of a module that render unescaped text."""
     checker = Checker()
     checker.visit(ast.parse(source))
     return checker.found
@@ -279,8 +279,8 @@ def test_the_check_detects_unescaped_text(source: str, n: int) -> None:
     ],
 )
 def test_addresses_do_not_become_links(text: str) -> None:
-    """The front end looks for addresses in what is left after escapes were resolved (GitHub's
-    "autolink literals"), so that escaping alone does not keep them from becoming links."""
+    """The front end looks for addresses after resolving escapes (GitHub's "autolink literals"), so
+    escaping alone doesn't keep them from becoming links."""
     seen = re.sub(r"\\(.)", r"\1", plain(text))
     assert seen.replace("\u2060", "") == text
     url = re.compile(r"(https?://|www(?=\.))[-.\w]+", re.I)

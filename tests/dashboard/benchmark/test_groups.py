@@ -36,8 +36,8 @@ WORDS = [
 
 
 def squad(folder: Path) -> Path:
-    """Passages of 600 characters; questions about the fact at their start and at their end, the
-    latter put in words that another passage has too."""
+    """Passages of 600 characters, with questions about the facts at their start and end; another
+    passage shares the words of the latter."""
     rows: list[dict[str, Any]] = []
     for n, word in enumerate(WORDS):
         late = WORDS[(n + 1) % len(WORDS)]

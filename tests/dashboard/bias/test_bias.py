@@ -82,7 +82,7 @@ def of(summary: BiasSummary, test: str) -> ScoredTest:
 
 
 def run_of(spec: RetrieverSpec, dataset: str = "sample-bias", **chosen: Any) -> Run:
-    """The run that the page has started."""
+    """The run that the page started."""
     corpus = BIAS_STUDY.corpus(datasets.read(dataset), BIAS_STUDY.parameters.settings(chosen))
     run = BIAS_STUDY.job(service(), Asked(spec, corpus)).run
     assert run is not None
@@ -169,7 +169,7 @@ def test_a_contrast_is_drawn_with_both_signs(compute: Compute, tests, method: st
     total = float(first.attribution.document_scores.sum() + drawn.sum())
     assert total + parts.bias == pytest.approx(parts.difference, abs=1e-3)
     assert f"{parts.difference:+.4f}" in contrast_note(parts)
-    # The files say which row is of which document, and that d2's have the other sign.
+    # Files state the document of each row, and that rows of d2 have the opposite sign.
     made = [(one.selection[-2:], one.units) for one in found.provenance()]
     assert made == [("/1", ""), ("/2", "shares negated, for s(d1) − s(d2)")]
     frame = explained_frame([first, second], "document")

@@ -1,4 +1,4 @@
-"""Check: a model against a stored passport, by service, command and pytest fixture."""
+"""Check: a model compared with a stored passport, by service, command and pytest fixture."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ ROWS = [
 
 @pytest.fixture(scope="module")
 def shipped(tmp_path_factory: pytest.TempPathFactory) -> Compute:
-    """A cache above what ships, so that nothing has to be computed."""
+    """A cache with the shipped results as its fallback, so that nothing has to be computed."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("POSLENS_SHIPPED", "yes")
         return Compute(tmp_path_factory.mktemp("check"))
@@ -58,7 +58,7 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> Compute:
 
 @pytest.fixture(scope="module")
 def cards(shipped: Compute) -> Callable[[str], ModelPassport]:
-    """The shipped passports of models over the sample, as far as checks need them."""
+    """Passports of shipped models over the sample, with the parts that checks need."""
     sample, cached = datasets.read("sample"), dict[str, ModelPassport]()
 
     def card(name: str) -> ModelPassport:
@@ -71,7 +71,7 @@ def cards(shipped: Compute) -> Callable[[str], ModelPassport]:
 
 @pytest.fixture(scope="module")
 def stored(cards: Callable[[str], ModelPassport]) -> Baseline:
-    """MiniLM's passport, by way of its file."""
+    """MiniLM's passport, written to a file and read back."""
     return as_baseline(cards("MiniLM"))
 
 
@@ -81,7 +81,7 @@ def as_baseline(card: ModelPassport) -> Baseline:
 
 @pytest.fixture(scope="module")
 def mine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small data set of one's own, and the passport of BM25 over it, computed by the command."""
+    """A small user data set, and the passport of BM25 over it, computed by the command."""
     folder = tmp_path_factory.mktemp("mine")
     (folder / "checked.jsonl").write_text("\n".join(map(json.dumps, ROWS)), encoding="utf-8")
     asked = ["passport", "--model", "BM25", "--dataset", str(folder / "checked.jsonl")]
@@ -99,7 +99,7 @@ def run(folder: Path, *more: str) -> Any:
 
 
 def changed(mine: Path, name: str, change: Callable[[dict[str, Any]], None]) -> Path:
-    """The baseline of one's own with a changed passport."""
+    """The user's baseline with a changed passport."""
     (entry,) = json.loads((mine / "baseline.json").read_text(encoding="utf-8"))
     change(entry)
     file = mine / name
@@ -132,7 +132,7 @@ def values(card: ModelPassport, part: str, key: str) -> dict[str, float]:
 
 
 def with_number(baseline: Baseline, part: str, key: str, number: BaselineNumber | None) -> Baseline:
-    """The baseline with another number; without it where that is None."""
+    """The baseline with another number, or without it if `number` is None."""
     numbers = {name: each for name, each in baseline.numbers[part].items() if name != key}
     if number is not None:
         numbers[key] = number
@@ -142,7 +142,7 @@ def with_number(baseline: Baseline, part: str, key: str, number: BaselineNumber 
 def with_items(
     card: ModelPassport, part: str, key: str, change: Callable[[str, float], float]
 ) -> ModelPassport:
-    """The passport of a model that gives each item another value."""
+    """The passport of a model with a changed value of each item."""
 
     def number(one: Number) -> Number:
         if one.key != key:
@@ -177,7 +177,7 @@ def test_a_planted_bias_fails_the_relocation_check(
     checks = checking.checks(cards(name), stored, Tolerances(), NAMES)
     assert outcomes(checks)["relocation"] == "fail" and checking.exit_code(checks) == 1
     assert outcomes(checks)["truncation"] == "pass"
-    # The other way round the bias shrank, which passes.
+    # In the other direction the bias shrinks, which passes.
     back = checking.checks(cards("MiniLM"), as_baseline(cards(name)), Tolerances(), PAIRED)
     assert outcomes(back)["relocation"] == "pass" and checking.exit_code(back) == 0
 
@@ -267,7 +267,7 @@ def test_an_increase_of_every_item_beyond_the_tolerance_fails(
 def test_checks_undecided_for_too_few_documents_do_not_pass(
     cards: Callable[[str], ModelPassport], stored: Baseline
 ) -> None:
-    """Noise without a mean: a few documents leave an increase open that more rule out."""
+    """Noise with mean 0: few documents don't rule out an increase, but more do."""
     rng = np.random.default_rng(3)
     noise = {query: float(rng.normal(0, 0.3)) for query in values(cards("MiniLM"), *NDCG_KEY)}
     card = with_items(cards("MiniLM"), *NDCG_KEY, lambda query, value: value + noise[query])
@@ -395,7 +395,7 @@ def test_a_longer_context_passes_and_a_shorter_one_fails(
 def test_a_model_without_truncation_has_the_longest_context(
     cards: Callable[[str], ModelPassport], stored: Baseline
 ) -> None:
-    """As BM25 has none."""
+    """BM25 has none."""
     card = cards("MiniLM")
 
     def without(part: Any) -> Any:
@@ -444,7 +444,7 @@ def test_parts_missing_from_the_baseline_are_reported_and_parts_lost_by_the_mode
 def test_a_baseline_without_single_items_must_be_rewritten(
     shipped: Compute, cards: Callable[[str], ModelPassport]
 ) -> None:
-    """As earlier versions wrote them: nothing is computed that could not be compared."""
+    """As written by earlier versions: parts that can't be compared aren't computed."""
     (entry,) = json.loads(document_bytes([cards("MiniLM")], "json"))
     for part in entry["parts"].values():
         for number in part["numbers"].values():
@@ -643,7 +643,7 @@ def test_the_fixture_is_available_in_other_projects(
     (mine / "test_model.py").write_text(PROJECT, encoding="utf-8")
     monkeypatch.chdir(mine)
     plugins = ["-p", "poslens.pytest_plugin", "-p", "no:cacheprovider", "-p", "no:xdist"]
-    # Within this process: another would load every library again.
+    # Runs in this process, since another one would load every library again.
     code = pytest.main(["-q", "-rs", *plugins, "--rootdir", str(mine), str(mine / "test_model.py")])
     said = capsys.readouterr().out
     assert code == 1
@@ -672,7 +672,7 @@ def test_an_unknown_check_is_refused_in_one_sentence(mine: Path) -> None:
 
 
 def test_the_workflow_in_the_docs_is_valid() -> None:
-    """It parses, and its commands take the options that they are given."""
+    """It parses, and its commands accept their options."""
     text = (ROOT / "docs" / "check.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
     (job,) = yaml.safe_load(block)["jobs"].values()

@@ -1,4 +1,4 @@
-"""Where the server listens, and whom it lets in before a page runs."""
+"""Where the server listens, and which requests it admits before a page runs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_default_is_this_machine_only() -> None:
         {"host": "0.0.0.0", "allowed_hosts": ["poslens.example.org"]},
         {"host": "::", "allowed_hosts": ["poslens.example.org"]},
         {"host": "192.0.2.7"},
-        # On the loopback address, but a proxy on this machine brings others.
+        # The server is on the loopback address, but a proxy on this machine forwards others.
         {"allowed_hosts": ["poslens.example.org"]},
         {"allowed_hosts": ["*.example.org"]},
         {"allowed_hosts": ["192.0.2.7"]},

@@ -1,4 +1,4 @@
-"""What commands print with --format json is what docs/json-schema.json says, for every command."""
+"""The output of every command with --format json matches docs/json-schema.json."""
 
 from __future__ import annotations
 
@@ -149,14 +149,14 @@ ARGUMENTS = {
     "cache compact": "",
     "cache delete": "--method input_x_gradient --yes",
 }
-"""What is asked of each answer: names of files are in the folder of `home`."""
+"""Arguments for each answer; files are in the folder of `home`."""
 
 MORE = [
     ("cause --table effects", "--model bert --dataset pairs --pairs 2 --intervention ablation"),
     ("segments --table segments", "--model bert --dataset pairs --parts thirds"),
     ("debias --table points", "--model bert --corpus pairs --steps 0 --strengths 0.5 --blocks 8"),
 ]
-"""Other ways to ask for the same."""
+"""Other ways to request the same answer."""
 
 
 def run(*arguments: str) -> Any:
@@ -167,7 +167,7 @@ def run(*arguments: str) -> Any:
 def home(
     tmp_path_factory: pytest.TempPathFactory, tiny_folder: Callable[..., Path]
 ) -> Iterator[Path]:
-    """A data folder of its own, small data sets and files, and what is stored of them."""
+    """A separate data folder, small data sets and files, and their stored results."""
     folder = tmp_path_factory.mktemp("answers")
     with pytest.MonkeyPatch.context() as patch, temporary_names():
         patch.setenv("POSLENS_HOME", str(folder / "home"))
@@ -236,7 +236,7 @@ def written(folder: Path) -> None:
 
 
 def closed(schema: Any) -> Any:
-    """The schema without leave for fields that it does not name, which readers have."""
+    """The schema without additional fields, which it allows for readers."""
     if isinstance(schema, list):
         return [closed(one) for one in schema]
     if not isinstance(schema, dict):
@@ -250,7 +250,7 @@ COMMANDS = dict(docs.commands(docs.every_command()))
 
 
 def strict(text: str) -> Any:
-    """JSON as the standard has it: without NaN."""
+    """Parse standard JSON, which excludes NaN."""
     return json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
 
 
@@ -277,14 +277,14 @@ def test_every_analysis_but_three_draws_a_chart() -> None:
 
 CHANGING = {"precompute", "cache export", "cache import", "cache merge", "cache ingest"}
 CHANGING |= {"cache compact", "cache delete", "cache list"}
-"""Commands whose numbers another run, or the store as it is by then, changes."""
+"""Commands whose numbers depend on the run or on the current state of the store."""
 
 
 @pytest.mark.parametrize(("name", "arguments"), [*ARGUMENTS.items(), *MORE])
 def test_every_answer_matches_the_schema_and_is_the_same_in_a_file(
     name: str, arguments: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # What would be fetched is elsewhere; tests/attribution/retrievers/test_fetch.py fetches.
+    # Fetching is tested in tests/attribution/retrievers/test_fetch.py.
     monkeypatch.setattr(
         "poslens.attribution.retrievers.fetch.fetch", lambda name, show: tmp_path / name
     )

@@ -1,5 +1,5 @@
-"""What a page computes of one pair has its place in the device's queue, where it is bounded, shared
-and given up when the page is gone."""
+"""Everything that a page computes for one pair goes through the device's queue, where requests are
+bounded, shared, and canceled when the page is closed."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def words(tmp_path: Path) -> str:
 
 @pytest.fixture
 def threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The threads in which models were asked for, by name."""
+    """Names of the threads in which models were requested."""
     found: list[str] = []
     retriever = Compute.retriever
 
     def noted(self: Compute, model: object) -> object:
-        # Whoever counts what a model reads of a text loads it too.
+        # Counting the tokens that a model reads also loads it.
         if sys._getframe(1).f_globals["__name__"] != "poslens.compute.coverage":
             found.append(threading.current_thread().name)
         return retriever(self, model)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The command line: one object on stdout, one sentence on stderr."""
+"""The command line: one JSON object on stdout, one sentence on stderr."""
 
 from __future__ import annotations
 
@@ -279,7 +279,7 @@ def test_a_folder_in_place_of_the_result_is_refused_before_the_computation(tmp_p
     result = run("audit", "--model", "BM25", "--out", str(folder))
     assert result.exit_code == 2 and result.stdout == ""
     assert result.stderr == f"{folder} cannot be written (Is a directory).\n"
-    assert list(tmp_path.iterdir()) == [folder]  # nor is there a file with the provenance
+    assert list(tmp_path.iterdir()) == [folder]  # nor is a provenance file left
 
 
 def test_the_first_rejected_rows_are_listed(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the shell completes, asked as a shell asks, and the option --quiet."""
+"""Shell completion, requested like a shell does, and the option --quiet."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tools.docs import commands, every_command
 
 ROOT = Path(__file__).parents[3]
 HEAVY = ("torch", "transformers", "pandas", "streamlit", "plotly")
-# The program as the entry point starts it; tells on stderr which heavy libraries it has loaded.
+# The program as started by its entry point; prints on stderr which heavy libraries it loaded.
 PROGRAM = f"""
 import sys
 sys.argv = ["poslens"]
@@ -33,7 +33,7 @@ finally:
 
 
 def completed(line: str) -> list[str]:
-    """What bash is told for a line that ends in the word at the cursor."""
+    """Bash completions of a line that ends with the word at the cursor."""
     words = line.split(" ")
     asked = {
         "_POSLENS_COMPLETE": "complete_bash",

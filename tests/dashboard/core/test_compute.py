@@ -1,4 +1,4 @@
-"""Results are computed once, survive a restart, and a broken cache spoils nothing."""
+"""Results are computed once and survive a restart, and a broken cache prevents nothing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ METHOD = make_method("saliency")
 
 @pytest.fixture
 def spec(tiny_folder: Callable[..., Path], tmp_path: Path) -> RetrieverSpec:
-    """A tiny model in a folder of the test's own, so that it can be changed."""
+    """A tiny model in a folder that the test can change."""
     folder = tmp_path / "model"
     shutil.copytree(tiny_folder("bert"), folder)
     return RetrieverSpec("tiny", "tiny", "dense", f"folder:{folder}")
@@ -130,14 +130,14 @@ def test_twenty_requests_for_the_same_result_compute_it_once(
         return real(*arguments)
 
     monkeypatch.setattr(compute, "explain", counting)
-    with compute.queue.device_slot():  # nobody is served before all have asked
+    with compute.queue.device_slot():  # no request is served before all are waiting
         places = [compute.ask(PAIR, spec, METHOD) for _ in range(20)]
         assert not places[0].wait(0.3) and n_requests(compute.queue) == 1
     results = [place.result() for place in places]
     assert computed == 1 and all(r is results[0] for r in results) and not results[0].from_cache
     again = compute.ask(PAIR, spec, METHOD)
     assert again.wait(0) and again.result().from_cache and computed == 1
-    # What is stored is shown however many wait.
+    # Stored results are shown however many requests wait.
     monkeypatch.setenv("POSLENS_QUEUE_LIMIT", "1")
     with compute.queue.device_slot():
         compute.ask(replace(PAIR, pair_id="q"), spec, METHOD)
@@ -270,7 +270,7 @@ def test_a_curve_is_averaged_once_and_again_after_a_new_result(
 def test_pairs_that_share_a_document_are_resampled_together(
     spec: RetrieverSpec, tmp_path: Path
 ) -> None:
-    """Two queries for each of ten documents: ten draws, as below ten there is no interval."""
+    """Two queries for each of ten documents, which is the minimum for an interval."""
     compute = Compute(tmp_path / "home")
     pairs = [
         replace(PAIR, pair_id=f"p{n}.{query}", query=query, document=f"Ice melts. Stone {n} stays.")
@@ -291,7 +291,7 @@ def test_pairs_that_share_a_document_are_resampled_together(
 def test_bm25_follows_a_file_that_is_rewritten_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Within the half second for which a model's identity is kept."""
+    """Within the half second for which a model's identity is cached."""
     monkeypatch.setattr(compute_module, "IDENTIFIED_S", 600)
     file = tmp_path / "own.jsonl"
 

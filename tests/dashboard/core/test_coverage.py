@@ -1,4 +1,4 @@
-"""What a model cannot read is counted, said beside the numbers, and left out on demand."""
+"""Truncated text is counted, stated next to the numbers, and excluded on demand."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_tokens_and_evidence_counted_by_hand(minilm) -> None:
     assert found[2].tokens == 510
     half = EvidenceSpan(0, len(LONG))
     (one,) = of(minilm, TextPair("f", "q", LONG, half))
-    # "ice melt ##s" is three tokens and ten characters; the last space is behind the last token.
+    # "ice melt ##s" is three tokens and ten characters; the last space is after the last token.
     assert one.evidence == pytest.approx((510 / 3 * 10 - 1) / 6000) and one.evidence_cut
     assert of(minilm, TextPair("g", "q", "\u200b", None)) == [Coverage(0, 0, None)]
 
@@ -85,7 +85,7 @@ def test_counting_does_not_wait_while_a_run_uses_the_model(
 
 
 def test_counts_of_the_sample_equal_the_tokenizers(minilm, sample: DataSet) -> None:
-    """An oracle of its own: ids and offsets of the whole text, from the tokenizer alone."""
+    """An independent oracle: ids and offsets of the whole text, from the tokenizer alone."""
     tokenizer = minilm.encoder("document").tokenizer
     pairs = [p for p in sample.pairs if p.language in ("tha", "zho", "eng")][::7]
     found = of(minilm, *pairs)
@@ -127,7 +127,7 @@ def test_pairs_are_counted_once_and_left_out(
     assert 0 < len(kept) < len(pairs)
     cut = sum(one.evidence_cut for one in found.values())
     assert f"in {cut} of {len(pairs)} pairs" in sentence(found)
-    monkeypatch.setattr(Compute, "retriever", None)  # whatever was counted needs no model
+    monkeypatch.setattr(Compute, "retriever", None)  # counted pairs need no model
     assert count(compute, spec, pairs) == found == known(compute, spec, pairs)
 
 
@@ -137,7 +137,7 @@ def test_counting_reports_progress_and_can_be_stopped_between_batches(tmp_path: 
     told: list[tuple[int, int]] = []
 
     class TabClosed(BaseException):
-        """As Streamlit ends a script."""
+        """Raised like Streamlit's exception that stops a script."""
 
     def closing(done: int, total: int) -> None:
         told.append((done, total))
@@ -209,7 +209,7 @@ def test_curves_state_truncation_and_exclude_truncated_pairs_with_a_click(mixed:
 
 @pytest.fixture
 def queried(tmp_path: Path) -> str:
-    """As `mixed`, each document with a query of its own."""
+    """Like `mixed`, with a separate query for each document."""
     rows = [
         {"query": "ice", "document": "Ice melts. Stone stays.", "evidence": "Ice melts."},
         {"query": "stone", "document": "Stone stays. Ice melts.", "evidence": "Stone stays."},
@@ -279,8 +279,8 @@ def test_bias_tests_use_pairs_with_both_documents_read_in_full(queried: str) -> 
     asked = ("bias", "--dataset", queried, "--test", "position")
     (every,), _, _ = rows(*asked)
     (kept,), known, _ = rows(*asked, "--readable")
-    # Fog's evidence is behind the limit once it is moved to the end; of ice (Chinese) nothing is
-    # known, but it is one sentence and gives no pair.
+    # Fog's evidence is past the context limit once it is moved to the end. Nothing is known about
+    # ice (Chinese), but it has one sentence and so gives no pair.
     assert (every["n"], every["evidence_not_read_whole"]) == (2, 1)
     assert (kept["n"], kept["evidence_not_read_whole"]) == (2, 0)
     assert kept["t"] == every["t"] and "no model truncates" in str(known["selection"])

@@ -1,5 +1,5 @@
-"""Endpoints from end to end: results, runs, costs, what a change behind the address does, and that
-the key stays where it is."""
+"""Endpoints end to end: results, runs, costs, a changed model behind the address, and secrecy of
+the key."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def server() -> Iterator[EndpointServer]:
 
 @pytest.fixture(autouse=True)
 def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A home of its own, no wait between attempts, and nothing named before."""
+    """A separate home, no waiting between attempts, and no registered endpoints."""
     monkeypatch.setenv("POSLENS_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(endpoint_client, "_FIRST_WAIT_S", 0.01)
     started_anew(monkeypatch)
@@ -82,21 +82,21 @@ def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def own_service(apart: None) -> Iterator[Compute]:
-    """What pages compute with, in that home."""
+    """The service that pages use, in that home."""
     service.cache_clear()
     yield service()
     service.cache_clear()
 
 
 def started_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What another process would know."""
+    """Clear caches, like a new process."""
     monkeypatch.setattr(probes, "_known", {})
     for name in resolve.known():
         endpoint_client.forget(name)
 
 
 def finished(job: object) -> str:
-    """Run a job to its end; what it said."""
+    """Run a job to its end and return its error."""
     run = job.start()  # type: ignore[attr-defined]
     run.wait()
     return str(run.error)
@@ -134,14 +134,14 @@ def test_the_announced_cost_equals_what_is_sent(
     else:
         what = relocation_method() if kind == "relocation" else segments_method("thirds")
         job = interventions.job(compute, spec, what, PAIRS, "some")
-    compute.retriever(compute.identify(spec))  # its check sends a few texts too
+    compute.retriever(compute.identify(spec))  # its check also sends a few texts
     server.requests.clear()
     cost = job.cost()
     assert cost is not None and cost.bound == "" and not server.requests
     assert "at 2 per million tokens" in cost.words
     assert finished(job) == ""
     assert cost.requests == len(server.requests)
-    # Each request holds the probe.
+    # Each request contains the probe.
     assert cost.texts == sum(len(one["input"]) - 1 for one in server.requests)
     assert job.n_done() == 6 and job.cost() is None
 
@@ -156,7 +156,7 @@ def test_the_cost_counts_only_what_is_not_stored(server: EndpointServer, tmp_pat
 
 
 def asked_before_sending(page: AppTest, server: EndpointServer, questions: int) -> None:
-    """An address alone sends nothing: the page asks so many questions first."""
+    """Assert that an address alone sends nothing and the page first asks `questions` times."""
     server.sent.clear()
     page.run()
     assert not page.exception and not page.error
@@ -318,7 +318,7 @@ def test_a_failed_run_reports_the_error_and_loses_nothing(
 
 
 def failing_after(server: EndpointServer, requests: int) -> object:
-    """A server that goes down after so many requests."""
+    """Make the server fail after `requests` requests."""
     left = [requests]
 
     def embed(texts: list[str]) -> np.ndarray:
@@ -353,7 +353,7 @@ def test_a_later_start_notices_the_change_and_recognizes_the_previous_model(
 ) -> None:
     spec = resolve.register_endpoint(f"E5={server.url}")
     first = Compute(tmp_path)._identify(spec)
-    server.embed = lambda texts: hashed(texts) * 1.001  # as servers answer: nearly the same
+    server.embed = lambda texts: hashed(texts) * 1.001  # nearly the same, as servers answer
     started_anew(monkeypatch)
     assert Compute(tmp_path)._identify(spec) == first and not caplog.records
     server.embed = lambda texts: hashed(texts)[:, ::-1]
@@ -400,7 +400,7 @@ def test_ranking_audit_and_reranking_work_with_an_endpoint(
     assert finished(again) == ""
     second = rankings.ranked(compute, reranker, setup)
     assert second is not None
-    # Both compare the same vectors by the cosine.
+    # Both compare the same vectors by cosine.
     assert [one.document_ids for one in second.rankings] == [
         one.document_ids for one in found.rankings
     ]
@@ -430,7 +430,7 @@ def test_chunks_behind_an_endpoint_are_windows_of_words(
     done = CHUNKS.summarize(compute, subject, [])
     assert done is not None and list(done.left_out) == ["late:8"]
     whole, windows = done.tried
-    # No endpoint says where it truncates, and none is timed.
+    # Endpoints don't state a context limit, and are not timed.
     assert set(whole.documents["p3"].cut.tolist()) == {-1} and whole.seconds is None
     assert set(windows.documents["p3"].cut.tolist()) == {1}
     (remark, words) = CHUNKS.remarks([done])
@@ -471,7 +471,7 @@ def test_a_command_states_what_it_sends_and_why_a_method_does_not_fit(
     text = ["--document", "The tide turns at six. Fog is grey."]
     done = CliRunner().invoke(app, [*asked, *text, "--method", "occlusion"])
     assert done.exit_code == 0 and json.loads(done.stdout)["model"] == "E5"
-    # Ten words and one, each text whole without the other side, and the score.
+    # Ten words and one; each text in full, without the other side; and the score.
     assert "PosLens will send E5: 15 texts" in done.stderr
     unfit = CliRunner().invoke(app, [*asked, *text, "--method", "saliency"])
     assert (

@@ -1,4 +1,4 @@
-"""What waits for a browser, against a page that takes nodes as browsers do."""
+"""Messages that wait for a browser, applied to a page as browsers do."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def drawn(path: Sequence[int], fragment: str = "", *, block: bool = False) -> Fo
 
 
 def by_hash(path: Sequence[int]) -> ForwardMsg:
-    """A message that the browser has: it names neither a delta nor a fragment."""
+    """A message that the browser has cached: it names neither a delta nor a fragment."""
     message = ForwardMsg(ref_hash="hash")
     message.metadata.delta_path.extend(path)
     return message
 
 
 def show(page: Node, messages: Sequence[ForwardMsg]) -> None:
-    """Put them on the page in their order, each beside or in what is there already."""
+    """Apply the messages to the page in order, next to or inside existing nodes."""
     for message in messages:
         *above, last = message.metadata.delta_path
         node = page

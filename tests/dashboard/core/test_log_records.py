@@ -1,4 +1,4 @@
-"""Nobody's text can forge a log line or steer the terminal that shows it."""
+"""Untrusted text can't forge a log line or control the terminal that shows it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from poslens.dashboard.server import log_records
 def logged() -> Iterator[tuple[logging.Logger, io.StringIO]]:
     before = logging.getLogRecordFactory()
     stream = io.StringIO()
-    logger = logging.Logger("test")  # known to nobody else
+    logger = logging.Logger("test")  # not used elsewhere
     handler = logging.StreamHandler(stream)
     handler.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
     logger.addHandler(handler)

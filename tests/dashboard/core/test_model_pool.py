@@ -1,4 +1,4 @@
-"""A model that loads holds up nobody whose model is loaded, and what is kept has bounds."""
+"""Loading a model doesn't block sessions whose model is loaded, and caches are bounded."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_a_load_that_exits_does_not_block_the_next_one() -> None:
 
 
 def test_cached_models_and_checks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Each model that makes room for another ends in a search for garbage, which takes long here.
+    # Each unloaded model causes a slow garbage collection here.
     monkeypatch.setattr(model_pool, "MAX_MODELS", 2)
     monkeypatch.setattr(model_pool, "_MAX_CHECKS", 3)
     pool = ModelPool(lambda: 1000)
@@ -198,7 +198,7 @@ def test_unused_locks_are_deleted(tmp_path: Path) -> None:
         for number in range(300):
             with connections.locked(tmp_path / "v3" / f"{number:016x}" / "y.db"):
                 pass
-        # Taken again by whoever has it, which another lock object would wait for in vain.
+        # The lock is reentrant; another lock object would block forever.
         with connections.locked(held, timeout=1):
             pass
 

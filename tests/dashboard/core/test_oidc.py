@@ -1,4 +1,4 @@
-"""What a login needs is read from the environment and a file, and refused in one sentence."""
+"""Login settings are read from the environment and a file, and refused in one sentence."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_an_invalid_file_is_refused_in_one_sentence(
 
 
 class Provider(BaseHTTPRequestHandler):
-    """Answers with what its server was told to."""
+    """Answers with its server's `answer`."""
 
     def do_GET(self) -> None:
         status, body = self.server.answer  # type: ignore[attr-defined]

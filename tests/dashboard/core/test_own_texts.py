@@ -1,4 +1,4 @@
-"""What is computed of uploaded and typed texts stays with their session and ends with it."""
+"""Results of uploaded and typed texts are private to their session and deleted with it."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_sessions_results_are_private_and_deleted_with_it(
     own.compute.store.curves(model, METHOD, [PAIR])
     own.end()
     assert not holding(tmp_path, "upload-x-1") and place not in index._kept
-    # What was on its way finds no place, and nothing comes back.
+    # A result that arrives later isn't stored, and nothing reappears.
     with pytest.raises(UserError):
         own.compute.store.put_failures(model, METHOD, [(PAIR, "late")])
     assert own.compute.explain(PAIR, spec, METHOD).notice
@@ -106,7 +106,7 @@ def test_a_session_that_ends_stops_its_runs(own: Session) -> None:
         begun.set()
         while not run.stopping:
             threading.Event().wait(0.01)
-        own.compute.root.mkdir(parents=True)  # the batch at hand is written
+        own.compute.root.mkdir(parents=True)  # the current batch is written
         return run.progress
 
     run = own.compute.job(("m", "f", "c", "s", "cpu"), "m", 1, work).start()
@@ -174,7 +174,7 @@ def test_files_of_killed_processes_are_removed_and_of_running_ones_kept(
     forked: Forked, tmp_path: Path
 ) -> None:
     killed = forked.start(code=HOLDS, env={"TMPDIR": str(tmp_path)})
-    # Of an interpreter of its own: what it removes, it removes as it ends.
+    # In a separate interpreter, which removes its files when it ends.
     process = subprocess.Popen(
         [sys.executable, "-c", HOLDS],
         cwd=ROOT,
@@ -236,7 +236,7 @@ def test_a_typed_text_enters_the_shared_cache_only_with_consent(
 
 
 def test_pages_store_results_of_texts_with_their_session() -> None:
-    """Everybody's cache is used by name alone: by the Storage page, and for models."""
+    """Only the Storage page uses the shared cache directly."""
     pages = {name: path.read_text() for name, path in page_files().items()}
     users = {name for name, source in pages.items() if "service()" in source}
     assert users == {"storage"}

@@ -1,4 +1,4 @@
-"""Pages begin with their style and their server's address; other answers stay as they are."""
+"""Pages start with their style and their server's address; other answers are unchanged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BROWSER = {"accept": "text/html,*/*;q=0.8"}
 
 @pytest.fixture
 def client(tmp_path: Path) -> TestClient:
-    """A server that packs what it can, as Streamlit's does."""
+    """A server that compresses its answers, like Streamlit's."""
     file = tmp_path / "index.html"
     file.write_text(PAGE * 50, encoding="utf-8")
 

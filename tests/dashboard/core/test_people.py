@@ -1,4 +1,4 @@
-"""Where people log in, each has what is theirs, and no more at work than one may have."""
+"""With login, people have separate data and a limited number of runs and requests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KEY = ("m", "f", "c", "s", "cpu")
 
 
 class Browser:
-    """A tab: who has logged in there, and what Streamlit keeps of its session."""
+    """A tab: the logged-in user and Streamlit's session."""
 
     def __init__(self, user: dict[str, object], session: str) -> None:
         self.user, self.session_id = user, session
@@ -67,7 +67,7 @@ def test_a_person_finds_only_their_own_data_in_each_tab(
     his = own_texts.session()
     assert his is not hers and his.folder != hers.folder
     assert hers.compute.root not in own_texts.owners()
-    # It ends with the last of their tabs.
+    # Their data is deleted with the last of their tabs.
     monkeypatch.setattr(own_texts, "GRACE_S", 0.1)
     hers.leave()
     threading.Event().wait(0.3)
@@ -117,7 +117,7 @@ def test_runs_per_reader_are_limited_and_include_parts() -> None:
     Job(runs, Path("2"), KEY, "m", 1, endless).start()
     with pytest.raises(UserError, match="2 of your runs"):
         Job(runs, Path("3"), KEY, "m", 1, endless).start()
-    who = ""  # a run starts its parts outside of pages
+    who = ""  # a run starts its parts outside pages
     assert part.start(within=one).reader == one.reader == "anna"
     who = "bert"
     other = Job(runs, Path("3"), KEY, "m", 1, endless).start()
@@ -155,7 +155,7 @@ def test_requests_per_reader_are_limited() -> None:
     places = [queue.ask(n, work) for n in range(2)]
     with pytest.raises(UserError, match="2 of your requests"):
         queue.ask(2, work)
-    places.append(queue.ask(1, work))  # what is under way costs nothing more
+    places.append(queue.ask(1, work))  # joining a running request is free
     who = "bert"
     places.append(queue.ask(2, work))
     for place in places:
@@ -241,7 +241,7 @@ NOT_OF_THE_DOMAIN = [
 def admitted(
     monkeypatch: pytest.MonkeyPatch, listed: str, sent: object, *, proxy: bool = False
 ) -> bool:
-    """Whether a list admits what an identity provider, or a proxy, says."""
+    """Whether a list admits the name from an identity provider or a proxy."""
     options = {"trusted_proxies": ["10.0.0.1"]} if proxy else {"login": True}
     access.use(access_of(**options))  # type: ignore[arg-type]
     user = {people.NAME: sent.encode().decode("latin-1")} if proxy else {}  # type: ignore[attr-defined]
@@ -254,7 +254,7 @@ def admitted(
 @pytest.mark.parametrize("name", NOT_OF_THE_DOMAIN, ids=ascii)
 def test_a_domain_admits_no_other_addresses(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not admitted(monkeypatch, DOMAIN, name)
-    # A header's white space at the ends is no part of its value.
+    # Leading and trailing white space is not part of a header's value.
     if name == name.strip():
         assert not admitted(monkeypatch, DOMAIN, name, proxy=True)
 
@@ -311,7 +311,7 @@ def test_an_address_that_is_not_text_is_refused(
 
 @pytest.mark.usefixtures("_proxy")
 def test_the_name_is_taken_from_the_proxys_header(monkeypatch: pytest.MonkeyPatch) -> None:
-    sent = "zoë".encode().decode("latin-1")  # as a header reaches Streamlit
+    sent = "zoë".encode().decode("latin-1")  # a header in Streamlit's encoding
     Browser({people.NAME: sent}, "1").look(monkeypatch)
     assert people.person() == people.shown_name() == "zoë" and people.reader() == "zoë"
     monkeypatch.setenv(PEOPLE.name, "zoë,anna")

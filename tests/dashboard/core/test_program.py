@@ -1,5 +1,5 @@
-"""`python -m poslens` as a program: streams that are full, closed or in another encoding,
-signals, names that can be no path, disks that are full."""
+"""`python -m poslens` as a program: full or closed streams, other encodings, signals, invalid file
+names, full disks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LONG = "x" * 300
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """`start("rank", stdout=...)`: the program in a process of its own."""
+    """`start("rank", stdout=...)`: the program in a separate process."""
     running: list[subprocess.Popen[bytes]] = []
 
     def begin(*arguments: str, **options: object) -> subprocess.Popen[bytes]:
@@ -110,7 +110,7 @@ def test_an_invalid_home_is_reported_in_one_sentence(forked: Forked, home: str) 
     code, out, said = forked.run(*TERMS, "--document", "Ice melts.", env={"POSLENS_HOME": home})
     lines = said.strip().splitlines()
     assert len(lines) == 1, said
-    if code == 0:  # computed, and said not to be kept
+    if code == 0:  # computed, and reported as not stored
         assert "isn't stored" in said and json.loads(out)["score"] > 0
     else:
         assert code == 2 and ("no such user" in said or "cache" in said)
@@ -137,7 +137,7 @@ def test_a_full_output_is_reported_in_one_sentence(
     arguments: list[str],
     tmp_path: Path,
 ) -> None:
-    if arguments == ["models"]:  # the interpreter's own end would write once more
+    if arguments == ["models"]:  # the interpreter's shutdown would write once more
         with Path("/dev/full").open("wb") as full:
             code, _, said = ended(start(*arguments, stdout=full))
     else:
@@ -156,7 +156,7 @@ def test_closed_streams_cause_no_traceback(forked: Forked, tmp_path: Path) -> No
     assert forked.run(*document, env=home, stdout=None) == (0, "", "")
     code, out, _ = forked.run(*document, env=home, stderr=None)
     assert code == 0 and json.loads(out)["score"] > 0
-    # A whole interpreter, from its start to its end.
+    # A whole interpreter, from start to end.
     words = [sys.executable, "-m", "dashboard", "models"]
     shell = ["sh", "-c", '"$@" <&- >&- 2>&-', "sh", *words]
     assert subprocess.run(shell, cwd=ROOT, timeout=240).returncode == 0
@@ -170,7 +170,7 @@ def test_results_are_utf_8_whatever_the_terminals_encoding(
     tmp_path: Path,
 ) -> None:
     given = {"POSLENS_HOME": str(tmp_path / "home"), "PYTHONIOENCODING": encoding}
-    if encoding == "utf-16":  # the least like UTF-8, in an interpreter of its own
+    if encoding == "utf-16":  # the encoding least like UTF-8, in a separate interpreter
         code, out, _ = ended(start(*EXPLAIN, env=given))
     else:
         code, out, said = forked.run(*EXPLAIN, env=given)
@@ -241,7 +241,7 @@ def test_sigterm_ends_a_command_like_ctrl_c(
     file = tmp_path / "said"
     file.touch()
     process: Child | subprocess.Popen[bytes]
-    if arguments[0] == "precompute":  # one in an interpreter of its own, which also ends
+    if arguments[0] == "precompute":  # one in a separate interpreter, which also ends
         process = start(*arguments, stderr=file.open("wb"))
     else:
         home = {"POSLENS_HOME": str(tmp_path / "home")}
@@ -277,7 +277,8 @@ def test_a_command_that_waits_for_the_device_can_be_interrupted(
 
 
 def is_held(path: Path) -> bool:
-    """Whether a process has the lock; one that is asked for just now counts too."""
+    """Whether a process holds the lock; the file of a lock that is just being requested counts,
+    too."""
     try:
         with FileLock(path, timeout=0):
             return False
@@ -292,7 +293,7 @@ def test_sigterm_ends_a_cache_command(forked: Forked, tmp_path: Path) -> None:
     os.mkfifo(typed)
     said.touch()
     deadline = time.monotonic() + 100
-    with typed.open("r+b", buffering=0):  # a writer that answers nothing
+    with typed.open("r+b", buffering=0):  # a writer that doesn't respond
         process = forked.start("cache", "delete", env=home, stdin=str(typed), stderr=str(said))
         while "Delete BM25" not in said.read_text():
             assert process.poll() is None and time.monotonic() < deadline
@@ -326,16 +327,17 @@ cli.main(app)
 
 
 ENDS = {0, 130, -signal.SIGINT}
-"""How a server may end that is interrupted before it answers, beside the signal itself. Before its
-first lines of Python have run a process ends as the system has it; and Python ends itself by SIGINT
-where the interrupt met the running of a string, as named tuples are made, though it was caught."""
+"""Allowed exit codes of a server that is interrupted before it answers, besides the signal itself.
+Before its first lines of Python have run, the system ends the process. Python also ends itself by
+SIGINT, although it was caught, if the interrupt arrives while a string is executed, as when named
+tuples are created."""
 
 
 @pytest.mark.parametrize("seconds", [1.0, 3.0])
 def test_a_server_that_is_starting_ends_cleanly(
     start: Callable[..., subprocess.Popen[bytes]], seconds: float
 ) -> None:
-    """With Ctrl-C and with SIGTERM, side by side: at its first lines, and while it imports."""
+    """With Ctrl-C and with SIGTERM, in parallel: at its first lines, and during imports."""
     numbers = (signal.SIGINT, signal.SIGTERM)
     servers = [start("run", "--port", str(free_port())) for _ in numbers]
     time.sleep(seconds)
@@ -352,7 +354,7 @@ def test_a_server_that_is_starting_ends_cleanly(
 def test_a_running_server_ends_cleanly_after_either_signal(
     forked: Forked, tmp_path: Path, stage: str
 ) -> None:
-    """When it has just opened its port, and with exit code 0 when it answers."""
+    """After it has just opened its port, and with exit code 0 once it answers."""
     ports = {number: free_port() for number in (signal.SIGINT, signal.SIGTERM)}
     servers = {
         number: forked.start(

@@ -1,4 +1,4 @@
-"""Captions and files say of numbers what the numbers are, and nothing else."""
+"""Captions and files describe their numbers correctly and completely."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_minus_null_names_its_control_and_counts_its_own_pairs(
     compute: Compute, bm25, sample: DataSet
 ) -> None:
     pairs = [p for p in sample.pairs if p.language == "slk"]
-    # One pair fewer has a control: the plain curve's n would be wrong.
+    # One pair has no control, so the n of the plain curve would be wrong.
     nulls = null_controls.controls("unrelated", pairs, sample.pairs)[:-1]
     compute.attribution_job(bm25, OCCLUSION, pairs, "a").start().wait()
     compute.attribution_job(bm25, OCCLUSION, nulls, "b").start().wait()
@@ -109,7 +109,8 @@ def test_bias_tests_count_truncated_documents(compute: Compute, sample: DataSet)
     cut = sum(scores.truncated for scores in short.scores.values())
     made = provenance_of(summary.model, [short])
     assert made.truncated == cut > 0 and made.n_pairs == 6 and made.max_length == 512
-    # Where the evidence was moved behind the limit, a pair is not tested: said, and not counted.
+    # A pair whose evidence was moved past the context limit is not tested; this is stated, and it
+    # is not counted.
     left = sum(scores.read < 1 for scores in moved.scores.values())
     made = provenance_of(summary.model, [moved])
     assert made.n_pairs == 6 - left < 6 and f"{left} pairs left out" in made.selection
@@ -168,7 +169,7 @@ def test_a_picture_contains_the_provenance_of_every_model(compute: Compute, bm25
 
 
 def test_a_pair_without_a_shared_word_causes_no_error(tmp_path: Path) -> None:
-    """BM25 scores it zero, with its words and without: it is said, counted and left out."""
+    """BM25 scores it zero, with and without its words, so it is reported, counted and excluded."""
     rows = "query,document\nqqqq,The ice is white. Stone stays.\n" + "".join(
         f"what is {word},The {word} is grey. Filler stands here.\n" for word in ("fog", "stone")
     )

@@ -1,4 +1,4 @@
-"""The line in front of a device: order, bound, one computation for many, and letting go."""
+"""The device's queue: order, bound, shared computations, and cancellation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.requests_of import n_requests
 
 
 class Clock:
-    """A clock that tests turn."""
+    """A clock that tests advance."""
 
     now = 100.0
 
@@ -114,7 +114,7 @@ def test_only_equal_requests_are_computed_once(queue: DeviceQueue) -> None:
             place.leave()  # twice counts once
     assert same[19].result() == "same" and other.result() == "other"
     assert calls == ["same", "other"]
-    # What was computed is not remembered here: the store does that.
+    # Results aren't cached here; the store does that.
     assert queue.ask("same", work("same")).result() == "same" and len(calls) == 3
 
 
@@ -129,7 +129,7 @@ def test_a_request_beyond_the_bound_is_refused_at_once(queue: DeviceQueue, clock
             UserError, match=r"^3 requests are already waiting .*\. Try again in a moment\.$"
         ):
             queue.ask("fourth", work)
-        places.append(queue.ask(2, work))  # who waits for the same takes no room
+        places.append(queue.ask(2, work))  # waiting for the same result takes no extra room
         places[0].leave()
         clock.pass_grace()
         places.append(queue.ask("fourth", work))
@@ -236,7 +236,8 @@ def test_an_available_result_is_returned_without_waiting() -> None:
 
 
 def of_another_process(file: Path) -> DeviceQueue:
-    """A line of its own in front of the same device: locks of files know no process."""
+    """A second queue for the same device, as in another process: file locks work within a process,
+    too."""
     return DeviceQueue(lambda: 3, shared=lambda: file)
 
 
@@ -279,7 +280,7 @@ def test_a_run_in_another_process_lets_a_page_in_after_its_batch(tmp_path: Path)
             batches += 1
             served.wait(0.1)  # a batch
     asking.join(60)
-    # The one it came in during, and at most a few until it had its place.
+    # The batch during which it arrived, and at most a few until it had its place.
     assert served.is_set() and batches < 10
 
 

@@ -1,4 +1,4 @@
-"""A job: one run for each key, and what it says of itself before, during and after."""
+"""A job: one run for each key, and its state before, during and after."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def key(name: str) -> RunKey:
 
 
 class Counted:
-    """Work of four items that waits to be let go on after each, and may end with a sentence."""
+    """Work of four items that waits for a signal after each, and may fail with one sentence."""
 
     def __init__(self, failing: str = "") -> None:
         self.done, self.go, self.told = 0, threading.Semaphore(0), threading.Semaphore(0)
@@ -43,7 +43,7 @@ def test_a_job_before_during_and_after_its_run(tmp_path: Path) -> None:
     failures: dict[str, str] = {}
 
     def job() -> Job:
-        """Made anew for each look, as pages do."""
+        """Created again for each use, as by pages."""
         return Job(
             runs,
             tmp_path,
@@ -100,7 +100,7 @@ def test_the_error_of_a_run_is_shown_until_it_is_restarted(tmp_path: Path) -> No
 
 
 def test_a_stopped_job_stops_its_parts_after_itself(tmp_path: Path) -> None:
-    """A chain that is stopped second would start its next part in between."""
+    """If its chain were stopped second, it would start its next part in between."""
     runs, chain_work, part_work = Runs(lambda: 2), Counted(), Counted()
     part = Job(runs, tmp_path, key("part"), "P", 4, part_work)
     chain = Job(runs, tmp_path, key("chain"), "C", 4, chain_work, parts=(part,))
@@ -119,7 +119,7 @@ def test_a_job_and_its_parts_count_as_one_run(tmp_path: Path) -> None:
     runs, met = Runs(lambda: 2), threading.Barrier(3, timeout=60)
 
     def part(run: Run, report: Report) -> Progress:
-        met.wait()  # until the other whole is at its part too, and a third was refused
+        met.wait()  # until the other job has reached its part too, and a third was refused
         return run.progress
 
     def whole(name: str) -> Job:
@@ -179,7 +179,7 @@ def test_a_job_reports_the_progress_of_its_part(tmp_path: Path) -> None:
 
     run = whole.start(hear)
     assert half.wait(60)
-    while run.part is None:  # it reports before its start returns
+    while run.part is None:  # it reports progress before `start` returns
         time.sleep(0.01)
     assert run.counts == "first · Encoding texts · 2 of 8 · about 12 s left"
     assert run.share == pytest.approx(1 / 8) and len(told) >= 2

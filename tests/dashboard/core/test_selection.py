@@ -1,4 +1,4 @@
-"""What passes the filters, against a plain loop over pairs; and what is remembered of it."""
+"""Selection by filters, compared with a plain loop over pairs; and its caches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings: refused where they cannot be used, and documented, all of them."""
+"""Settings: invalid values are refused, and all are documented."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_every_environment_variable_read_is_a_setting() -> None:
     for folder in ("attribution", "cache", "poslens", "dashboard"):
         for path in (ROOT / folder).rglob("*.py"):
             read |= set(re.findall(r"POSLENS_[A-Z_]+", path.read_text(encoding="utf-8")))
-    # Of endpoints' keys each has a name of its own.
+    # Keys of endpoints have individual names.
     keys = {name for name in read if name.startswith("POSLENS_KEY_")}
     assert read - keys == {s.name for s in SETTINGS}
 

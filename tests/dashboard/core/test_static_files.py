@@ -1,4 +1,4 @@
-"""Streamlit's scripts, styles and fonts are served whole from memory."""
+"""Streamlit's scripts, styles and fonts are served from memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FOLDER = Path(file_util.get_static_dir())
 
 
 def client() -> TestClient:
-    """The middleware before a server that answers everything else."""
+    """The middleware in front of a server that answers everything else."""
 
     def other(request: Request) -> Response:
         return PlainTextResponse("other")

@@ -1,4 +1,4 @@
-"""A cache that somebody else computed opens where the model's weights are not."""
+"""A cache computed on another machine can be opened without the model's weights."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def sent(tiny_folder: Callable[..., Path], tmp_path_factory, sample) -> Path:
 
 @pytest.fixture
 def home(sent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A data folder that took that cache over."""
+    """A data folder with that cache."""
     merge(Store(tmp_path / "cache"), Store(sent))
     monkeypatch.setenv("POSLENS_HOME", str(tmp_path))
     service.cache_clear()
@@ -72,7 +72,7 @@ def test_stored_results_open_and_nothing_is_computed(home: Path, sample) -> None
     run = compute.attribution_job(spec, METHOD, sample.pairs, "sample").start()
     run.wait()
     assert run.error == ABSENT
-    # Other settings are another model: what was computed under them, and nothing else.
+    # Other settings are another model, with only the results computed with them.
     limited = replace(spec, query_max_length=512)
     assert compute.explain(sample.pairs[0], limited, METHOD).from_cache
     with pytest.raises(UserError, match=ABSENT):
@@ -86,7 +86,7 @@ def test_weights_that_reappear_are_used(
     compute = Compute(home)
     assert compute.stored_only() == []
     model = compute.identify(resolve.resolve("elsewhere"))
-    # The same files: what was taken over is this model's own.
+    # The same files, so the copied results belong to this model.
     assert not model.stored_only
     assert compute.explain(sample.pairs[0], resolve.resolve("elsewhere"), METHOD).from_cache
 
@@ -144,7 +144,7 @@ def test_invalid_descriptions_of_models_are_ignored(tmp_path: Path, about: str) 
 @pytest.mark.parametrize("key", ["method", "model", "fingerprint", "about"])
 @pytest.mark.parametrize("value", ["[", "5", '{"a": Infinity}', "[" * 100_000, b"\xff", None])
 def test_one_unreadable_file_does_not_affect_lists(home: Path, key: str, value: object) -> None:
-    """A file of the cache that somebody else wrote: the others are listed, it has a sentence."""
+    """A foreign file in the cache: the others are listed, and it has one sentence."""
     store = Store(home / "cache")
     before = len(stored_models.stored_models(store))
     with store.writing(ModelKey("M", "f" * 16, "{}"), METHOD) as db:

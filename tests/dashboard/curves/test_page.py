@@ -26,7 +26,7 @@ WHOLE, READ = "Position in the text", "Relative position in the tokens read"
 
 @pytest.fixture
 def long_and_short(tmp_path: Path, one_thread: None) -> str:
-    """Twenty-four documents, half of which the tiny model cuts, and both models' curves of them."""
+    """Twenty-four documents, half of which the tiny model truncates, with curves of both models."""
     (tmp_path / "model").mkdir()
     folder = tiny_models.build("bert", tmp_path / "model", tokenizer_limit=80)
     resolve.register_folder("cutter", folder)
@@ -78,9 +78,9 @@ def test_models_that_read_different_parts_are_drawn_over_the_whole_text_by_defau
         app
     ) and "cutter truncates the document in 12 of 24 pairs" in captions(app)
     assert [t["name"] for t in drawn["data"] if t.get("yaxis") == "y2"] == ["read"]
-    # The page shows no string of its code.
+    # The page shows none of its code.
     assert not any("positions are counted" in one.value for one in app.markdown)
-    # Center of mass and index stay: they are of what each model read.
+    # Center of mass and index don't change: they refer to what each model read.
     table = app.dataframe[0].value
     assert table["model"].tolist() == ["cutter", "BM25"]
     assert "[" in table["primacy-recency index"][0]
@@ -139,7 +139,7 @@ def test_published_curves_are_added_to_the_chart(long_and_short: str) -> None:
     table = app.dataframe[0].value
     assert table["model"].tolist() == lines
     assert table["center of mass"].tolist()[1:] == ["0.424", "0.639"]
-    # Published bands are standard deviations, so they appear with that band alone.
+    # Published bands are standard deviations, so they appear only with that band.
     assert not [trace for trace in drawn["data"] if trace["name"] == BANDS[1]]
     deviations = figure(opened(models=["BM25"], published=FIGURE_5, band=BANDS[1]))
     assert len([trace for trace in deviations["data"] if trace["name"] == BANDS[1]]) == 3
@@ -190,7 +190,7 @@ def test_an_unreadable_model_does_not_affect_the_others(
 ) -> None:
     for file in (tmp_path / "model").rglob("*.safetensors"):
         file.unlink()
-    time.sleep(IDENTIFIED_S)  # until the files are looked at again
+    time.sleep(IDENTIFIED_S)  # so that files are checked again
     app = open_page("curves", method="occlusion", dataset="cut", models=["cutter", "BM25"])
     app.run()
     assert not app.exception

@@ -1,4 +1,4 @@
-"""What captions and legends of mean curves say."""
+"""Captions and legends of mean curves."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_captions_state_that_models_truncate_differently() -> None:
         ((0, 0), (512, 8192), False),
         ((7, 7), (512, 512), False),
         ((7, 0), (512, None), True),
-        # Both cut every one of them, the second at half the length.
+        # Both truncate all documents, the second at half the length.
         ((1200, 1200), (512, 256), True),
     ],
 )
@@ -87,6 +87,6 @@ def test_a_missing_number_has_its_reason() -> None:
 def test_a_mean_of_few_pairs_is_not_shown_as_the_data_sets() -> None:
     assert "1 of 304 pairs" in too_few("M", 1, 304) and too_few("M", 9, 304)
     assert too_few("M", 10, 304) == too_few("M", 304, 304) == ""
-    # Of a small set all of it is shown, and what that is worth is said.
+    # A small set is shown in full, with a note about its size.
     assert too_few("M", 3, 4) and too_few("M", 4, 4) == ""
     assert "4 pairs" in small(4) and small(10) == ""

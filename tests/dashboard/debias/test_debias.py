@@ -1,4 +1,5 @@
-"""Debias without training: a calibration grid ranked once, its recommendation, page and command."""
+"""Debias without training: a calibration grid is ranked once; its recommendation, page and
+command."""
 
 from __future__ import annotations
 
@@ -183,7 +184,8 @@ def test_a_setting_that_wins_on_one_half_and_loses_on_the_other_is_not_recommend
     queries = summaries[0].ranked.setup.queries
     half = np.array([query.query_id in selected_on for query in queries])
     plain = 0.9 - 0.3 * positions
-    # Better where it is selected, worse in both measures where it is tested.
+    # Better on the half where it is selected, worse in both measures on the half where it is
+    # tested.
     worse = np.where(half, plain + 0.02, plain - 0.3 * positions)
     other = planted(summaries, plain, plain - 0.1, worse)
     assert other[2].tested and not any(each.recommended for each in other) and not ringed(other)
@@ -224,7 +226,7 @@ def test_a_setting_that_is_better_on_the_held_out_half_is_marked(
 def test_a_setting_that_is_worse_on_both_axes_over_all_queries_is_not_recommended(
     summaries: list[DebiasSummary],
 ) -> None:
-    """Better on the held-out half alone, and so much worse elsewhere that nobody should use it."""
+    """Better on the held-out half only, and too much worse elsewhere to be used."""
     positions = positions_of(summaries)
     plain, even = 0.9 - 0.3 * positions, np.full(len(positions), 0.92)
     changes = held_out_test_of(planted(summaries, plain, plain - 0.1, even)).changes
@@ -283,7 +285,7 @@ def test_the_page_shows_the_results_of_the_command(mine: str, tmp_path: Path) ->
     printed = json.loads(result.stdout)
     assert [row["model"] for row in printed["rows"]] == ["MiniLM", "MiniLM@calibrated(block=64)"]
     assert printed["provenance"][0]["dataset"] == mine
-    # Here the plain model is the better one.
+    # Here the plain model is better.
     refused = CliRunner().invoke(app, [*asked, "--out", str(tmp_path / "none")])
     assert refused.exit_code == 2 and "0 calibrated models are recommended" in refused.stderr
     assert not (tmp_path / "none").exists()

@@ -1,4 +1,4 @@
-"""Provenance in words: one line, and all of it."""
+"""Provenance in words: one line, and the full text."""
 
 from __future__ import annotations
 

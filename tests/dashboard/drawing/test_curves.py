@@ -1,4 +1,4 @@
-"""Figures hold the numbers they were given, and text from data stays text."""
+"""Figures contain the given numbers, and text from data is shown as text."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def strings(value: object) -> list[str]:
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_no_figure_contains_unescaped_markup(name: str) -> None:
-    """Every string of the figure, wherever it stands, but for the line breaks we put there."""
+    """Every string of the figure, except PosLens's line breaks."""
     for hostile in HOSTILE[:4]:
         own = {"<extra></extra>", "<br>"}
         found = strings(FIGURES[name](hostile).to_dict())
@@ -144,7 +144,7 @@ def test_no_figure_contains_unescaped_markup(name: str) -> None:
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_hostile_text_is_drawn_as_text(name: str) -> None:
-    """In the image: the letters are there, and no element came of them."""
+    """The image contains the letters, but no element made of them."""
     text = "<a href='https://x.example'>q</a> %{meta.figure} &amp; $x$"
     svg = ET.fromstring(figure_bytes(FIGURES[name](text), "svg", STYLE, provenance()))
     for meta in svg.findall("{http://www.w3.org/2000/svg}metadata"):
@@ -378,7 +378,7 @@ def drawn_in(figure: go.Figure, style: Style) -> ET.Element:
 
 @pytest.mark.parametrize("high", [0.13, 0.26, 0.52, 0.99, 3.1])
 def test_a_single_column_has_room_for_its_curves(high: float) -> None:
-    """The legend takes less than a third of the height, and the y axis has three ticks or more."""
+    """The legend takes less than a third of the height, and the y axis has at least three ticks."""
     style = PRESETS["single column"]
     names = ("MiniLM-primacy", "MiniLM", "MiniLM-recency", "MiniLM@calibrated")
     curves = []
@@ -437,7 +437,8 @@ def test_lines_have_enough_contrast_and_differ(palette: str, theme: str) -> None
 
 @pytest.mark.parametrize("theme", THEMES)
 def test_the_mode_bar_is_readable(theme: Any) -> None:
-    """Pages make the paper clear, of which plotly.js would make a grey bar with grey signs."""
+    """Pages have a transparent background, on which plotly.js would draw a gray bar with gray
+    icons."""
     bar: Any = curve_figures.mean_curves([curve()], Style(theme=theme)).layout.modebar
     assert contrast(bar.color, bar.bgcolor) >= 4.5 and contrast(bar.activecolor, bar.bgcolor) >= 4.5
 
@@ -474,13 +475,13 @@ def test_every_point_of_a_map_is_drawn_once_and_knows_its_index() -> None:
         int(i): (x, y) for t in figure.data for i, x, y in zip(t.customdata, t.x, t.y, strict=True)
     }
     assert drawn == {i: (2.0 * i, 2.0 * i + 1) for i in range(30)}
-    # Six commonest and the others, told apart by more than colour.
+    # The six most common ones and the others, distinguished by more than color.
     assert [t.name.split(" (")[0] for t in figure.data][-1] == "others"
     assert len({(t.marker.color, t.marker.symbol) for t in figure.data}) == 7
 
 
 def test_a_map_in_webgl_uses_plain_discs() -> None:
-    """Symbols and outlines halve its frames per second; colours stay apart, SVG keeps both."""
+    """Symbols and outlines would halve its frame rate; colors stay distinct, and SVG keeps both."""
     words = [f"domain {i % 9}" for i in range(30)]
     for colours in (words, np.arange(30.0), np.full(30, np.nan)):
         for trace in point_map(np.zeros((30, 2)), colours, words, "D", STYLE, webgl=True).data:
@@ -504,7 +505,7 @@ def test_a_map_of_many_points_uses_webgl_on_request() -> None:
 
 
 def over_whole_texts(model: str, until: int) -> PositionCurve:
-    """Half of twenty documents are read to the bin `until`."""
+    """Of twenty documents, half are read up to the bin `until`."""
     rows = np.ones((20, 100))
     rows[10:, until:] = np.nan
     rows[9:10, 90:] = np.nan
@@ -516,13 +517,13 @@ def test_means_over_whole_texts_end_where_few_were_read_and_state_the_number() -
     found, whole = over_whole_texts("a", 50), over_whole_texts("b", 100)
     figure: Any = curve_figures.mean_curves([found], STYLE)
     band, line, read = figure.data
-    # From bin 90 on nine documents are left.
+    # From bin 90 on, nine documents remain.
     assert np.isfinite(line.y).tolist() == [b < 90 for b in range(100)]
     assert len(band.x) == 180 and np.isfinite(band.y).all() and max(band.x) == 89.5
     assert read.yaxis == "y2" and read.y[[0, 49, 50, 89, 99]].tolist() == [100, 100, 50, 50, 45]
     assert figure.layout.xaxis.title.text.startswith("Position in the text")
     whole = replace(whole, n_read=np.full(100, 20), mean=np.ones(100))
-    # Two bands and two lines; who was read whole has no third.
+    # Two bands and two lines; a model that read everything has no third.
     assert len(curve_figures.mean_curves([found, whole], STYLE).data) == 5
     assert len(curve_figures.mean_curves([whole], STYLE).data) == 2
     with pytest.raises(ValueError, match="common axis"):

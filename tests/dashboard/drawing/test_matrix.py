@@ -1,4 +1,4 @@
-"""Figures of the query x document matrix hold the numbers they were given."""
+"""Figures of the query x document matrix contain the given numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One model's scores less another's, character by character."""
+"""One model's scores minus another's, character by character."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TEXT = "Ice melts."
 
 
 def read(*spans: tuple[int, int], special: bool = True) -> TokenizedText:
-    """A model's reading of TEXT in tokens at `spans`, between two special ones."""
+    """TEXT tokenized at `spans`, between two special tokens."""
     tokens = [Token(TEXT[a:b], a, b) for a, b in spans]
     if special:
         tokens = [Token("[CLS]", 0, 0, True), *tokens, Token("[SEP]", 0, 0, True)]
@@ -36,9 +36,9 @@ def test_different_tokenizations_are_subtracted_by_characters() -> None:
     a, b = np.array([9, 1.0, 2.0, 3.0, 9]), np.array([7, 0.5, 4.0, 1.0, 3.0, 7])
     found = pieces(ALIKE, SPLIT, (a, b), len(TEXT))
     assert [(start, end) for start, end, _ in found] == [(0, 3), (4, 6), (6, 9), (9, 10)]
-    # "melts" has 2.0 under A: 2/5 of it in its first two letters.
+    # "melts" has 2.0 for model A: 2/5 of it are in its first two letters.
     assert [value for *_, value in found] == pytest.approx([0.5, 0.8 - 4, 1.2 - 1, 0])
-    # Nothing is lost: what is painted sums to what the two models gave.
+    # Nothing is lost: the drawn values sum to the models' scores.
     assert sum(value for *_, value in found) == pytest.approx((1 + 2 + 3) - (0.5 + 4 + 1 + 3))
 
 

@@ -1,4 +1,4 @@
-"""Explain and Compare without a browser: what figures and files of a pair say of themselves."""
+"""Explain and Compare without a browser: titles and provenance of a pair's figures and files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("own_service")
 
 @pytest.fixture
 def stones(tmp_path: Path, tiny_folder: Callable[..., Path]) -> str:
-    """Twelve pairs, of which both models have the last eleven."""
+    """Twelve pairs, of which both models have results for the last eleven."""
     resolve.register_folder("tiny", tiny_folder("bert"))
     rows = [
         {
@@ -120,7 +120,7 @@ def test_a_query_of_two_hundred_words_keeps_its_matrix(tmp_path: Path) -> None:
 
 
 def test_a_stopped_pair_is_computed_on_the_next_request(stones: str) -> None:
-    """Its page neither computes it again by itself nor forgets the others."""
+    """Its page neither computes it again automatically nor loses the others."""
     pair = datasets.read(stones).pair("p0")
     page = open_page("explain", dataset=stones, pair="p0", method="occlusion", models=["BM25"])
     page.session_state[f"stopped.BM25.{OCCLUSION.core}.{hash(pair)}"] = True

@@ -1,4 +1,4 @@
-"""What stands beside a pair: the model's mean over the data set, as far as it is stored."""
+"""The model's mean over the data set, shown next to a pair as far as it is stored."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def compute(tmp_path: Path) -> Iterator[Compute]:
 
 @pytest.fixture(scope="module")
 def data(sample: DataSet) -> DataSet:
-    """Twelve pairs of as many documents."""
+    """Twelve pairs with twelve documents."""
     by_document = {pair.document: pair for pair in sample.pairs if pair.language == "eng"}
     return replace(sample, pairs=Pairs(list(by_document.values())[:12]))
 
@@ -122,7 +122,7 @@ def test_a_difference_is_over_the_pairs_that_both_models_have(
     own = compute.store.curves(compute.identify(bm25).key, TERMS, data.pairs)
 
     def turned(n: int) -> StoredCurves:
-        """The last n pairs, each curve from its end to its start."""
+        """The last n pairs, with reversed curves."""
         curves = own.curves[-n:, ::-1]
         return replace(own, pair_ids=own.pair_ids[-n:], curves=curves, magnitudes=np.abs(curves))
 
@@ -141,7 +141,7 @@ def test_a_difference_is_over_the_pairs_that_both_models_have(
 def test_pairs_of_one_document_do_not_narrow_the_interval_of_a_difference(
     compute: Compute, bm25: RetrieverSpec, data: DataSet
 ) -> None:
-    """Each document's pair given twice, under another name, tells nothing new."""
+    """Repeating each document's pair under another name adds no information."""
     fill(compute, bm25, data, 12)
     own = compute.store.curves(compute.identify(bm25).key, TERMS, data.pairs)
     copies = tuple(replace(pair, pair_id=f"{pair.pair_id} again") for pair in data.pairs)

@@ -1,4 +1,5 @@
-"""The browser behind image exports: shared by threads, replaced when it dies, never waited for."""
+"""The browser for image exports: shared by threads, replaced when it dies, never waited for
+endlessly."""
 
 from __future__ import annotations
 
@@ -92,7 +93,7 @@ def test_a_page_that_never_ends_times_out_and_the_next_picture_is_drawn(
     monkeypatch.setattr(browser, "TIMEOUT_S", 0.5)
     with pytest.raises(UserError, match=r"no image within 0\.5 seconds"):
         shared.run(spin)
-    first.wait(60)  # it is gone with all it computes
+    first.wait(60)  # it was ended, including its computation
     monkeypatch.undo()
     assert b"<svg" in shared.run(drawn)
 
@@ -152,6 +153,6 @@ def test_a_program_that_is_not_a_browser_is_named_and_does_not_block_python(
         text=True,
         timeout=120,
     )
-    # A thread of choreographer may complain about the lost browser later.
+    # A thread of choreographer may report the lost browser later.
     errors = [line for line in done.stderr.splitlines() if "UserError: " in line]
     assert errors and sentence in errors[-1], done.stderr

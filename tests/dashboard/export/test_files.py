@@ -1,4 +1,4 @@
-"""Every format can be read back, says where its numbers come from, and runs nothing."""
+"""Every format can be read back, states its provenance, and executes nothing."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_svg_parses_and_contains_its_provenance(figure: go.Figure) -> None:
 
 
 def pdf_information(data: bytes) -> dict[str, str]:
-    """The information dictionary, found the way a reader does: from the end."""
+    """The information dictionary, found from the end like a PDF reader does."""
     start = int(re.findall(rb"startxref\s+(\d+)", data)[-1])
     assert data[start : start + 4] == b"xref"
     number = re.findall(rb"/Info (\d+) 0 R", data[start:])[-1]
@@ -144,7 +144,7 @@ def test_pdf_has_the_requested_size_and_contains_its_provenance(figure: go.Figur
     data = figure_bytes(figure, "pdf", STYLE, PROVENANCE)
     assert data.startswith(b"%PDF")
     assert b"/MediaBox [0 0 252 180]" in data, "3.5 in x 2.5 in in points"
-    # What is drawn fills the page: kaleido's own margins would shift it and cut its foot off.
+    # The drawing fills the page; kaleido's margins would shift it and cut off the bottom.
     (drawing,) = [
         text
         for stream in re.findall(rb"stream\r?\n(.*?)\r?\nendstream", data, re.DOTALL)
@@ -190,13 +190,13 @@ def test_html_draws_without_a_network(figure: go.Figure, tmp_path: Path) -> None
         page.on("console", lambda m: errors.append(m.text) if m.type == "error" else None)
         page.goto(path.as_uri())
         page.wait_for_selector(".scatterlayer .js-line")
-        # A click on the plot selects a point and says which bin it is.
+        # A click on the plot selects a point and names its bin.
         page.evaluate(
             "document.getElementById('figure').on('plotly_selected',"
             " e => window.picked = e && e.points.map(p => p.customdata))"
         )
         box = page.locator(".nsewdrag").first.bounding_box()
-        for n in range(600):  # plotly answers some of the moves
+        for n in range(600):  # plotly only reacts to some of the moves
             y = box["y"] + box["height"] * 0.5 + n % 2
             page.mouse.move(box["x"] + box["width"] * 0.505, y)
             page.wait_for_timeout(100)
@@ -309,7 +309,7 @@ def test_csv_contains_no_formulas() -> None:
 @given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0")), min_size=1))
 def test_any_text_survives_csv_except_a_leading_quote(texts: list[str]) -> None:
     data = table_bytes(pd.DataFrame({"t": texts, "n": range(len(texts))}), "csv", PROVENANCE)
-    # As text: pandas reads "01" as the number 1 otherwise.
+    # Read as text, since pandas would read "01" as the number 1.
     back = pd.read_csv(io.BytesIO(data), keep_default_na=False, dtype={"t": str})
     assert [text.removeprefix("'") for text in back["t"]] == [t.removeprefix("'") for t in texts]
 
@@ -386,7 +386,7 @@ def test_captions_in_latex_name_the_test_used() -> None:
 
 @pytest.mark.parametrize("fmt", export_files.TABLE_FORMATS)
 def test_lone_surrogates_break_no_table(fmt: export_files.TableFormat) -> None:
-    # pandas refuses them in its own text type, but an object column and its name may hold them.
+    # pandas refuses them in its text type, but an object column and its name may contain them.
     frame = pd.DataFrame({"x": pd.Series(["a\udfff", None], dtype=object)})
     frame.columns = pd.Index(["t\ud800"], dtype=object)
     assert "a\ufffd".encode() in table_bytes(frame, fmt, PROVENANCE)
@@ -430,7 +430,7 @@ def test_attribution_frame_has_a_row_for_each_token() -> None:
     assert frame["token"].tolist() == ["[CLS]", "who", "[CLS]", "the", "old", "king"]
     assert frame["score"].tolist() == [0, 1, 0, 1, 2, 3]
     np.testing.assert_allclose(frame["position"], [np.nan] * 3 + [1 / 6, 3 / 6, 5 / 6])
-    # [3, 8) begins where "the" ends and ends where "king" begins: only "old" is inside.
+    # [3, 8) starts at the end of "the" and ends at the start of "king", so only "old" is inside.
     assert frame["in_evidence"].tolist() == [False, False, False, False, True, False]
     without = attribution_frame(attribution, replace(pair, evidence=None))
     assert without["in_evidence"].isna().all()

@@ -1,4 +1,4 @@
-"""The heatmap's data: what of an attribution reaches the browser, and what of a URL the view."""
+"""The heatmap's data: which parts of an attribution reach the browser, and of a URL the view."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def test_a_data_set_is_computed_stored_and_averaged(
         assert not run.error and run.progress.done == len(pairs)
         assert interventions.job(compute, bm25, what, pairs, "test").run is run
     found = interventions.data_set_cause(compute, bm25, MOVE, pairs, "sample", "Polish")
-    # Where words stand does not enter BM25.
+    # BM25 ignores positions of words.
     assert np.abs(found.summary.curve.mean).max() == 0
     assert (
         found.last_minus_first is not None
@@ -87,7 +87,7 @@ def test_a_data_set_is_computed_stored_and_averaged(
 
 
 def test_pairs_of_one_document_do_not_narrow_the_intervals() -> None:
-    """Each document's pair given twice tells nothing new."""
+    """Repeating each document's pair adds no information."""
     lot, ids = np.random.default_rng(3), range(12)
     places = np.array([0.05, 0.3, 0.6, 0.95])
     found = [
@@ -133,7 +133,7 @@ def test_unchanged_results_are_not_averaged_again(
         agreed = interventions.agreement_of(compute, bm25, OCCLUSION, CUT, pairs)
         return mean.summary.curve.mean.tolist(), str(mean.last_minus_first), str(agreed)
 
-    for n in (4, 6):  # two more results are another mean
+    for n in (4, 6):  # two more results change the mean
         interventions.job(compute, bm25, CUT, pairs[:n], f"first {n}").start().wait()
         made.clear()
         first = asked()
@@ -177,7 +177,7 @@ def test_the_profile_is_subtracted_from_saliency_and_agrees_with_the_other_contr
     compute: Compute, sample: DataSet
 ) -> None:
     spec, method = resolve("MiniLM"), make_method("saliency")
-    # Short ones: the profile takes up to 32 backward passes over each text.
+    # Short pairs: the profile needs up to 32 backward passes over each text.
     pairs = sorted(sample.pairs, key=lambda pair: pair.document_tokens or 999)[:3]
     for kind in ("unrelated", "profile"):
         nulls = null_controls.controls(kind, pairs, sample.pairs)
@@ -224,7 +224,7 @@ def test_a_pair_is_computed_and_drawn(compute: Compute, bm25, sample: DataSet) -
 def test_curve_parts_and_positions_share_an_axis_if_tokens_differ_in_length(
     compute: Compute, bm25
 ) -> None:
-    """Twenty words of one letter, then twenty of nine: half of the tokens are a sixth of the
+    """Twenty words of one letter, then twenty of nine: half of the tokens are only a sixth of the
     text."""
     ends = [chr(ord("a") + n) for n in range(20)]
     document = " ".join([*ends, *(9 * letter for letter in ends)])
@@ -235,7 +235,7 @@ def test_curve_parts_and_positions_share_an_axis_if_tokens_differ_in_length(
     figure = causes_over_curve(curve, "Saliency", None, read, STYLE)
     line, bars = figure.data
     assert len(line.x) == 80 and max(line.x) == 79.5, "nothing behind what was read"
-    # Each bar stands where its part's characters are.
+    # Each bar is at the characters of its part.
     middles = [(start + end) / 2 / len(document) for start, end in cut.spans]
     np.testing.assert_allclose(bars.x, 80 * np.array(middles), rtol=1e-5)
     by_tokens = (cut.edges[1:] + cut.edges[:-1]) / 2
@@ -243,7 +243,7 @@ def test_curve_parts_and_positions_share_an_axis_if_tokens_differ_in_length(
 
 
 def rows_of(*arguments: str) -> tuple[list[dict[str, object]], str]:
-    """The rows that a command prints, and what it says on stderr."""
+    """The rows that a command prints, and its stderr."""
     run = CliRunner().invoke(app, list(arguments))
     assert run.exit_code == 0, run.output
     return json.loads(run.stdout)["rows"], run.stderr
@@ -299,7 +299,7 @@ def test_failed_pairs_of_an_agreement_are_named_and_retried(tmp_path: Path) -> N
 def test_the_verdict_names_the_direction_of_the_loss_past_the_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """On the results that come with the sample, and on an effect in the other direction."""
+    """On the shipped results of the sample, and on an effect in the other direction."""
     monkeypatch.setenv("POSLENS_SHIPPED", "yes")
     (summary,) = poslens.cause("MiniLM", interventions="relocation").summaries
     assert " The score is lower by 0.0394 [" in CAUSE.verdict(summary)
@@ -311,7 +311,7 @@ def test_the_verdict_names_the_direction_of_the_loss_past_the_limit(
 def test_a_part_near_the_beginning_is_more_like_the_whole_for_a_primacy_model(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """On the results that come with the sample."""
+    """On the shipped results of the sample."""
     monkeypatch.setenv("POSLENS_SHIPPED", "yes")
     found = poslens.segments(["MiniLM-primacy", "MiniLM-recency"])
     rows = found.to_frame().set_index(["model", "parts"])
@@ -353,7 +353,7 @@ def test_edits_at_the_side_that_a_model_favors_change_the_vector_more(tmp_path: 
 
 @pytest.mark.usefixtures("own_service")
 def test_models_are_compared_on_the_same_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the results that come with the sample: both adapters, whose planted biases differ."""
+    """On the shipped results of the sample: both adapters, whose planted biases differ."""
     monkeypatch.setenv("POSLENS_SHIPPED", "yes")
     names = ["MiniLM-primacy", "MiniLM-recency"]
     page = open_page("cause", tab="Data set", models=names)

@@ -1,4 +1,4 @@
-"""The Cause page without a browser: what stands over a method's curve."""
+"""The Cause page without a browser: the intervention curve above a method's curve."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Maps of a data set: what has a place on them, and what is left out and counted."""
+"""Maps of a data set: what is drawn, and what is left out and counted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WORDS = ("ice", "stone", "fog", "tide", "moon", "salt", "river", "sand")
 
 
 def pair(number: int, word: str) -> TextPair:
-    """The word stands at one of four places: so few different curves need no UMAP, which takes ten
+    """The word is at one of four positions: so few distinct curves don't need UMAP, which takes ten
     seconds to compile."""
     others = [f"word{k}" for k in range(12)]
     others[3 * (number % 4)] = WORDS[number]
@@ -28,7 +28,7 @@ def pair(number: int, word: str) -> TextPair:
 
 
 def test_curves_of_zeros_are_left_off_the_map(tmp_path: Path) -> None:
-    """BM25 has nothing to show where query and document share no word; such curves were mapped."""
+    """BM25's curve is zero if query and document share no word; such curves must not be mapped."""
     compute, spec = Compute(tmp_path), with_corpus(resolve("BM25"), "sample")
     pairs = [pair(n, word) for n, word in enumerate(WORDS)]
     strangers = [pair(n, "nothing") for n in range(2)]

@@ -1,4 +1,5 @@
-"""All models on one page: the table against the cards, the chart, the HTML page in a browser."""
+"""All models on one page: the table compared with the cards, the chart, the HTML page in a
+browser."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ NAMES = ["MiniLM", "MiniLM-primacy", "MiniLM-recency", "BM25"]
 
 @pytest.fixture(scope="module")
 def cards(tmp_path_factory: pytest.TempPathFactory) -> list[ModelPassport]:
-    """Cards of the models that ship, from the results that ship."""
+    """Cards of the shipped models, from the shipped results."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("POSLENS_SHIPPED", "yes")
         compute = Compute(tmp_path_factory.mktemp("cohort"))
@@ -51,7 +52,7 @@ def test_rows_equal_the_numbers_of_the_cards(cards: list[ModelPassport]) -> None
         assert own["position_effect"] == effect.value
         assert (own["position_effect_low"], own["position_effect_high"]) == effect.interval
         assert pd.isna(own["needles"]), "the card lacks this part"
-    # What was planted, in the sign that the column's meaning states.
+    # The planted bias, with the sign that the column's description states.
     assert frame.loc["MiniLM-primacy", "position_effect"] > 0
     assert frame.loc["MiniLM-recency", "position_effect"] < 0
 

@@ -1,4 +1,4 @@
-"""Position passport: its parts against the services they come from, its files, page and command."""
+"""Position passport: its parts compared with their services; its files, page and command."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def sample() -> datasets.DataSet:
 
 @pytest.fixture(scope="module")
 def shipped(tmp_path_factory: pytest.TempPathFactory) -> Compute:
-    """A cache above what ships, so that nothing has to be computed."""
+    """A cache with the shipped results as its fallback, so that nothing has to be computed."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("POSLENS_SHIPPED", "yes")
         return Compute(tmp_path_factory.mktemp("passport"))
@@ -99,7 +99,8 @@ def test_numbers_equal_those_of_their_services(
     assert {key: one.score for key, one in primacy.scores.items()} == pytest.approx(
         dict(zip(stored.pair_ids, stored.scores.tolist(), strict=True))
     )
-    # What was planted: the model looks at the beginning, and moving the evidence there helps it.
+    # The planted bias: attribution is at the beginning, and moving the evidence there raises the
+    # score.
     assert "leans toward the beginning" in part(primacy, "attribution").finding
     assert part(primacy, "relocation").finding.startswith("The score drops by 0.")
     assert value(primacy, "relocation", "last_minus_first") < 0
@@ -137,7 +138,7 @@ def test_every_number_is_within_its_interval(primacy: ModelPassport) -> None:
 def test_a_card_uses_its_own_documents_whatever_else_is_stored(
     shipped: Compute, sample: datasets.DataSet
 ) -> None:
-    """Of MiniLM the profile of all 68 documents ships."""
+    """MiniLM's shipped profile covers all 68 documents."""
     card = passports.passport(shipped, resolve("MiniLM"), sample, only=["null_control"])
     agreed = {one.key: one.estimate for one in card.parts[0].numbers}["controls_agree"]
     assert agreed.n == 30 and agreed.interval is None
@@ -160,7 +161,7 @@ def test_profile_and_segments_use_the_same_documents(
 
 
 def test_the_attribution_part_computes_no_profile(tmp_path: Path, sample: datasets.DataSet) -> None:
-    """`check` reads saliency alone: the profile is the null control's matter."""
+    """`check` reads only saliency; the profile belongs to the null control."""
     file = tmp_path / "texts.jsonl"
     file.write_text("".join(f'{{"text": "Snow number {n} melts."}}\n' for n in range(12)))
     datasets.register("texts", file)
@@ -179,7 +180,7 @@ def test_the_attribution_part_computes_no_profile(tmp_path: Path, sample: datase
 def test_the_null_controls_finding_agrees_with_its_interval(
     name: str, shipped: Compute, sample: datasets.DataSet
 ) -> None:
-    """A difference whose interval excluded 0 was called no dependence, as it is small."""
+    """A small difference whose interval excludes 0 must not be called no dependence."""
     (one,) = passports.passport(shipped, resolve(name), sample, only=["null_control"]).parts
     index = {n.key: n.estimate for n in one.numbers}["index_minus_control"]
     assert index.interval is not None
@@ -305,7 +306,7 @@ def test_parts_share_encoded_texts(
 
 
 def test_a_corpus_of_at_most_ten_documents_is_audited_with_top_1(tmp_path: Path) -> None:
-    """The context limit depends on no corpus, so a check of it needs no eleventh document."""
+    """The context limit doesn't depend on the corpus, so checking it needs no eleventh document."""
     texts = [{"text": f"{noun} is old. {noun} is rare."} for noun in NOUNS[:4]]
     (tmp_path / "docs.jsonl").write_text("\n".join(map(json.dumps, texts)))
     data = datasets.formats.read(tmp_path / "docs.jsonl", "docs")
@@ -374,7 +375,7 @@ def test_html_loads_nothing_and_escapes_text(primacy: ModelPassport) -> None:
 
 
 def test_a_notebook_draws_every_figure_and_is_small(primacy: ModelPassport) -> None:
-    """The library is in it once, compressed, and the figures wait until it is unpacked."""
+    """The library is included once, compressed, and figures wait until it is unpacked."""
     playwright = pytest.importorskip("playwright.sync_api")
     shown = results.Passport((primacy, primacy))._repr_html_()
     assert len(shown.encode()) < 2_500_000, "it was 5.6 MB with one card"
@@ -430,7 +431,7 @@ def test_a_pdf_has_a4_pages_that_split_no_part(primacy: ModelPassport) -> None:
                 ".map(row => row.getBoundingClientRect().height))"
             )
 
-        # A row is kept whole where a page has room for it: 297 mm less two margins of 14.
+        # A row is not split if it fits on a page: 297 mm minus two margins of 14 mm.
         found = in_page(tallest)
         assert isinstance(found, int | float) and found < 269 / 25.4 * 96 - 50
         assert ".cards > * > tr { break-inside: avoid; }" in source

@@ -110,7 +110,7 @@ def test_splits_by_time_platform_and_length(tmp_path: Path) -> None:
     assert counts[("year", "2019")] == counts[("year", "2020")] == 1
     assert counts[("platform", "tw")] == 1 and counts[("platform", "fb")] == 2
     assert sum(n for (by, _), n in counts.items() if by == "length") == 4
-    # Only the first post has its claim's word.
+    # Only the first post contains its claim's word.
     assert frame.loc[("year", "2019"), "S@10 per query"] == 1
     assert frame.loc[("year", "2020"), "S@10 per query"] == 0
     (root / "posts.csv").write_text(

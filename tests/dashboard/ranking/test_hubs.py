@@ -17,7 +17,7 @@ from tests.support.pages import open_page
 
 @pytest.fixture(autouse=True)
 def apart(own_service: None) -> None:
-    """A store of this test's own."""
+    """A separate store for this test."""
 
 
 def registered(path: Path, rows: list[dict[str, str]]) -> str:

@@ -40,7 +40,7 @@ def opened(view: str, **parameters: object) -> AppTest:
 
 
 def measures_of(app: AppTest) -> pd.DataFrame:
-    """The table of measures, a row a model."""
+    """The table of measures, one row per model."""
     return next(one.value for one in app.dataframe if "nothing retrieved" in one.value.columns)
 
 
@@ -130,7 +130,7 @@ def test_a_set_without_judgments_is_reported(tmp_path: Path) -> None:
 
 
 def test_every_prompt_is_ranked_separately(mine: str) -> None:
-    # No look at app.error: AppTest knows one page only, so that the link to Curves is one.
+    # app.error is not checked: AppTest knows only one page, so the link to Curves is an error.
     app = opened("ranking", tab="Rankings", dataset=mine, models=["MiniLM", "MiniLM-recency"])
     assert app.toggle(key="posir").value is False
     collection = ranking_service.collection_of(datasets.read(mine))

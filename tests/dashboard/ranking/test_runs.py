@@ -1,4 +1,4 @@
-"""Runs beside models on Ranking: measured alike, set apart query by query, on page and command."""
+"""Runs and models on Ranking: the same measures, differences by query, on page and command."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ ROWS = "query,document,evidence\n" + "".join(
     for word in WORDS
 )
 BAD = "row-2 Q0 row-2 1 1 x\nrow-3 Q0 row-2 1 2 x\nrow-3 Q0 row-3 1 1 x\nbroken\n"
-"""The first query finds its document, the second below another's, two find nothing."""
+"""The first query finds its document, the second finds it below another one, and two find
+nothing."""
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +88,7 @@ def test_queries_are_sorted_by_the_difference_of_two_rankings(
 ) -> None:
     run = ranked_run(read_run("bad", File("bad.run", BAD.encode())), setup)
     frame = BY_QUERY.frame([run, ranked])
-    # Found by the model alone: the two that the run lacks; then the one it has in second place.
+    # First the two queries whose documents the run misses, then the one it ranks second.
     assert frame["id"].tolist() == ["row-4", "row-5", "row-3", "row-2"]
     assert frame["difference"].tolist() == pytest.approx([1, 1, 1 - 0.6309298, 0])
     assert (frame[NDCG] - frame["nDCG@10 against"]).tolist() == frame["difference"].tolist()
@@ -159,7 +160,7 @@ def test_the_page_shows_runs_next_to_models(mine: Path) -> None:
     assert not page.exception
     (choice,) = [one for one in page.multiselect if one.label == "Runs"]
     assert choice.value == ["<b>bad"], "a run of other queries is not offered"
-    # A list shows its options as they are: no backslash of Markdown among them.
+    # A list shows its options literally, so they contain no Markdown backslashes.
     (of,) = [one for one in page.selectbox if one.label == "Ranking of"]
     assert choice.options == of.options == ["<b>bad"]
     frames = [one.value for one in page.dataframe]

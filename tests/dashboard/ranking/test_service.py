@@ -1,4 +1,4 @@
-"""Rankings of a data set: computed once, measured, filtered, set beside published ones."""
+"""Rankings of a data set: computed once, measured, filtered, compared with published ones."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_figures_contain_the_numbers(ranked: Ranked) -> None:
     assert line.y[9] == 0.5 and figure.layout.meta["provenance"][0]["model"] == "BM25"
     bars = length_buckets([measured, without], Style()).data
     assert bars[0].x == ("Q1",) and bars[0].y[0] == pytest.approx(0.5) and bars[1].y == (None,)
-    assert bars[0].marker.pattern.shape != bars[1].marker.pattern.shape  # not by colour alone
+    assert bars[0].marker.pattern.shape != bars[1].marker.pattern.shape  # not only by color
     curves = np.random.default_rng(0).random((9, 100)).astype(np.float32)
     one = PublishedCurves("M", curves.mean(0), curves.std(0, ddof=1), len(curves), "f")
     band, mean = mean_curves([], Style(), published=published_service.means([one])).data
@@ -227,7 +227,8 @@ def test_rank_states_what_is_excluded_from_a_beir_set(tmp_path: Path) -> None:
     found = run("rank", "--model", "BM25", "--dataset", str(root))
     row = json.loads(found.stdout)["rows"][0]
     assert (row["own ids left out"], row["judged, not in corpus"]) == (1, 1)
-    # The best of both, of which one can never be found: 1 / (1 + 1 / log2(3)).
+    # The best possible value with two relevant documents, of which one can't be found: 1 / (1 + 1 /
+    # log2(3)).
     assert row[NDCG] == pytest.approx(1 / (1 + 1 / np.log2(3)))
     assert "as in BEIR" in found.stderr and "as in trec_eval" in found.stderr
 
@@ -247,13 +248,13 @@ def test_rank_within_languages(tmp_path: Path) -> None:
             "spa": (2, 2),
         }
         assert rows["pol"][SUCCESS_OF_PAIRS] == 1.0 and rows["pol"][SUCCESS] == 1.0
-    # Among all documents the Polish one that says "ice two" comes before the Spanish answer.
+    # Among all documents, the Polish one with "ice two" ranks above the Spanish answer.
     assert rows["spa"][NDCG] == 1.0 > {r["language"]: r for r in whole["rows"]}["spa"][NDCG]
     assert "documents in the query's language" in within["provenance"][0]["selection"]
 
 
 def test_the_posir_ranking_reads_8192_tokens_on_both_sides() -> None:
-    """512 and 2,048 belong to its saliency scripts."""
+    """The limits of 512 and 2,048 are those of its saliency scripts."""
     long = RetrieverSpec("long", "long", "dense", "folder:/nonexistent", max_length=32768)
     for spec, lengths in (
         (posir_ranking_spec(long), (8192, 8192)),
@@ -318,7 +319,7 @@ def test_the_tiny_model_reranks_what_bm25_finds(
 
 @pytest.fixture
 def watched(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """Who was at work whenever a model began; a model waits to be stopped, unless it is BM25."""
+    """Active models whenever a model starts; a model waits to be stopped, unless it is BM25."""
     at_work: list[str] = []
     begun: list[list[str]] = []
 

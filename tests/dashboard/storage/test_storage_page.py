@@ -83,7 +83,7 @@ def opened() -> AppTest:
 
 
 def own(app: AppTest) -> Session:
-    """What the page's session keeps to itself."""
+    """The private state of the page's session."""
     return app.session_state["own texts"]
 
 
@@ -231,7 +231,7 @@ def test_only_the_last_exports_are_kept(store: Store, tmp_path: Path) -> None:
         run.wait()
         assert run.error == ""
         paths.append(exports.offered()[0].path)
-    # One of the same name takes the place of the one before.
+    # An export of the same name replaces the previous one.
     assert [path.exists() for path in paths] == [False, False, True, True, True]
 
 
@@ -305,7 +305,7 @@ def test_delete_stops_between_files(store: Store, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_log_deleted_during_listing_causes_no_error(store: Store) -> None:
-    # A link to nothing is there for who lists, and gone for who looks at it.
+    # A dangling link is listed, but its target does not exist.
     log = store.path(OTHER, METHOD).with_suffix(".db-wal")
     log.unlink(missing_ok=True)
     log.symlink_to("gone")
@@ -318,7 +318,7 @@ def test_a_log_deleted_during_listing_causes_no_error(store: Store) -> None:
 def run(*arguments: str, given: str = "", code: int = 0) -> list[dict]:
     done = runner.invoke(commands, ["cache", *arguments], input=given, catch_exceptions=False)
     assert done.exit_code == code, done.output
-    # The runner echoes what it types to stdout.
+    # The runner echoes its input to stdout.
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 

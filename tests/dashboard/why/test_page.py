@@ -26,7 +26,8 @@ ROWS = [
 
 @pytest.fixture
 def mine(tmp_path: Path, own_service: None) -> str:
-    """A data set of which nothing is stored yet: results of another test would count as begun."""
+    """A data set without stored results, since those of another test would count as partly
+    computed."""
     rows = [dict(zip(("pair_id", "query", "document"), row, strict=True)) for row in ROWS]
     (tmp_path / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     datasets.register("mine", tmp_path / "mine.jsonl")
@@ -34,8 +35,8 @@ def mine(tmp_path: Path, own_service: None) -> str:
 
 
 def settled(**query: object) -> AppTest:
-    """The page once the runs that it starts are done. Opened anew each time: the test client takes
-    no typed value of a select box back."""
+    """The page once the runs that it started are done. It is opened again each time, because the
+    test client can't restore a typed value of a select box."""
     for _ in range(4):
         page = open_page("why", **query).run()
         for run in service().runs.active({service().root}, upkeep=True):
@@ -45,7 +46,7 @@ def settled(**query: object) -> AppTest:
 
 
 def words(page: AppTest) -> str:
-    """What it says, without the signs that keep text from being read as markup."""
+    """Its text, without the characters that escape markup."""
     shown = "\n".join(one.value for one in (*page.markdown, *page.caption))
     return unescape(shown.replace("\\", ""))
 
@@ -65,7 +66,7 @@ def test_a_query_is_shown_with_its_ranking_and_the_wanted_document(mine: str) ->
     charts = [chart.proto.spec for chart in page.get("plotly_chart")]
     assert any("why_ladder" in spec for spec in charts)
     assert "in-degree" not in above  # until the data set is ranked
-    # The contrast is computed once a document is chosen, not before.
+    # The contrast is computed only after a document is selected.
     assert "d1: short." not in words(page)
 
 
@@ -73,7 +74,7 @@ def test_documents_above_show_their_in_degree_once_the_data_set_is_ranked(mine: 
     poslens.rank("BM25", mine)
     page = settled(dataset=mine, models=["BM25"], top="1")
     above = next(one.value for one in page.dataframe if "near-duplicate" in one.value)
-    # `short` answers one query, and is in the top 1 of another, the one that is asked.
+    # `short` answers one query, and is in the top 1 of another one, which is selected.
     assert above["in-degree"].tolist() == [1]
 
 
@@ -82,7 +83,7 @@ def test_a_typed_query_and_any_document_are_explained(mine: str) -> None:
     assert "the data set has no judgments for this query" in words(page)
     assert "BM25: blind is not found." in words(page)
     assert "Cause: no match." in words(page)
-    # No pair of the data set: the links hold its texts, with what was taken for the evidence.
+    # Not a pair of the data set, so links contain its texts with the assumed evidence.
     explain, cause = (one.proto.url for one in page.get("link_button"))
     assert urlsplit(explain).path == "/" and urlsplit(cause).path == "/cause"
     texts = parse_qs(urlsplit(cause).query)

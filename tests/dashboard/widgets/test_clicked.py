@@ -1,4 +1,4 @@
-"""A click in a chart counts once, though the chart keeps what is selected."""
+"""A click in a chart counts once, though the chart keeps its selection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files for download: what is in them, and how long they are offered."""
+"""Files for download: their contents, and how long they are offered."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_rerun_page_offers_the_file_until_something_else_is_chosen() -> None:
     assert offered(app) == []
     app.button(key="one.prepare").click().run()
     assert offered(app) == ["one.download"]
-    # As a run at work does it every second or two.
+    # An active run causes this every second or two.
     app.run()
     assert offered(app.run()) == ["one.download"]
     app.button_group(key="one.format.Numbers").set_value("parquet").run()

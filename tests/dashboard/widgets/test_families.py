@@ -71,7 +71,7 @@ def test_a_page_accepts_the_hub_id_of_packaged_weights() -> None:
 
 
 def test_typed_texts_use_the_statistics_of_the_selected_data_set() -> None:
-    """Of two texts every word that both have stands in both, whatever it is."""
+    """In statistics of two texts alone, every shared word occurs in both, so all weigh the same."""
     page = explain_page("BM25", "terms")
     first = shown_scores(page)[0]
     page.selectbox(key="statistics.corpus").select("sample-bias").run()
@@ -138,7 +138,7 @@ def test_bm25_uses_the_statistics_of_its_data_set(sample: DataSet, tmp_path: Pat
     place = faithfulness_service.ask(compute, pairs[0], spec, method, ErasureParameters())
     tested = place.result()
     assert tested.gain is not None and tested.gain.deletion_area > 0
-    # Other statistics are another model: nothing is taken from the wrong cache.
+    # Other statistics are another model, so no result comes from the wrong cache.
     plain = resolve.resolve("BM25")
     assert compute.identify(plain).key != compute.identify(spec).key
     assert not compute.explain(pairs[0], plain, method).from_cache
@@ -168,7 +168,7 @@ FAMILIES = {
 def neural(
     request: pytest.FixtureRequest, tiny_folder: Callable[..., Path], tmp_path: Path
 ) -> tuple[Path, str]:
-    """A folder of the family and a method of its own."""
+    """A model folder of the family, and a method for it."""
     base, method = FAMILIES[request.param]
     make = getattr(tiny_families, request.param)
     return make(tiny_folder(base).parent / "raw", tmp_path / "tiny"), method
@@ -225,7 +225,7 @@ def test_every_method_states_its_families() -> None:
 def test_a_hub_model_that_is_not_dense_is_explained(
     tiny_folder: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its family shows only once its files have come; nothing is chosen twice."""
+    """Its family is known only after its files are downloaded; nothing has to be selected twice."""
     folder = tiny_families.cross_encoder(tiny_folder("bert").parent / "raw", tmp_path)
     fetched = False
 

@@ -1,4 +1,4 @@
-"""What narrows a data set down: facets with counts, in words for captions, kept in the address."""
+"""Filters of a data set: facets with counts, words for captions, and state in the address."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What fails on a page is one sentence, once."""
+"""An error on a page is shown as one sentence, once."""
 
 from __future__ import annotations
 

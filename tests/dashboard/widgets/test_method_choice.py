@@ -1,4 +1,4 @@
-"""The list of methods follows its reader, and a link to the page that is open."""
+"""The list of methods follows the reader's selection and links to the open page."""
 
 from __future__ import annotations
 

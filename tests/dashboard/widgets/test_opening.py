@@ -27,7 +27,7 @@ def mine(tmp_path: Path) -> Path:
 
 
 def opened(*options: str) -> Opening:
-    """What `run` opens with: it ends where it would listen."""
+    """The settings that `run` opens with; it is ended instead of listening."""
     done = CliRunner().invoke(app, ["run", *options, "--port", "0"])
     assert done.exit_code == 2 and "0 isn't a valid port" in done.stderr, done.stderr
     return opening.current()

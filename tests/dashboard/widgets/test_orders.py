@@ -18,7 +18,7 @@ def stored(names: str, curves: np.ndarray, cut: tuple[int, ...] = ()) -> StoredC
     flags = np.array([i in cut for i in range(len(names))])
     scores = np.arange(len(names), dtype=float)
     at = positions("bin_mean")
-    # Signs cancel in curves, so orders go by magnitudes alone.
+    # Signs cancel in curves, so orders use only magnitudes.
     return StoredCurves(tuple(names), -curves, curves, scores, flags, at, {})
 
 
@@ -48,7 +48,7 @@ def test_orders_by_center_of_mass_and_evidence() -> None:
     ordered, values = arrange(PAIRS, "smallest evidence share", lambda _: under)
     assert ids(ordered) == "cbad"
     assert values == {"a": pytest.approx(10), "b": pytest.approx(1), "c": 0}
-    # A cut document's curve and its evidence are on different scales.
+    # The curve and the evidence of a truncated document are on different scales.
     cut = stored("abc", early_late(), cut=(2,))
     assert set(arrange(PAIRS, "smallest evidence share", lambda _: cut)[1]) == {"a", "b"}
 

@@ -1,4 +1,4 @@
-"""The board of runs: what it shows of jobs that are idle, at work, stopped, failed or elsewhere."""
+"""The board of runs: what it shows for jobs that are idle, active, stopped, failed or elsewhere."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Setting:
         )
 
     def shown(self) -> tuple[AppTest, str]:
-        """The page, and what stands on it as one text."""
+        """The page, and its contents as one text."""
         page = AppTest.from_function(_page, kwargs={"setting": self}, default_timeout=SECONDS).run()
         return page, text_of(page)
 
@@ -83,8 +83,8 @@ def _strip(setting):  # type: ignore[no-untyped-def]
 
 
 def _sections(setting):  # type: ignore[no-untyped-def]
-    """A page with a section that is watched. With `setting.section_alone` only the section is
-    rerun, as Streamlit reruns a fragment after a click in it."""
+    """A page with a watched section. With `setting.section_alone` only the section is rerun, like a
+    Streamlit fragment after a click in it."""
     from functools import partial
 
     from poslens.dashboard.widgets import run_board
@@ -264,7 +264,7 @@ def test_the_strip_shows_active_runs_that_the_page_does_not(setting: Setting) ->
     assert text_of(page.run()) == (
         "25% · about 2 min left | 25% · about 2 min left | Stop A | Stop B"
     )
-    # A page's own board stands for its run, also while the page is drawn anew.
+    # A page's own board shows its run, also during a rerun of the page.
     setting.board, setting.other_page = True, False
     page.run()
     assert text_of(page.run()).endswith("| Stop B | Stop")

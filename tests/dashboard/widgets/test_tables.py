@@ -1,4 +1,4 @@
-"""A row that is chosen in a table is a row of that table."""
+"""The selected row of a table is a row of that table."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def table(app: AppTest) -> str:
 
 
 def send(app: AppTest, widget: str, rows: list[int]) -> AppTest:
-    """The page after a browser has sent these rows for a table."""
+    """The page after a browser has selected these rows of a table."""
     value = json.dumps({"selection": {"rows": rows, "columns": [], "cells": []}})
     state = WidgetState(id=widget, string_value=value)
     return app._run(widget_state=WidgetStates(widgets=[state]))

@@ -1,4 +1,4 @@
-"""Texts that a reader types: what shows them, and whether the address holds them."""
+"""Texts that a reader types: where they are shown, and whether the address contains them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An uploaded file is a data set of its browser session: shown, counted, unknown to others."""
+"""An uploaded file is a data set of its browser session: shown, counted, invisible to others."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_an_upload_becomes_the_selected_data_set_with_its_counts(app: AppTest) -
     assert any("2 rows accepted, 1 rejected" in caption.value for caption in app.caption)
     rejected = app.dataframe[0].value
     assert list(rejected["row"]) == [3] and "The query is empty" in rejected["reason"][0]
-    # It stays when the reader changes the data set and comes back.
+    # It stays available when the reader selects another data set and returns.
     app.selectbox[0].select("sample").run()
     assert app.text[0].value == "sample 304"
     app.selectbox[0].select(name).run()
@@ -53,14 +53,14 @@ def test_an_upload_becomes_the_selected_data_set_with_its_counts(app: AppTest) -
 
 
 def test_an_upload_is_selected_when_the_page_is_first_drawn_with_it(app: AppTest) -> None:
-    """A second drawing would take in what the browser had asked before it saw the choice."""
+    """A second rerun would apply what the browser requested before it saw the selection."""
     before = app.session_state["times drawn"]
     upload(app, "mine.csv", CSV)
     assert app.session_state["times drawn"] == before + 1
 
 
 def test_the_address_names_the_upload_by_its_unique_name(app: AppTest) -> None:
-    """Not by its title: two files may share that."""
+    """Not by its title, which two files may share."""
     upload(app, "mine.csv", CSV)
     first = app.text[0].value.split()[0]
     upload(app, "mine.csv", CSV.replace(b"noon", b"dawn"))
@@ -98,7 +98,7 @@ def test_only_the_latest_uploads_are_kept(app: AppTest) -> None:
 
 
 def with_state(app: AppTest, identity: str, file: str) -> AppTest:
-    """The page as a browser gets it that says the uploader `identity` holds `file`."""
+    """The page for a browser whose uploader `identity` has `file`."""
     states = WidgetStates()
     states.widgets.add(id=identity).file_uploader_state_value.uploaded_file_info.add(
         file_id=file, name="mine.csv", size=1
