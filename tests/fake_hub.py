@@ -1,4 +1,4 @@
-"""A model hub on this machine: one repository, and an account of every request for it."""
+"""A model hub on this machine with one repository, which records every request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHA = "0123456789abcdef0123456789abcdef01234567"
 
 class FakeHub:
     """Serves the files of `folder` as the repository `name`, and counts requests. `said` replaces
-    the size that it gives of its weights."""
+    the announced size of its weights."""
 
     def __init__(self, name: str, folder: Path, said: int | None = None) -> None:
         self.name, self.folder, self.said = name, folder, said
@@ -24,11 +24,11 @@ class FakeHub:
         self.url = ""
 
     def environment(self, home: Path) -> dict[str, str]:
-        """What a process needs to take this for the hub and `home` for its cache of models."""
+        """Environment of a process that uses this hub, and `home` as its cache of models."""
         return {**os.environ, "HF_ENDPOINT": self.url, "HF_HUB_OFFLINE": "0", "HF_HOME": str(home)}
 
     def sizes(self) -> dict[str, int]:
-        """What the hub says of its files."""
+        """The sizes of files that the hub announces."""
         found = {
             path.relative_to(self.folder).as_posix(): path.stat().st_size
             for path in sorted(self.folder.rglob("*"))

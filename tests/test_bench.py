@@ -1,4 +1,4 @@
-"""What benchmarks share: options derived from parameters, new processes, tables in pages."""
+"""Shared code of benchmarks: options derived from parameters, new processes, tables in pages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def main(
     home: Path | None = None,
     per_document: bool = False,
 ) -> None:
-    """Keep what was given."""
+    """Record the arguments."""
     given.append(locals())
 
 

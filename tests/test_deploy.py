@@ -1,5 +1,5 @@
-"""The files that put PosLens on a server: linted, and saying the same as the program and each
-other. What they start is run in tests/e2e/test_container.py and test_proxy.py."""
+"""The files that deploy PosLens on a server: linted, and consistent with the program and each
+other. tests/e2e/test_container.py and test_proxy.py run what they start."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_dockerfile_passes_the_linter() -> None:
 
 
 def test_the_image_has_the_same_files_as_the_wheel() -> None:
-    """Each file that is copied is there, and let through to the build."""
+    """Each copied file exists and is allowed into the build."""
     let_through = {
         line.removeprefix("!")
         for line in (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
@@ -84,7 +84,7 @@ def test_the_image_installs_nothing_without_its_hash() -> None:
     assert python and python.groups() == ("3", "11"), "torch-cpu.txt has hashes for Python 3.11"
     installs = re.findall(r"pip install ([^;&\n\\]*)", DOCKERFILE)
     unchecked = [options.strip() for options in installs if "--require-hashes" not in options]
-    # What another build of torch falls back to, and PosLens itself.
+    # The fallback of another torch build, and PosLens itself.
     assert unchecked == [
         """--index-url "$index" "$(grep '^torch==' requirements.txt)\"""",
         "--no-deps .",
@@ -100,8 +100,8 @@ def test_compose_sets_every_variable_of_the_proxys_template() -> None:
     name, secret = proxy["environment"]["PROXY_PASSWORDS"].rsplit("/", 1)
     assert name == "/run/secrets" and secret in COMPOSE["secrets"]
     assert "poslens" not in COMPOSE["services"]["poslens"].get("ports", []), "the proxy alone"
-    # The proxy that is trusted is the one that is there, and no other container gets its address:
-    # those of PosLens, as many as `--scale` says, have theirs from the range.
+    # The trusted proxy is the configured one, and no other container gets its address: those of
+    # PosLens, as many as `--scale` sets, get theirs from the range.
     (network,) = COMPOSE["networks"]["inside"]["ipam"]["config"]
     at = ip_address(proxy["networks"]["inside"]["ipv4_address"])
     assert at in ip_network(network["subnet"]) and at not in ip_network(network["ip_range"])

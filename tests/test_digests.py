@@ -15,7 +15,7 @@ from poslens.studies.ranking.service import monolingual
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# Objects that live as long as the dictionary that their id is a key of.
+# Objects that live as long as the dictionary in which their id is a key.
 WITHIN_ONE_CALL = {
     "attribution/methods/linearised.py",
     "attribution/retrievers/hub.py",

@@ -1,4 +1,4 @@
-"""What the docs say of the code is what the code says of itself."""
+"""The docs agree with the code."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_every_command_on_the_scale_page_accepts_its_options() -> None:
 
 
 def command_lines(text: str) -> Iterator[str]:
-    """The commands of a page: lines of its examples that call the program."""
+    """The commands of a page: lines in its examples that call the program."""
     for line in re.sub(r"\\\n *", " ", text).splitlines():
         found = re.match(r" *(?:\$ )?(?:\S+/)?(?:python -m )?poslens (?=[a-z])(.*)", line)
         if found and "..." not in line and "…" not in line:
@@ -101,7 +101,8 @@ def test_every_command_in_an_example_accepts_its_options(page: Path) -> None:
             command = command.get_command(context, words.pop(0))
             assert command is not None, line
         if command.params and words:
-            # Options are known before their values are read; a file of an example need not exist.
+            # Options are checked before their values are read, so files of an example need not
+            # exist.
             with suppress(typer.Exit):
                 command.make_context(command.name, words)
 
@@ -114,7 +115,7 @@ def test_an_unknown_option_is_detected() -> None:
 
 
 def headings(page: Path) -> list[str]:
-    """The headings of a page as links name them."""
+    """The headings of a page as they appear in links."""
     found = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found]
 

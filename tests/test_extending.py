@@ -1,4 +1,4 @@
-"""The examples of docs/extending.md, put where they say and run."""
+"""The examples of docs/extending.md, installed where they say and run."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ Install = Callable[[str, ModuleType], ModuleType]
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
-    """Puts an example's module into a package of the product, and takes it out again."""
+    """Install an example's module into a package of PosLens, and remove it again."""
     installed = []
 
     def put(path: str, package: ModuleType) -> ModuleType:
@@ -77,7 +77,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
 
 
 def changed(path: str) -> str:
-    """A file of the product with an example's changes; each must fit in one place."""
+    """A file of PosLens with an example's changes; each must match exactly once."""
     text = (ROOT / path).read_text(encoding="utf-8")
     for above, added in re.findall(r"((?:^ .*\n)+)((?:^\+.*\n)+)", BLOCKS["diff", path], re.M):
         before, after = (re.sub(r"^.", "", lines, flags=re.M) for lines in (above, added))
@@ -101,7 +101,7 @@ def no_new_methods() -> Iterator[None]:
 
 
 def own_places(known: Iterable[Any]) -> bool:
-    """Whether no two have one place in lists, which the names of their modules would decide."""
+    """Whether all have distinct positions in lists; otherwise module names would decide."""
     orders = [one.order for one in known]
     return len(set(orders)) == len(orders)
 
@@ -118,7 +118,7 @@ def test_the_example_of_a_method_works(
     method = make_method("embedding_length")
     outcomes = [o for batch in attribute_batches(minilm, method, pairs) for o in batch]
     results = {o.pair.pair_id: o.attribution for o in outcomes}
-    model: Any = minilm.model  # its modules are typed as any module
+    model: Any = minilm.model  # its modules are type-checked like any module
     table = model[0].auto_model.get_input_embeddings().weight
     for pair in pairs:
         result = results[pair.pair_id]
@@ -156,7 +156,7 @@ def test_the_example_of_a_family_works(install: Install, no_new_families: None) 
         ("tide", 1),
         ("The", 0.5),
     ]
-    # What asks for more than the family has is refused in a sentence.
+    # Methods that need more than the family has are refused in one sentence.
     for ask in (
         lambda: joint(retriever),
         lambda: score_texts(retriever, [(pair.query, pair.document)]),

@@ -1,4 +1,4 @@
-"""`bench.gpu` on the CPU: the same proof and the same measuring, on tiny models."""
+"""`bench.gpu` on the CPU: the same proof and measurements, on tiny models."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_every_method_of_an_architecture_is_compared(one_thread: None, tmp_path:
 
 @pytest.fixture
 def two_methods(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two methods alone are compared."""
+    """Compare only two methods."""
     few = [make_method("saliency"), make_method("occlusion")]
     monkeypatch.setattr(gpu_proof, "methods_of", lambda _: few)
 
@@ -145,7 +145,7 @@ def test_verdicts_of_given_results(one_thread: None) -> None:
     wrong = [dataclasses.replace(one, completeness_error=1.0) for one in expected]
     assert not gpu_proof.compare("m", method, "bfloat16", "", wrong, expected).passed
     assert gpu_proof.compare("m", method, "float32", "", expected, expected).passed
-    # 16 bits may be too few, in a sentence; another error is none.
+    # 16 bits may be insufficient, in one sentence; other errors fail.
     for said, precision, passed in (
         ("instead of float16", "float16", None),
         ("instead of float16", "float32", False),
@@ -157,7 +157,7 @@ def test_verdicts_of_given_results(one_thread: None) -> None:
 
 def test_a_difference_within_rounding_passes(one_thread: None, tmp_path: Path) -> None:
     """Scores of this model are near 1 and effects below 1e-3: float32 keeps three of their digits,
-    and any other order of sums gives other ones."""
+    which depend on the order of summation."""
     method = make_method("occlusion")
     ((_, spec),) = models(tmp_path, ["gte"])
     expected = gpu_proof.results(gpu_proof.load(spec, "cpu", "float32"), [method])[method]
@@ -195,7 +195,7 @@ def test_attention_kernels_are_compared(one_thread: None, tmp_path: Path) -> Non
 
 @contextmanager
 def room_for(retriever: DenseRetriever, tokens: int) -> Iterator[None]:
-    """A device that has memory for so many tokens at a time."""
+    """Simulates a device with memory for a limited number of tokens."""
 
     def check(_module: object, _args: object, output: torch.Tensor) -> None:
         if output.shape[0] * output.shape[1] > tokens:
@@ -226,7 +226,7 @@ def test_a_batch_that_does_not_fit_is_halved_with_the_same_results(one_thread: N
 
 @pytest.mark.usefixtures("one_thread", "two_methods")
 def test_a_model_spread_over_devices_is_compared(minilm: DenseRetriever) -> None:
-    """Through the same placement, here of all layers on the CPU."""
+    """Through the same placement, here with all layers on the CPU."""
     cases, where = spread(minilm.spec, "cpu", several=False)
     assert where == ["cpu"] and len(cases) == 2 and all(case.passed for case in cases)
     cases, _ = spread(minilm.spec, "cpu")
@@ -237,7 +237,7 @@ def test_a_model_spread_over_devices_is_compared(minilm: DenseRetriever) -> None
 
 
 class Counting(TorchDispatchMode):
-    """Adds up the operations of every product, backward too."""
+    """Adds up the operations of every product, including backward passes."""
 
     operations = 0
 
@@ -301,7 +301,7 @@ def test_contenders_are_measured(one_thread: None, name: str, precision: str) ->
 def test_the_published_loop_computes_saliency(
     one_thread: None, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What stands beside PosLens' numbers has to be the same numbers."""
+    """The loop that PosLens is compared with must compute the same numbers."""
     retriever = build(TINY[name], "cpu", "float32")
     runs = contenders(retriever, 32, TINY[name].pooling)
     seen: list[torch.Tensor] = []

@@ -1,4 +1,4 @@
-"""Imports point one way, and nothing in the product can run what it reads."""
+"""Imports go one way, and nothing in PosLens can execute data that it reads."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def name_of(path: Path) -> str:
 
 
 def imports(tree: ast.AST, path: Path) -> Iterator[str]:
-    """Dotted names of what a module imports, wherever in it, relative imports resolved."""
+    """Dotted names of all imports anywhere in a module, with relative imports resolved."""
     folder = path.relative_to(ROOT).parent.parts
     package = folder if folder[:1] == ("poslens",) else ("poslens", *folder)
     for node in ast.walk(tree):
@@ -74,16 +74,16 @@ def parse(path: Path) -> ast.AST:
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
 
 
-# The one place that may run a model's own code: where whoever started the server named the model.
+# The only place that may run a model's code: for models named by whoever started the server.
 CODE_ALLOWED = ("attribution/retrievers/dense_loading.py", "code")
 
 
-# The one place that may import pickle: an unpickler that admits no name but its own stand-ins.
+# The only place that may import pickle: an unpickler that admits only its own stand-ins.
 PICKLE_ALLOWED = "attribution/curves/array_pickle.py"
 
 
 def unsafe(tree: ast.AST, path: Path) -> list[str]:
-    """Calls and arguments that would run or trust what is read."""
+    """Calls and arguments that would execute or trust data."""
     found = [f"imports {n}" for n in imports(tree, path) if n.split(".")[0] in UNSAFE_MODULES]
     if name_of(path) == PICKLE_ALLOWED:
         found.remove("imports pickle")
@@ -131,7 +131,7 @@ def test_the_checks_find_the_modules() -> None:
 
 
 def test_imports_go_one_way() -> None:
-    # Under its own name a folder would be a second copy of the package.
+    # Imported under its own name, a folder would be a second copy of the package.
     forbidden = {"tests", "bench", "tools", "attribution", "cache", "dashboard"}
     wrong = {}
     for path in FILES:
@@ -142,7 +142,7 @@ def test_imports_go_one_way() -> None:
 
 
 def layer_of(name: str) -> str:
-    """The layer that a dotted name belongs to; its first part where it is another project's."""
+    """The layer that a dotted name belongs to; its first part for other projects."""
     first, _, rest = name.partition(".")
     if first != "poslens":
         return first
@@ -162,8 +162,8 @@ def test_no_module_executes_or_trusts_data_it_reads() -> None:
 
 
 def test_no_module_imports_peft_at_import_time() -> None:
-    """peft and transformers import each other. A page that opens while the first model is loaded
-    must not begin with the other one: it would find a part of transformers."""
+    """peft and transformers import each other. If a page imported peft while transformers is
+    loading with the first model, it would see a partly imported transformers."""
     importing = set()
     for path in FILES:
         tree = parse(path)
@@ -179,7 +179,7 @@ def test_no_module_imports_peft_at_import_time() -> None:
     "module", ["poslens.attribution.curves.curve_summary", "poslens.cache.storage.store"]
 )
 def test_computing_curves_imports_neither_torch_nor_a_page(module: str) -> None:
-    """Reading stored curves must not cost loading torch, and no layer may pull in a higher one."""
+    """Reading stored curves must not load torch, and no layer may import a higher one."""
     script = (
         f"import sys, {module}; print(sorted({{'torch', 'transformers', 'streamlit', 'plotly', "
         "'poslens.dashboard'} & set(sys.modules)))"
@@ -191,7 +191,7 @@ def test_computing_curves_imports_neither_torch_nor_a_page(module: str) -> None:
 
 
 def test_the_server_answers_before_model_libraries_are_imported() -> None:
-    """They take some five seconds, and what is stored is shown without them."""
+    """They take some five seconds, and stored results are shown without them."""
     slow = (
         "transformers",
         "kaleido",
@@ -263,7 +263,7 @@ def test_a_command_imports_only_what_it_needs(command: tuple[str, ...], needed: 
 
 @pytest.mark.parametrize("method", ["decomposition", "occlusion"])
 def test_methods_with_their_own_passes_do_not_import_captum(method: str, forked: Forked) -> None:
-    """Captum imports matplotlib. A model's self-check does not need it either."""
+    """Captum imports matplotlib. A model's self-check doesn't need it, either."""
     script = (
         "import sys; sys.modules['captum'] = None\n"
         f"sys.argv = ['poslens', 'explain', '--method', *{(method, *TEXTS)!r}]\n"
@@ -280,28 +280,28 @@ def module_of(path: Path) -> str:
 
 
 def import_graph() -> dict[str, set[str]]:
-    """Which modules of the product each one imports, at its top or in its functions; what only
-    types need is left out."""
+    """For each module of PosLens, the modules it imports at its top or in functions, except for
+    type checking."""
     modules = {module_of(path): path for path in FILES}
     graph = {}
     for name, path in modules.items():
         tree = Untyped().visit(parse(path))
         asked = set(imports(tree, path))
-        # `from package import module` needs the module, not what the package makes of itself.
+        # `from package import module` depends on the module and not on the package's contents.
         packages = {module.rpartition(".")[0] for module in asked if module in modules}
         graph[name] = (asked & modules.keys()) - {name} - (packages & named_by_parts(tree, modules))
     return graph
 
 
 class Untyped(ast.NodeTransformer):
-    """Leaves out what stands under `if TYPE_CHECKING`."""
+    """Removes code under `if TYPE_CHECKING`."""
 
     def visit_If(self, node: ast.If) -> ast.AST | None:
         return None if "TYPE_CHECKING" in ast.unparse(node.test) else self.generic_visit(node)
 
 
 def named_by_parts(tree: ast.AST, modules: dict[str, Path]) -> set[str]:
-    """Packages of which only modules are imported, and nothing of their own."""
+    """Packages of which only modules are imported."""
     own, parts = set(), set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -312,7 +312,7 @@ def named_by_parts(tree: ast.AST, modules: dict[str, Path]) -> set[str]:
 
 
 def circle(graph: dict[str, set[str]]) -> list[str]:
-    """Some modules that import each other in a circle; empty where none do."""
+    """Modules that form a circular import; empty if there is none."""
     done: set[str] = set()
 
     def walk(name: str, path: list[str]) -> list[str]:
@@ -341,7 +341,7 @@ def test_the_check_detects_a_circular_import() -> None:
 
 
 def tells_families_apart(tree: ast.AST) -> list[int]:
-    """Lines that compare or match a family by its name."""
+    """Lines that compare or match a family by name."""
     asked = [n for n in ast.walk(tree) if isinstance(n, (ast.Compare, ast.Match))]
     subjects = [n.subject if isinstance(n, ast.Match) else n for n in asked]
     return [
@@ -358,7 +358,7 @@ def tells_families_apart(tree: ast.AST) -> list[int]:
 
 
 def test_only_retrievers_distinguish_families() -> None:
-    """What a family can do is asked of its record."""
+    """The capabilities of a family are read from its record."""
     others = [p for p in PRODUCT if not name_of(p).startswith("attribution/retrievers/")]
     wrong = {name_of(p): lines for p in others if (lines := tells_families_apart(parse(p)))}
     assert wrong == {}
@@ -437,7 +437,7 @@ def later():
     } <= found
 
 
-# The one place that may hand a function to Streamlit's own fragment: it puts the guard inside.
+# The only place that may use Streamlit's fragment directly: it puts the guard inside.
 FRAGMENT_ALLOWED = "dashboard/widgets/guard.py"
 
 
@@ -458,7 +458,7 @@ def unguarded(tree: ast.AST) -> list[str]:
 
 
 def test_page_fragments_are_guarded() -> None:
-    """What Streamlit's fragment raises is shown with its traceback before any guard around it."""
+    """Exceptions in Streamlit's fragment are shown with a traceback before any guard around it."""
     pages = [path for path in FILES if name_of(path).startswith("dashboard/")]
     found = {name_of(path): uses for path in pages if (uses := unguarded(parse(path)))}
     assert set(found) == {FRAGMENT_ALLOWED}, found

@@ -1,5 +1,5 @@
-"""Names are unambiguous: each public class of the packages has one of its own, and a variable says
-what it holds."""
+"""Names are unambiguous: public classes have distinct names, and variables are named after their
+contents."""
 
 import ast
 from collections import defaultdict

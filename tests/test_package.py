@@ -1,4 +1,4 @@
-"""The wheel: what is in it, and that it works where the checkout is not."""
+"""The wheel: its contents, and that it works without the checkout."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FOLDERS = ("attribution", "cache", "dashboard")
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
-    # Built as it is here: an isolated build would fetch its backend again.
+    # Built in this environment, since an isolated build would fetch its backend again.
     command = ["pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir"]
     subprocess.run([sys.executable, "-m", *command, str(folder), str(ROOT)], check=True)
     (found,) = folder.glob("poslens-*.whl")
@@ -39,8 +39,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def program(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of programs of a fresh environment with the wheel; its dependencies, which take
-    minutes to install, are those of this environment."""
+    """The folder of programs of a new environment with the wheel. It uses this environment's
+    dependencies, which take minutes to install."""
     home = tmp_path_factory.mktemp("fresh")
     venv.create(home, with_pip=False, symlinks=True)
     (site,) = home.glob("lib/python*/site-packages")
@@ -53,7 +53,7 @@ def program(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def elsewhere(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """An environment and a folder that know nothing of the checkout."""
+    """An environment and a folder without the checkout."""
     kept = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     yield {**kept, "POSLENS_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1"}
 
@@ -74,7 +74,7 @@ def test_the_wheel_installs_one_package_with_all_modules_and_data(wheel: Path) -
 
 @pytest.fixture
 def same_names(tmp_path: Path) -> Path:
-    """The folder of a project that has modules of the names of PosLens's folders."""
+    """A project folder that has modules with the names of PosLens's folders."""
     folder = tmp_path / "project"
     (folder / "dashboard").mkdir(parents=True)
     for name in ("cache.py", "attribution.py", "dashboard/__init__.py"):

@@ -1,4 +1,4 @@
-"""The plan for PosIR: the formula against the simulation, and the page against the command."""
+"""The plan for PosIR: the formula compared with the simulation, and the page with the command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is installed is what was tested: every package but torch by version and hash."""
+"""Installed packages are the tested ones: all but torch are pinned by version and hash."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def test_the_lock_pins_every_requirement_by_version_and_hash() -> None:
         locked.setdefault(found[1], set()).add(found[2])
     for line in lines("requirements.txt"):
         name, version = line.partition(" ;")[0].split("==")
-        if name == "torch":  # its build is the reader's choice
+        if name == "torch":  # its build is the user's choice
             assert name not in locked
         else:
             assert locked[name] == {version}, f"run `make lock`: {line}"
 
 
 def test_the_lock_contains_no_urls_and_no_gpu_packages() -> None:
-    """And none of the packages that would replace torch or bring CUDA."""
+    """Nor any packages that would replace torch or install CUDA."""
     text = (ROOT / "requirements.lock").read_text(encoding="utf-8")
     assert "://" not in text and not re.search(r"^(nvidia|cuda|triton|torch)\b", text, re.MULTILINE)
 
@@ -47,7 +47,7 @@ def test_make_installs_from_the_lock() -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="uvloop does not run on Windows")
 def test_the_server_runs_on_uvloop() -> None:
-    """Streamlit leaves the choice to uvicorn, which prefers uvloop if it is installed."""
+    """Streamlit leaves the choice to uvicorn, which uses uvloop if it is installed."""
     factory = uvicorn.Config("app").get_loop_factory()
     assert factory is not None
     loop = factory()

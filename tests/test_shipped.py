@@ -1,4 +1,5 @@
-"""What ships is whole, is of today's models and methods, and is what is computed here."""
+"""Shipped results are complete, belong to the current models and methods, and equal those computed
+here."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ from poslens.studies.cause import service as interventions
 from poslens.studies.curves import null_controls
 from tools import shipped as tool
 
-# Before any fixture sets another: where the person who runs the tests keeps fetched models.
+# Read before a fixture changes it: the user's folder of fetched models.
 REAL_DATA_FOLDER = data_folder().absolute()
 
 SEED = 20261122
@@ -64,7 +65,7 @@ def test_shipped_results_of_fetched_models_are_of_the_presets_weights(
 ) -> None:
     kinds = {"ranking", "evidence_read", "relocation", "position_ranks", "saliency"}
     kinds |= {"why", "needle"}
-    dense = {"segments", "reachability", "truncation"}  # these need a vector per text
+    dense = {"segments", "reachability", "truncation"}  # these need one vector per text
     for name in tool.FETCHED:
         files = [file for file in shipped_files() if file.model == name]
         expected = kinds | dense if name == "multilingual-e5-small" else kinds
@@ -86,7 +87,7 @@ def test_shipped_results_of_fetched_models_are_of_the_presets_weights(
 
 
 def test_every_planned_result_ships_and_none_counts_as_stored(compute: Compute) -> None:
-    """Also that nothing is stale: a raised version makes its results missing here."""
+    """This also shows that nothing is stale: results of an older version count as missing here."""
     lacking = {
         f"{job.label}, {what}": f"{job.n_done()} of {job.total}"
         for what, job in tool.plan(compute)

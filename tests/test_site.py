@@ -1,4 +1,4 @@
-"""The docs as a site: it builds, its links lead somewhere, and it asks nothing of the network."""
+"""The docs as a site: it builds, its links work, and it loads nothing from the network."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAX_PICTURE_BYTES = 150_000
 
 @dataclass
 class Read(HTMLParser):
-    """What a page of the site names: its anchors, its links, and what a browser loads with it."""
+    """A page of the site: its anchors, its links, and what a browser loads with it."""
 
     anchors: set[str] = field(default_factory=set)
     links: list[str] = field(default_factory=list)
@@ -45,7 +45,7 @@ class Read(HTMLParser):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, built as `make docs` does; a fetch would be refused."""
+    """The site, built as by `make docs`, without network access."""
     out = tmp_path_factory.mktemp("site")
     nowhere = dict.fromkeys(["http_proxy", "https_proxy"], "http://127.0.0.1:9")
     built = ["build", "--strict", "--quiet", "-f", "tools/site/mkdocs.yml", "-d", str(out)]
@@ -63,7 +63,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def pages(site: Path) -> dict[Path, Read]:
-    """Every page of the site but the one for addresses that are none, which stands anywhere."""
+    """Every page of the site except the 404 page, which is shown at any address."""
     found = {}
     for path in sorted(site.rglob("*.html")):
         if path.name != "404.html":
@@ -73,7 +73,7 @@ def pages(site: Path) -> dict[Path, Read]:
 
 
 def broken(pages: dict[Path, Read]) -> Iterator[str]:
-    """Links within the site that lead nowhere."""
+    """Broken links within the site."""
     for path, read in pages.items():
         for link in [*read.links, *read.loaded]:
             parts = urlsplit(link)
@@ -85,7 +85,7 @@ def broken(pages: dict[Path, Read]) -> Iterator[str]:
             if not target.is_file():
                 yield f"{path.name}: {link}"
             elif parts.fragment and target in pages:
-                # Material's own anchors begin with two underscores: they are for its scripts.
+                # Material's own anchors start with two underscores and are for its scripts.
                 anchor = unquote(parts.fragment)
                 if not anchor.startswith("__") and anchor not in pages[target].anchors:
                     yield f"{path.name}: {link}"
@@ -109,7 +109,7 @@ def test_pages_load_nothing_from_other_sites(pages: dict[Path, Read], site: Path
     assert [link for link in loaded if urlsplit(link).netloc] == []
     for sheet in site.rglob("*.css"):
         assert not re.search(r"(url\(|@import)\W*(https?:)?//", sheet.read_text("utf-8")), sheet
-    # The theme's script fetches a library where a page has a diagram for it.
+    # The theme's script loads a library if a page has a diagram.
     assert not any('class="mermaid"' in path.read_text("utf-8") for path in pages)
 
 
@@ -129,7 +129,7 @@ def test_formulas_are_mathml(site: Path) -> None:
 
 
 def test_tables_fit_their_column_on_a_laptop(site: Path) -> None:
-    """No table scrolls sideways at 1,440 px. The check sees one that does."""
+    """No table scrolls sideways at 1,440 px. The check detects one that does."""
     wider = """() => [...document.querySelectorAll('.md-typeset__scrollwrap')]
         .filter(wrap => wrap.scrollWidth > wrap.clientWidth + 1)
         .map(wrap => wrap.innerText.slice(0, 80))"""

@@ -1,8 +1,8 @@
-"""Docs and pages use the field's terms: the words that those replaced do not come back.
+"""Docs and pages use the field's terms, and retired words do not come back.
 
 Docs are read without code, addresses and HTML, which name options and files. Docstrings and
-comments of `attribution` are read without names in backquotes. Of the dashboard, every string is
-read that has a space in it and is no docstring: what a page shows, not keys.
+comments of `attribution` are read without names in backquotes. In the dashboard, every string with
+a space that is not a docstring is read: text on pages, not keys.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 NOT_READ = {
     "CHANGELOG.md": "it names the words that earlier versions used",
 }
-"""Files that are not read, with the reason."""
+"""Files that are not read, with reasons."""
 
 
 def prose(text: str) -> str:
@@ -130,12 +130,12 @@ MODULES = sorted((ROOT / "attribution").glob("**/*.py"))
 def test_docstrings_and_comments_use_the_field_s_terms(module: Path) -> None:
     source = module.read_text(encoding="utf-8")
     words = [word for text in explained(source) for word in retired(text)]
-    # A place in a file, an array or the code is no evidence position.
+    # A place in a file, an array or the code is not a position of evidence.
     assert [word for word in words if not word.startswith(("'place'", "'places'"))] == []
 
 
 SIGNED = re.compile(r"(?<!%)\{[^{}%\n]*:\+\.\d")
-"""A number with a sign in a text, formatted without `z`: -0.0001 would become -0.000."""
+"""A signed number in a text, formatted without `z`: -0.0001 would become -0.000."""
 
 
 @pytest.mark.parametrize("folder", ["attribution", "cache", "poslens", "dashboard"])

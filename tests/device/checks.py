@@ -1,4 +1,4 @@
-"""What is computed on a device, beside the same on the CPU. `test_device.py` runs each check in a
+"""Results on a device, compared with those on the CPU. `test_device.py` runs each check in a
 process of its own, because `simulated_device.install()` changes torch."""
 
 from __future__ import annotations

@@ -25,16 +25,16 @@ HERE = Path(__file__).parent
 Visit = Callable[..., Page]
 Show = Callable[..., Page]
 TIMEOUT_MS = 240_000
-"""What takes ten seconds, a model's first use, takes a minute on a slow machine and more on a busy
-one; where all is well nobody waits for it."""
+"""A model's first use takes ten seconds, a minute on a slow machine, and longer on a busy one. A
+passing test doesn't wait this long."""
 expect.set_options(timeout=TIMEOUT_MS)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Browser tests come first, so that those of a worker follow each other and share a browser.
+    """Run browser tests first, so that those of a worker are consecutive and share a browser.
 
-    Once more for one that failed: a click that meets a page at the very moment it is drawn anew
-    reaches nobody, as a person's would, who clicks again. The report counts it."""
+    Retry a failed one once: a click on a page that is just being redrawn is lost, and a person
+    would click again. The report counts retries."""
     items.sort(key=lambda item: not item.path.is_relative_to(HERE))
     for item in items:
         if item.path.is_relative_to(HERE):
@@ -45,10 +45,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def start_app(
     tmp_path_factory: pytest.TempPathFactory, forked: Forked
 ) -> Iterator[Callable[..., App]]:
-    """`start_app("--data", "name=folder")`: a dashboard with a data folder of its own, for tests
-    that change what others would see. `variables` are added to its environment. With an
-    `environment` in place of this process's it has an interpreter of its own: libraries read their
-    settings when they are imported."""
+    """`start_app("--data", "name=folder")`: a dashboard with a separate data folder, for tests that
+    change what others would see. `variables` are added to its environment. With an `environment`
+    instead of this process's, it runs in a separate interpreter, because libraries read their
+    settings when imported."""
     running: list[App] = []
 
     def start(
@@ -69,8 +69,8 @@ def start_app(
 
 @pytest.fixture(scope="session")
 def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
-    """One dashboard for all tests that start no run, whichever worker they run in: what they look
-    at one by one is kept under keys of its own."""
+    """One dashboard for all tests of all workers that start no run; each of their results is stored
+    under a separate key."""
     found = app_in(_of_all_workers(tmp_path_factory) / "shared_app", list)
     yield found
     found.release()
@@ -78,7 +78,7 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
 
 @pytest.fixture(scope="session")
 def shipped_app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
-    """One dashboard for all tests that only read what ships with PosLens, and compute nothing."""
+    """One dashboard for all tests that only read shipped results and compute nothing."""
     place = _of_all_workers(tmp_path_factory) / "shipped_app"
     found = app_in(place, list, {**os.environ, "POSLENS_SHIPPED": "yes"})
     yield found
@@ -92,7 +92,7 @@ def _of_all_workers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def first_run_app(tmp_path_factory: pytest.TempPathFactory, forked: Forked) -> Iterator[App]:
-    """This worker's dashboard for tests that start runs, as `run_app` has it."""
+    """This worker's dashboard for tests that start runs, used by `run_app`."""
     root = tmp_path_factory.mktemp("run_app")
     found = forked_app(forked, root, _small_data(root), {})
     yield found
@@ -101,9 +101,9 @@ def first_run_app(tmp_path_factory: pytest.TempPathFactory, forked: Forked) -> I
 
 @pytest.fixture
 def run_app(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> App:
-    """This worker's dashboard for tests that start runs: a run shows on every page. Each run is
-    over results that no other test looks for; a second try would find what the first one stored,
-    and gets a dashboard of its own."""
+    """This worker's dashboard for tests that start runs, which show on every page. Each run
+    computes results that no other test uses. A retry would find the results of the first try, so it
+    gets a new dashboard."""
     if getattr(request.node, "execution_count", 1) == 1:
         found: App = request.getfixturevalue("first_run_app")
         return found
@@ -116,8 +116,8 @@ MANY = 4_000
 
 
 def _small_data(folder: Path) -> list[str]:
-    """Small data sets and published curves, as options of the dashboard: `small` is twelve short
-    documents, `mine` four, `many` so many shorter ones."""
+    """Small data sets and published curves, as options of the dashboard: `small` has twelve short
+    documents, `mine` four, and `many` the given number of shorter ones."""
     rows = [
         f"what is {word},The {word} is grey at dawn. Nobody saw more of {word} than of {other}.,"
         f"The {word} is grey at dawn."
@@ -136,12 +136,12 @@ def _small_data(folder: Path) -> list[str]:
         np.savez(file, curves=generator.random((20, 100)))
     data = [f"--data={name}={folder / name}.csv" for name in ("small", "mine")]
     data.append("--dataset=sample")
-    # A run of `raced` alone: it finds the first query's document and no other's.
+    # A run over `raced` that finds only the first query's document.
     rows = [f"what is {word},The {word} is grey.,{word}" for word in WORDS[:4]]
     (folder / "raced.csv").write_text("\n".join(["query,document,pair_id", *rows]) + "\n")
     results = (f"{WORDS[0]} Q0 {WORDS[0]} 1 1 other", f"{WORDS[1]} Q0 {WORDS[0]} 1 1 other")
     (folder / "other.run").write_text("\n".join(results) + "\n")
-    # Enough documents that a run does not end before it is stopped.
+    # Enough documents that a run doesn't finish before it is stopped.
     rows = [f"what is {n},Line {n} of the log. The {WORDS[n % 12]} is grey." for n in range(MANY)]
     (folder / "many.csv").write_text("\n".join(["query,document", *rows]) + "\n")
     return [
@@ -155,10 +155,10 @@ def _small_data(folder: Path) -> list[str]:
 
 
 DISABLED = (
-    # Parses each script on another thread before it looks for the script among the compiled ones:
-    # of each page's opening a quarter of the processor time.
+    # Disabled: it parses each script on another thread before looking for the compiled one, which
+    # takes a quarter of the CPU time of opening a page.
     "ScriptStreaming",
-    # What playwright disables; Chromium reads the last list alone.
+    # Features that playwright disables; Chromium reads only the last list.
     "AvoidUnnecessaryBeforeUnloadCheckSync",
     "DestroyProfileOnBrowserClose",
     "HttpsFirstBalancedModeAutoEnable",
@@ -172,7 +172,7 @@ DISABLED = (
 
 
 class Shared:
-    """The browser of consecutive browser tests, whatever files they are in."""
+    """The browser shared by consecutive browser tests, whatever their files."""
 
     def __init__(self) -> None:
         self._playwright = sync_playwright().start()
@@ -181,14 +181,14 @@ class Shared:
             args=[
                 "--no-sandbox",
                 "--disable-background-networking",
-                # All tabs of a context in one process, which compiles the pages' scripts once.
+                # All tabs of a context use one process, which compiles the pages' scripts once.
                 "--process-per-site",
                 f"--disable-features={','.join(DISABLED)}",
             ],
         )
         self.context = self.browser.new_context(accept_downloads=True)
         self.context.set_default_timeout(TIMEOUT_MS)
-        # That process lives as long as one of its tabs. All ports are one site.
+        # That process lives as long as any of its tabs. All ports count as one site.
         tab = self.context.new_page()
         tab.route("**", lambda route: route.fulfill(body=""))
         tab.goto("http://127.0.0.1/")
@@ -202,8 +202,9 @@ _shared: list[Shared] = []
 
 
 class _Closing:
-    """Closes the browser before tests of other folders: while it runs, no other event loop can. A
-    test that fails may be run again at once, so its own end is too early."""
+    """Closes the browser before tests of other folders, because no other event loop can run beside
+    it. Closing it after each test would be too early, since a failed test may be retried at
+    once."""
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
@@ -216,7 +217,7 @@ class _Closing:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # As a plugin of its own: hooks of this file see this folder's tests alone.
+    # A separate plugin, because hooks in this file only see this folder's tests.
     config.pluginmanager.register(_Closing())
 
 
@@ -228,20 +229,21 @@ def _started() -> Shared:
 
 @pytest.fixture(scope="module")
 def browser() -> Browser:
-    """Chromium, started by the first test that asks for it."""
+    """Chromium, started by the first test that uses it."""
     return _started().browser
 
 
 @pytest.fixture(scope="module")
 def context() -> BrowserContext:
-    """What the tests' pages share: a script of nine megabytes is read and compiled once."""
+    """The context that pages share, so that a script of nine megabytes is read and compiled
+    once."""
     return _started().context
 
 
 def opened(
     context: BrowserContext, faults: list[str], width: int, theme: str, height: int = 1000
 ) -> Page:
-    """An empty tab, whose dialogs and script errors `faults` takes."""
+    """An empty tab, whose dialogs and script errors are collected in `faults`."""
     page = context.new_page()
     page.set_viewport_size({"width": width, "height": height})
     page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
@@ -251,7 +253,7 @@ def opened(
 
 
 def until(page: Page, holds: Callable[[], bool]) -> None:
-    """Wait until this holds, of what `expect` has no word for."""
+    """Wait until a condition holds that `expect` can't express."""
     end = time.monotonic() + TIMEOUT_MS / 1000
     while not holds():
         assert time.monotonic() < end, "it does not come to hold"
@@ -259,10 +261,10 @@ def until(page: Page, holds: Callable[[], bool]) -> None:
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
-    """What every file below the folder of a server at work holds; one that goes while they are
-    read is passed over."""
+    """Contents of every file in the folder of a running server; files that are deleted meanwhile
+    are skipped."""
     found = dict[Path, bytes]()
-    for place, _, names in os.walk(folder):  # passes over folders that go
+    for place, _, names in os.walk(folder):  # skips folders that are deleted
         for path in (Path(place, name) for name in names):
             with suppress(FileNotFoundError):
                 if path.is_file():
@@ -271,15 +273,15 @@ def contents(folder: Path) -> dict[Path, bytes]:
 
 
 def idle(page: Page) -> Page:
-    """Wait until no script of the page is at work: a click that meets a page still being drawn can
-    be lost, and what is read there can be of the page before."""
+    """Wait until no script of the page is running: a click on a page that is being drawn can be
+    lost, and its contents can be those of the previous page."""
     expect(page.locator("[data-test-script-state=notRunning]")).to_be_attached()
     return page
 
 
 def press(button: Locator, then: Callable[[], bool], **click: Any) -> None:
-    """Click until `then` holds, which must follow a click at once; `click` is as playwright has it.
-    A click that meets a page at the very moment it is drawn anew reaches nobody."""
+    """Click until `then` holds, which must follow a click immediately; `click` are playwright's
+    options. A click on a page that is just being redrawn is lost."""
     for _ in range(5):
         idle(button.page)
         button.click(**click)
@@ -288,7 +290,7 @@ def press(button: Locator, then: Callable[[], bool], **click: Any) -> None:
             if then():
                 return
             button.page.wait_for_timeout(50)
-        # A slow answer is no lost click, and a second one would undo it.
+        # A slow response is not a lost click, and a second click would undo the first.
         idle(button.page)
         if then():
             return
@@ -296,8 +298,8 @@ def press(button: Locator, then: Callable[[], bool], **click: Any) -> None:
 
 
 def pick_row(grid: Locator, row: int, then: Callable[[], bool]) -> None:
-    """Tick a table's row, of which 1 is the first, until `then` holds. The grid is a canvas, so
-    that rows are found by their height."""
+    """Select a table's row, counted from 1, until `then` holds. The grid is a canvas, so rows are
+    located by their height."""
     expect(grid).to_be_visible()
     grid.scroll_into_view_if_needed()
     press(grid, then, position={"x": 15, "y": 35 * row + 17})
@@ -305,7 +307,7 @@ def pick_row(grid: Locator, row: int, then: Callable[[], bool]) -> None:
 
 @pytest.fixture
 def visit(context: BrowserContext) -> Iterator[Visit]:
-    """`visit(url, width=800, theme="dark")`: a page in a tab, and so a session, of its own.
+    """`visit(url, width=800, theme="dark")`: a page in a separate tab and session.
 
     No dialog may open and no script error may occur on any of them.
     """
@@ -333,8 +335,8 @@ def tab(context: BrowserContext) -> Iterator[tuple[Page, list[str]]]:
 
 @pytest.fixture
 def go(tab: tuple[Page, list[str]]) -> Iterator[Visit]:
-    """`go(url)`: the module's one tab at another address, in a third of the time of a new one, for
-    tests that only look. Faults as for `visit`."""
+    """`go(url)`: the module's single tab at another address, for tests that only read. It takes a
+    third of the time of a new tab. Dialogs and script errors are faults, as for `visit`."""
     page, faults = tab
     faults.clear()
 

@@ -1,11 +1,11 @@
-"""Dashboards that browser tests ask, each for as long as some process holds it.
+"""Dashboards for browser tests, each running as long as some process holds it.
 
 A server has a keeper: a process that ends it once nobody holds the lock of its folder. The kernel
-takes locks from processes however they end, so an interrupted or killed run leaves no server
-behind; and a server that several test workers use ends with the last of them.
+releases locks however a process ends, so an interrupted or killed run leaves no server running, and
+a server that several test workers use ends with the last of them.
 
-One that a single worker uses is forked from its loaded process (`forked_app`), which spares the
-libraries' import, and ends with it.
+A server of a single worker is forked from its loaded process (`forked_app`), which saves importing
+the libraries, and ends with it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class App:
     log: Path
     home: Path
     release: Callable[[], None] = field(repr=False)
-    """Hold it no longer."""
+    """Release it."""
 
 
 def app_in(
@@ -48,18 +48,18 @@ def app_in(
     environment: Mapping[str, str] = os.environ,
     start: Sequence[str] = DASHBOARD,
 ) -> App:
-    """The dashboard of this folder, started with `arguments()` unless it is there already. `start`
-    is what else to start: it gets `--port` and the number too.
+    """The dashboard of this folder, started with `arguments()` unless it is already running.
+    `start` is another command to start, which also gets `--port` and the number.
 
     Raises:
-        RuntimeError: it does not start; holds its log.
+        RuntimeError: it does not start; the message contains its log.
     """
     home, log, url = folder / "home", folder / "server.log", folder / "url"
     home.mkdir(parents=True, exist_ok=True)
     with (folder / "starting").open("wb") as starting:
         fcntl.flock(starting, fcntl.LOCK_EX)
         lock = (folder / "held").open("wb")
-        # Waits for a keeper that is just ending the server.
+        # Wait for a keeper that is just ending the server.
         fcntl.flock(lock, fcntl.LOCK_SH)
         if not url.exists():
             _start(folder, (*start, *arguments()), {**environment, "POSLENS_HOME": str(home)})
@@ -69,14 +69,14 @@ def app_in(
 def forked_app(
     forked: Forked, folder: Path, arguments: Sequence[str], variables: Mapping[str, str]
 ) -> App:
-    """A dashboard of this process alone, as `python -m poslens run` with `arguments`, but for the
-    import of libraries; `variables` of its environment are none that these read.
+    """A dashboard for this process only, like `python -m poslens run` with `arguments` but without
+    importing libraries, so `variables` can't include any that these read.
 
     Raises:
-        RuntimeError: it does not start; holds its log.
+        RuntimeError: it does not start; the message contains its log.
     """
     log, home, port = folder / "server.log", folder / "home", free_port()
-    # Both streams append to one file, as a terminal shows them.
+    # Both streams append to one file, as in a terminal.
     server = forked.start(
         *("run", "--port", str(port), *arguments),
         env={"POSLENS_HOME": str(home), **variables},
@@ -110,12 +110,12 @@ def _start(folder: Path, command: Sequence[str], environment: Mapping[str, str])
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        start_new_session=True,  # Ctrl-C is for the tests; the keeper sees them go
+        start_new_session=True,  # Ctrl-C is meant for the tests; the keeper notices their end
     )
     end = time.monotonic() + SECONDS
     while not (folder / "url").exists():
         if keeper.poll() is not None or time.monotonic() > end:
-            keeper.terminate()  # ends its dashboard too
+            keeper.terminate()  # also ends its dashboard
             log = folder / "server.log"
             raise RuntimeError(log.read_text() if log.exists() else "the keeper has ended")
         time.sleep(STEP)
@@ -162,5 +162,5 @@ def _answers(url: str) -> bool:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # through `finally`, the server with it
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # runs `finally`, which ends the server
     keep(Path(sys.argv[1]), sys.argv[2:])

@@ -1,6 +1,6 @@
-"""Every page as a first visit shows it: full at once, with nothing computed unasked, below its
-heading and the line of pages; axe-core in both themes: nothing serious or worse, and headings in
-order; every chart in words; no page wider than a narrow window."""
+"""Every page on a first visit: it shows results at once without computing any, below its heading
+and the navigation; axe-core finds nothing serious in either theme, and headings are in order; every
+chart has a description; no page is wider than a narrow window."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ GRAVE = ("serious", "critical")
 HEADINGS = "heading-order"
 FULL = ".hm-pane[data-side=document], .js-plotly-plot, [data-testid=stDataFrame]"
 NAMELESS = "[data-testid=stPlotlyChart]:not([role=figure][aria-label*=' '])"
-# Words of a heatmap after its first paragraph: test_heatmap_page.py has the contrast of all colors.
+# Words of a heatmap after its first paragraph; test_heatmap_page.py tests the contrast of all
+# colors.
 REPEATED = {"fromShadowDom": ["[data-testid=stBidiComponentIsolated]", ".hm-paragraph ~ *"]}
 ADDRESSES = [
     *PAGES.values(),
-    "curves?models=MiniLM&method=occlusion",  # with a button in the primary colour
+    "curves?models=MiniLM&method=occlusion",  # with a button in the primary color
 ]
 
 SHOWN = {
@@ -55,8 +56,7 @@ def nothing_was_computed(shipped_app: App, page: Page) -> None:
 
 
 def violations(page: Page) -> list[str]:
-    """What axe-core finds that is serious, critical or a heading out of order: a line for each
-    element."""
+    """Serious and critical findings of axe-core and headings out of order: one line per element."""
     page.evaluate(AXE)
     found = page.evaluate(
         "exclude => axe.run({exclude}, {resultTypes: ['violations']})", [REPEATED]
@@ -70,7 +70,7 @@ def violations(page: Page) -> list[str]:
 
 
 def paint(page: Page, theme: Literal["light", "dark"]) -> None:
-    """Have the page drawn in a theme, as the system's setting has it."""
+    """Draw the page in a theme, as if set by the system."""
     page.emulate_media(color_scheme=theme)
     page.wait_for_function(
         """(dark) => {
@@ -84,8 +84,8 @@ def paint(page: Page, theme: Literal["light", "dark"]) -> None:
 
 
 def lasting_violations(page: Page, seconds: float = 20) -> list[str]:
-    """Violations that are still there after this time: text that fades in or changes its colors
-    has too little contrast for a moment."""
+    """Violations that persist this long: text that fades in or changes its color has too little
+    contrast for a moment."""
     end = time.monotonic() + seconds
     while (remaining := violations(page)) and time.monotonic() < end:
         page.wait_for_timeout(500)
@@ -111,9 +111,9 @@ def test_each_page_is_accessible(shipped_app: App, go: Visit, path: str) -> None
     expect(heading).to_contain_text(f"{name}: ")
     if path in SHOWN:
         expect(page.get_by_role("figure", name=SHOWN[path]).first).to_be_visible()
-        # Once all is drawn: what is missing is offered below the first figure.
+        # Wait until everything is drawn: missing results are offered below the first figure.
         expect(idle(page).get_by_role("button", name=RUNNING)).to_have_count(0)
-    if path == "audit":  # each model of those chosen, BM25 with the data set's statistics too
+    if path == "audit":  # each selected model, including BM25 with the data set's statistics
         expect(page.get_by_text(re.compile("^BM25: "))).to_be_visible()
     nothing_was_computed(shipped_app, page)
     shown = page.locator(FULL).or_(page.get_by_role("button", name="Compute"))
@@ -122,9 +122,9 @@ def test_each_page_is_accessible(shipped_app: App, go: Visit, path: str) -> None
         paint(page, theme)
         expect(shown.filter(visible=True).first).to_be_visible()
         idle(page)
-        # The browser counts only what it can show in the line; the rest would hide behind "2 more".
+        # The browser counts only the items that fit; the rest would be hidden in "2 more".
         expect(page.locator(LINKS)).to_have_text(list(PAGES))
-        page.wait_for_function(  # once its letters have come
+        page.wait_for_function(  # once its fonts are loaded
             f"""() => new Set([...document.querySelectorAll("{LINKS}")].map(
                   (link) => link.getBoundingClientRect().top)).size === 1
                 && document.querySelector("[data-testid=stMain] h1").getBoundingClientRect().top
@@ -137,8 +137,8 @@ def test_each_page_is_accessible(shipped_app: App, go: Visit, path: str) -> None
     for width in (800, 390):
         page.set_viewport_size({"width": width, "height": 1000})
         expect(shown.filter(visible=True).first).to_be_visible()
-        # The page's own scrolling is that of its main part, and not the document's. A table takes
-        # the window's new width some frames after the rest.
+        # The main part scrolls, not the document. A table adopts the window's new width some frames
+        # after the rest.
         page.wait_for_function(
             """() => [document.scrollingElement, document.querySelector("[data-testid=stMain]")]
                  .every((node) => node.scrollWidth <= Math.min(node.clientWidth, innerWidth))"""

@@ -1,4 +1,4 @@
-"""What a reader does in the dashboard, once each, in a real browser."""
+"""Typical actions in the dashboard, once each, in a real browser."""
 
 from __future__ import annotations
 
@@ -24,15 +24,14 @@ def ready(page: Page) -> Page:
 
 
 def choose(body: Locator, fmt: str) -> None:
-    """Click a format and wait until it is the chosen one."""
+    """Click a format and wait until it is selected."""
     button = body.get_by_role("radio", name=fmt, exact=True)
     button.click()
     expect(button).to_have_attribute("aria-checked", "true")
 
 
 def select(page: Page, label: str, value: str) -> None:
-    """Choose a value of a select box by typing it; again where a rerun of the page has closed the
-    list meanwhile."""
+    """Select a value of a select box by typing it; retry if a rerun of the page closed the list."""
     box = page.get_by_role("combobox", name=label, exact=True)
     option = page.get_by_role("option", name=value, exact=True)
     for attempt in range(5):
@@ -49,7 +48,7 @@ def select(page: Page, label: str, value: str) -> None:
 
 
 def no_error(page: Page) -> None:
-    """No error box and nothing of a traceback, once the page is drawn."""
+    """Assert that the drawn page shows no error box and no traceback."""
     idle(page)
     expect(page.get_by_test_id("stException")).to_have_count(0)
     assert "Traceback" not in page.inner_text("body")
@@ -161,7 +160,7 @@ def test_sort_pairs_in_another_order(app: App, visit: Visit) -> None:
     page.wait_for_url(re.compile("domain=botany"))
     expect(page.get_by_text("pair – of 21 (304 without filters)")).to_be_visible()
     page.get_by_role("textbox", name="Search").press_sequentially("orchid")
-    page.wait_for_url(re.compile("search=orchid"))  # as one types, without Enter
+    page.wait_for_url(re.compile("search=orchid"))  # while typing, without Enter
     expect(page.get_by_text(re.compile(r"pair – of \d \(304 without filters\)"))).to_be_visible()
     page.get_by_role("textbox", name="Search").fill("")
     expect(page.get_by_text("pair – of 21 (304 without filters)")).to_be_visible()
@@ -178,11 +177,11 @@ def test_draw_a_map_and_open_the_pairs_of_its_points(run_app: App, visit: Visit)
     figure = page.get_by_role("figure", name="Map of queries")
     expect(figure).to_be_visible()  # numba compiles
     expect(page.get_by_text("umap(metric=cosine").first).to_be_attached()
-    # What takes clicks lies over the points.
+    # Another element over the points receives clicks.
     point = figure.locator(".points path").first
     press(point, page.get_by_test_id("stDataFrame").is_visible, force=True)
     no_error(page)
-    again = visit(page.url)  # kept: nothing to compute
+    again = visit(page.url)  # stored, so nothing to compute
     expect(again.get_by_role("figure", name="Map of queries")).to_be_visible()
     expect(again.get_by_role("button", name="Compute")).to_have_count(0)
 
@@ -232,7 +231,7 @@ def test_run_a_data_set_stop_and_resume(run_app: App, visit: Visit) -> None:
     stop = page.get_by_role("button", name="Stop", exact=True)
     expect(stop).to_be_visible()
     expect(page.get_by_text(re.compile(r"pairs/s"))).to_be_visible()
-    # From ten pairs on their mean is drawn as the data set's.
+    # With at least ten pairs, their mean is drawn as that of the data set.
     expect(page.get_by_text(re.compile(r"^[1-9][\d,]+ of 4,000"))).to_be_visible()
     stop.click()
     resume = page.get_by_role("button", name="Compute remaining")
@@ -273,7 +272,7 @@ def test_export_figures_and_the_heatmap(app: App, visit: Visit, tmp_path: Path) 
         download.value.save_as(path)
         assert path.suffix == f".{fmt}" and "food-sourdough-q2" in path.name
         text = path.read_text(encoding="utf-8")
-        # A figure says where it came from: model, weights, method and pair.
+        # A figure states its provenance: model, weights, method and pair.
         for fact in ("MiniLM", "c006c9485a9bef2b", "saliency(", "food-sourdough-q2"):
             assert fact in text
         return text

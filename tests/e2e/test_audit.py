@@ -20,16 +20,16 @@ def test_audit_a_corpus_and_open_the_sentences_of_a_document(run_app: App, visit
     said = page.get_by_text(re.compile(r"BM25: .*\b\d+ sentences of \d+ documents"))
     expect(said).to_be_visible()
     no_error(page)
-    # A run's last tick draws the page anew, and could undo a click before it.
+    # A run's last update reruns the page, and could undo an earlier click.
     expect(page.get_by_role("button", name="Stop", exact=True)).to_have_count(0)
-    # What is stored are ranks: questions are counted without another run.
+    # Ranks are stored, so questions are counted without another run.
     idle(page)
     asked = page.get_by_text(re.compile(r"BM25: .*\b\d+ questions of"))
     press(page.get_by_role("radio", name="question"), asked.is_visible)
     expect(page.get_by_role("button", name="Compute")).to_have_count(0)
     idle(page)
     press(page.get_by_role("radio", name="sentence"), said.is_visible)
-    # All begin with the same sentence, which retrieves the first document and not the others.
+    # All documents start with the same sentence, which retrieves only the first one.
     grid = page.locator("[class*=st-key-audit-documents] .dvn-scroller").first
     link = page.get_by_role("link", name="Explain a pair of this document")
     pick_row(grid, 1, link.is_visible)
@@ -54,7 +54,7 @@ def test_plan_chunks_and_download_the_setting(run_app: App, visit: Visit) -> Non
     expect(page.get_by_text("Left out late:8: BM25 does not support late chunks")).to_be_visible()
     expect(page.get_by_text("Setting for text splitters", exact=True)).to_be_visible()
     no_error(page)
-    # A run's last tick draws the page anew, and would close what is opened before it.
+    # A run's last update reruns the page, and would close sections opened earlier.
     expect(page.get_by_role("button", name="Stop", exact=True)).to_have_count(0)
     idle(page)
     page.get_by_role("button", name="Export").first.click()
@@ -68,7 +68,7 @@ def test_plan_chunks_and_download_the_setting(run_app: App, visit: Visit) -> Non
     (row,) = json.loads(download.value.path().read_text())["rows"]
     assert (row["setting"], row["chunk_size"], row["unit"]) == ("whole", None, "words")
     no_error(page)
-    # The address alone brings the tab back, with its results.
+    # The address alone restores the tab with its results.
     again = visit(page.url)
     expect(
         again.get_by_role("figure", name="Unretrieved sentences by size of the index")

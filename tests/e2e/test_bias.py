@@ -26,7 +26,7 @@ def test_run_the_tests_then_click_a_bar_and_open_a_pair(run_app: App, visit: Vis
     figure = page.get_by_role("figure", name="Bias tests by test and model")
     bars = figure.locator(".bars .point path")
     expect(bars).to_have_count(4)
-    # MiniLM-recency, literal; what takes clicks lies over the bars.
+    # MiniLM-recency, literal; another element over the bars receives clicks.
     press(bars.nth(1), lambda: "test=literal" in page.url, force=True)
     expect(page.get_by_text("the document gives it another name")).to_be_visible()
     select(page, "Test (or click a bar)", "position")
@@ -39,7 +39,7 @@ def test_run_the_tests_then_click_a_bar_and_open_a_pair(run_app: App, visit: Vis
     select(page, "Method", "Gradient saliency")
     expect(page.get_by_text("don't sum to the score")).to_be_visible()
     no_error(page)
-    # The address alone brings the same pair back.
+    # The address alone restores the same pair.
     again = visit(page.url)
     expect(again.locator(".hm-pane[data-side=document]")).to_have_count(2)
     choose(again.get_by_test_id("stSidebar"), "mean difference")

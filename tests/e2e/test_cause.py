@@ -1,5 +1,5 @@
-"""The Cause page in a browser: move the evidence, choose what is taken out, a data set's curves,
-and what cannot be moved."""
+"""The Cause page in a browser: moving the evidence, choosing what is removed, curves of a data set,
+and evidence that can't be moved."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def cause(run_app: App, visit: Visit) -> Page:
 
 
 def score(page: Page) -> float:
-    """The score with the evidence where it stands now."""
+    """The score with the evidence at its current position."""
     return float(page.get_by_test_id("stMetricValue").first.inner_text())
 
 
@@ -71,7 +71,7 @@ def test_a_data_set_is_computed_with_the_methods_agreement(
     expect(cause.get_by_text("0 of 4 results")).to_be_visible()
     settled(cause).get_by_role("button", name="Compute", exact=True).click()
     expect(cause.get_by_text("4 of 4 results")).to_be_visible()
-    # A run's last tick draws the page anew, and would close what is opened before it.
+    # A run's last update reruns the page, and would close sections opened earlier.
     expect(cause.get_by_role("button", name="Stop", exact=True)).to_have_count(0)
     settled(cause).locator("[class*=st-key-export-cause-results] button").first.click()
     body = cause.get_by_test_id("stPopoverBody")
@@ -91,7 +91,7 @@ def test_a_data_set_is_computed_with_the_methods_agreement(
     pairs = methods.get_by_label("Pairs", exact=True)
     pairs.fill("2")
     pairs.press("Enter")
-    # Relocation is stored, ablation by deletion and the method's curves are not.
+    # Relocation is stored, but ablation by deletion and the method's curves are not.
     expect(methods.get_by_text("2 of 6 result")).to_be_visible()
     idle(methods).get_by_role("button", name="Compute remaining", exact=True).click()
     expect(methods.get_by_text("6 of 6 result")).to_be_visible()

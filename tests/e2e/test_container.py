@@ -1,5 +1,5 @@
-"""What the Dockerfile says to run, as it runs there: not as root, on a read-only disk. Its health,
-a page, and its end while a run is at work."""
+"""The Dockerfile's command, run as in the container: not as root, on a read-only disk. Tests its
+health check, a page, and its shutdown during a run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.served import ROOT, served
 DOCKERFILE = (ROOT / "deploy" / "Dockerfile").read_text(encoding="utf-8")
 USER = "10001"
 BASE = "tools/poslens"
-# The container's /data and /tmp alone can be written to; what else is mounted belongs to root.
+# Only the container's /data and /tmp are writable; everything else belongs to root.
 ENCLOSED = """
 set -e
 mount --make-rprivate /
@@ -43,7 +43,7 @@ exec setpriv --reuid=10001 --regid=10001 --clear-groups --no-new-privs -- "$@"
 
 
 def instruction(name: str) -> str:
-    """What the Dockerfile's last instruction of this name says."""
+    """The argument of the Dockerfile's last instruction of this name."""
     found = re.findall(rf"^{name} ((?:.*\\\n)*.*)$", DOCKERFILE, re.MULTILINE)[-1]
     return str(found).replace("\\\n", " ")
 
@@ -53,7 +53,8 @@ def variables() -> dict[str, str]:
 
 
 def enclosed(folder: Path) -> list[str]:
-    """What starts a program as the container does; skips where this machine does not let it."""
+    """The command that starts a program as in the container; skips if this machine does not allow
+    it."""
     if os.geteuid() != 0 or not shutil.which("unshare") or not shutil.which("setpriv"):
         pytest.skip("only root may mount")
     assert instruction("USER") == f"{USER}:{USER}"
@@ -78,7 +79,7 @@ def test_the_program_runs_as_in_the_container_and_keeps_results(
         path.chmod(0o777)
     port = free_port()
     start, *rest = json.loads(instruction("ENTRYPOINT"))
-    # Another port, as 8501 may be somebody's here.
+    # Another port, as 8501 may be in use here.
     rest = [part.replace("8501", str(port)) for part in rest]
     environment = {
         **variables(),

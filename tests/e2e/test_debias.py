@@ -14,7 +14,7 @@ def test_rank_the_grid_and_open_a_pair_under_both_models(run_app: App, visit: Vi
     page = visit(
         f"{run_app.url}/debias?dataset=mine&models=MiniLM&steps=0&pairs=0&strengths=0.5&blocks=16"
     )
-    # Another test may have ranked with the plain model.
+    # Another test may already have ranked with the plain model.
     idle(page).get_by_role("button", name=re.compile("^Compute( remaining)?$")).click()
     figure = page.get_by_role("figure", name="Mean nDCG@10 against PSI")
     expect(figure).to_be_visible()

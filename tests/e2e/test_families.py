@@ -70,7 +70,7 @@ def drawn(page: Page) -> None:
 
 
 def upload(page: Page, file: Path) -> None:
-    """Give a file where own texts are given."""
+    """Upload a file in the dialog for the reader's texts."""
     box = page.get_by_test_id("stFileUploaderDropzoneInput")
     press(page.get_by_role("button", name="Own text"), lambda: box.count() > 0)
     box.set_input_files(file)
@@ -105,12 +105,12 @@ def test_each_family_and_each_format_is_explained(
     data: str,
     words: str,
 ) -> None:
-    """Claims in two languages and own rows are in the tests below."""
+    """Claims in two languages and uploaded rows are in the tests below."""
     page = go(f"{wide_app.url}/?dataset={data}&models={model}&method={method}")
     drawn(page)
     expect(page.get_by_text(re.compile(rf"method: {method}\(")).first).to_be_attached()
     expect(page.locator(".hm-pane[data-side=document] .hm-text")).to_contain_text(words)
-    # What does not fit is there with its reason, for who asks.
+    # Unavailable methods are listed with their reasons on request.
     page.get_by_text("unavailable for the selected models").click()
     expect(page.get_by_test_id("stSidebar").get_by_text(unfit).first).to_be_visible()
 

@@ -19,14 +19,14 @@ def test_a_pair_is_shown_from_shipped_results(shipped_app: App, go: Visit, path:
 
 
 def test_files_state_which_mean_they_contain(shipped_app: App, go: Visit) -> None:
-    """What holds the data set's mean says what that is over."""
+    """Files that contain the data set's mean state its pairs."""
     page = go(shipped_app.url)
     idle(page).get_by_role("button", name="Export").filter(visible=True).first.click()
     body = page.get_by_test_id("stPopoverBody").filter(visible=True)
     for what, form in (("Mean numbers", "json"), ("Heatmap", "html")):
         body.get_by_role("combobox", name="Figure or table").click()
         page.get_by_role("option", name=what, exact=True).click()
-        # The formats of what is chosen now: figures have both of these too.
+        # Wait for the formats of the current choice, since figures also have both of these.
         parquet = body.get_by_role("radio", name="parquet", exact=True)
         expect(parquet).to_have_count(int(what == "Mean numbers"))
         body.get_by_role("radio", name=form, exact=True).click()

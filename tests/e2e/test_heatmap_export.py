@@ -1,4 +1,4 @@
-"""The heatmap's files: they are whole, say where they come from, and fail with one sentence."""
+"""The heatmap's files: they are complete, state their provenance, and fail with one sentence."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_svg_contains_the_whole_document() -> None:
     root = ElementTree.fromstring(source)
     assert root.attrib["width"] == "700"
     cells = [rect for rect in root.iter(f"{SVG}rect") if rect.get("class") == "cell"]
-    # each on one line, the scrolled-away ones too; NUL has no width
+    # each on one line, including those scrolled out of view; NUL has no width
     assert len(cells) == len(TOKENS) - 1
     assert any(rect.get("class") == "evidence" for rect in root.iter(f"{SVG}rect"))
     height = float(root.attrib["height"])
@@ -61,7 +61,7 @@ def test_png_has_the_colors_and_the_provenance() -> None:
     made = to_image([PANE], VIEW, PROVENANCE, "dark", format="png", width_px=600, scale=1.5)
     with Image.open(io.BytesIO(made)) as image:
         assert image.width == 900
-        image.load()  # checks every chunk's sum
+        image.load()  # checks every chunk's checksum
         assert json.loads(image.info["provenance"]) == PROVENANCE
         pixels = image.convert("RGB").getcolors(1 << 24) or []
     shown = {colour for _, colour in pixels}

@@ -31,7 +31,7 @@ def opened(page: Page) -> Page:
 
 
 def in_sight(page: Page, u: int) -> bool:
-    """Whether a document unit stands inside its box and inside the window."""
+    """Whether a document unit is visible in its box and in the window."""
     return unit(page, DOCUMENT, u).evaluate(
         """run => { const [unit, box] = [run, run.closest(".hm-text")].map((node) =>
              node.getBoundingClientRect());
@@ -64,7 +64,7 @@ def test_a_click_scrolls_to_the_word_and_recolors_by_the_query_word(show: Show) 
     assert in_sight(page, 1500)
     assert cells(page, DOCUMENT)[1500] == 128
     page.mouse.move(2, 2)
-    # what is out of sight is coloured in slices, later
+    # invisible text is colored later, in slices
     wait_for_cells(page, DOCUMENT, lambda found: np.nonzero(found)[0].tolist() == [1500])
     assert first.get_attribute("aria-current") == "true"
     second.press("Enter")
@@ -74,7 +74,7 @@ def test_a_click_scrolls_to_the_word_and_recolors_by_the_query_word(show: Show) 
     assert "w30, " in page.locator("[aria-live]").inner_text()
     assert "share with «blue» −0.250" in page.locator("[aria-live]").inner_text()
     assert first.get_attribute("aria-current") is None
-    # pinning anything else, or Escape, leaves the place
+    # pinning anything else, or Escape, deselects the entry
     unit(page, QUERY, 0).click()
     assert page.locator(".hm-pinned").all_inner_texts() == ["red"]
     page.keyboard.press("Escape")

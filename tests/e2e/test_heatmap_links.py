@@ -51,7 +51,7 @@ def column(
 
 
 def planted(row: int, column_: int, value: float = 0.5, model: str = "m") -> list[Pane]:
-    """Four words by four, one cell not zero: a transposed matrix would have the same shape."""
+    """Four by four words with one nonzero cell: a transposed matrix would have the same shape."""
     matrix = np.zeros((4, 4))
     matrix[row, column_] = value
     return column(SWAP_QUERY, SWAP_DOCUMENT, matrix, model)
@@ -74,7 +74,7 @@ def cells(page: Page, pane_: int) -> list[int]:
 
 
 def wait_for_cells(page: Page, pane_: int, right: Callable[[list[int]], bool]) -> None:
-    """Waits until the colours are right: those out of sight come in slices, later."""
+    """Wait until the colors are right: invisible text is colored later, in slices."""
     until(page, lambda: right(cells(page, pane_)))
 
 
@@ -83,7 +83,8 @@ def legend(page: Page) -> str:
 
 
 def leave(page: Page) -> None:
-    """Away from all words: what only pointing had shown is gone, what is pinned had time to go."""
+    """Move the pointer away from all words, and wait long enough that a pin would have
+    disappeared."""
     page.mouse.move(2, 2)
     page.wait_for_timeout(200)
     if page.locator(".hm-pinned").count() == 0:
@@ -96,7 +97,7 @@ def test_a_planted_cell_highlights_only_its_word(show: Show) -> None:
     assert cells(page, DOCUMENT) == [0, 0, 128, 0]
     unit(page, DOCUMENT, 2).hover()
     assert cells(page, QUERY) == [0, 128, 0, 0]
-    # and not where a swap of rows and columns would have put it
+    # and not where swapped rows and columns would put it
     unit(page, QUERY, 2).hover()
     assert cells(page, DOCUMENT) == [0, 0, 0, 0]
     unit(page, DOCUMENT, 1).hover()
@@ -155,17 +156,17 @@ def test_a_pinned_unit_stays_while_pointing_at_the_other_pane(show: Show) -> Non
     unit(page, QUERY, 3).hover()
     assert "share with" not in tip.inner_text()
     assert cells(page, DOCUMENT) == [0, 0, 128, 0]
-    # clicked again it is no longer pinned, and leaving restores
+    # a second click unpins it, and leaving restores colors
     unit(page, QUERY, 1).click()
     assert page.locator(".hm-pinned").count() == 0
     leave(page)
     assert cells(page, DOCUMENT) == usual
-    # a pin moves to the unit clicked next, here to the other side
+    # the next click moves the pin, here to the other side
     unit(page, QUERY, 1).click()
     unit(page, DOCUMENT, 2).click()
     assert page.locator(".hm-pinned").all_inner_texts() == ["three"]
     assert (cells(page, QUERY), cells(page, DOCUMENT)) == ([0, 128, 0, 0], usual)
-    # Escape frees it, even when the focus has gone elsewhere
+    # Escape unpins it, even if the focus is elsewhere
     page.evaluate("document.activeElement.blur()")
     page.keyboard.press("Escape")
     assert page.locator(".hm-pinned").count() == 0
@@ -207,7 +208,7 @@ def test_links_pins_and_values_work_with_the_keyboard(show: Show) -> None:
     assert "share with «green»\n+0.500" in page.locator(".hm-tip").inner_text()
     page.keyboard.press("Escape")
     assert cells(page, DOCUMENT) == usual
-    # without a pin, the focus takes the colours with it
+    # without a pin, colors follow the focus
     page.keyboard.press("ArrowRight")
     assert cells(page, QUERY) == [0, 0, 0, 0]
     page.keyboard.press("Shift+Tab")
@@ -237,7 +238,7 @@ def test_units_take_the_sum_or_the_maximum_of_their_tokens(show: Show) -> None:
     assert page.locator(".hm-pinned").all_inner_texts() == ["abcd"]
     assert values() == ["−0.750", "+0.125"]
     page.get_by_role("radio", name="Token").check()
-    # another level has other units: the pin is gone
+    # another level has other units, so the pin is removed
     assert page.locator(".hm-pinned").count() == 0
     unit(page, QUERY, 1).click()
     assert values() == ["+0.250", "+0.125", "0"]
@@ -276,7 +277,7 @@ def test_keys_that_scroll_keep_the_link(show: Show) -> None:
     page.wait_for_timeout(300)
     assert "share with «w1999»" in legend(page)
     assert page.locator(".hm-tip").is_visible()
-    # the reader's own scrolling still takes both away
+    # scrolling by the reader still removes both
     body(page, DOCUMENT).evaluate("node => { node.scrollTop = 0; }")
     expect(page.locator(".hm-tip")).to_be_hidden()
     expect(page.locator(".hm-link-bar.hm-active")).to_have_count(0)
@@ -300,7 +301,7 @@ def test_without_a_matrix_nothing_is_linked(show: Show) -> None:
     assert page.locator(".hm-link-bar, .hm-pinned, .hm-link").count() == 0
     assert page.locator(".hm-link-note:visible").count() == 0
     assert page.locator("[aria-live]").inner_text() == ""
-    # a document alone has nothing to be linked with
+    # a document alone can't be linked
     page = show(planted(1, 2)[1:])
     unit(page, 0, 2).click()
     assert page.locator(".hm-link-bar, .hm-pinned, .hm-link").count() == 0
@@ -315,10 +316,10 @@ def test_a_picture_has_no_legend_for_interaction() -> None:
 def test_a_long_document_responds_before_all_of_it_is_colored(show: Show) -> None:
     rng = np.random.default_rng(0)
     matrix = rng.normal(size=(12, 8192))
-    # one paragraph: the browser can leave none of it out
+    # one paragraph, so the browser can't skip any of it
     page = show(column(" ".join("abcdefghijkl"), "word " * 8192, matrix), View(level="token"))
     session = page.context.new_cdp_session(page)
-    # the main thread's own time, whatever else the machine does
+    # CPU time of the main thread, independent of other load
     session.send("Performance.enable", {"timeDomain": "threadTicks"})
     want = np.abs(np.round(128 * matrix[11] / np.abs(matrix).max()))
     frame = "await new Promise((done) => requestAnimationFrame(() => setTimeout(done)));"
@@ -332,9 +333,9 @@ def test_a_long_document_responds_before_all_of_it_is_colored(show: Show) -> Non
             {frame} }} }}"""
         )
         answers.append((main_thread_ms(session) - before) / 12)
-        # what is out of sight follows
+        # invisible text follows
         wait_for_cells(page, DOCUMENT, lambda found: np.abs(np.abs(found) - want).max() <= 1)
-        # all cells in other colours and back, by this browser on this machine
+        # reference: recoloring all cells and back, by this browser on this machine
         before = main_thread_ms(session)
         for swapped in ("-", ""):
             page.evaluate(
@@ -363,13 +364,14 @@ def test_text_is_colored_when_it_becomes_visible(show: Show) -> None:
     matrix = np.tile(np.linspace(-1, 1, 4000), (2, 1)) * [[1], [-1]]
     page = show(column("q r", "word " * 4000, matrix), View(level="token"))
     text = body(page, DOCUMENT)
-    # A text that scrolls under a pointer takes its link away, and says so a frame later.
+    # Text that scrolls under the pointer removes the link one frame later.
     text.evaluate(
         """node => new Promise((done) => {
           node.addEventListener("scroll", () => setTimeout(done), { once: true });
           node.scrollTop = node.scrollHeight / 2; })"""
     )
-    # two hovers at once: the second drops what is left of the first, then all are its own
+    # two hovers at once: the second cancels the rest of the first, then all cells are colored for
+    # it
     page.evaluate(
         """() => { for (const u of [0, 1])
           document.querySelector(`.hm-text [data-u="${u}"]`).dispatchEvent(

@@ -71,7 +71,7 @@ TEXTS = {
 @pytest.mark.parametrize("level", ["word", "token", "sentence"])
 def test_the_displayed_text_equals_the_original(show: Show, name: str, level) -> None:
     text = TEXTS[name]
-    # a token a code point cuts every cluster that can be cut
+    # one token per code point would split every cluster that can be split
     tokens = [(i, i + 1, i / len(text)) for i in range(len(text))]
     page = show([document(text, tokens)], View(level=level))
     assert drawn_text(page) == text
@@ -83,7 +83,7 @@ def test_grapheme_clusters_are_never_split(show: Show) -> None:
     page = show([document(text, tokens)], View(level="token"))
     assert units(page) == ["e\u0301", "👩‍🔬", "x"]
     assert "sum of 3 tokens" in tooltip(page, 1)
-    # a token that starts inside a cluster, and an empty one
+    # a token that starts inside a cluster, and an empty token
     page = show([document(text, [(1, 2, 1.0), (4, 4, 2.0)])], View(level="token"))
     assert units(page) == ["e\u0301", "👩‍🔬"]
 
@@ -103,7 +103,7 @@ def test_words_take_the_sum_or_the_maximum_of_their_tokens(show: Show) -> None:
     page.get_by_role("radio", name="Max").check()
     assert "−0.750" in tooltip(page, 0)
     assert "1 of 2" in tooltip(page, 0)
-    # the space that a SentencePiece token begins with leaves it in its word
+    # the leading space of a SentencePiece token does not move it out of its word
     assert "0.250" in tooltip(page, 1)
     page.get_by_role("radio", name="Sentence").check()
     page.get_by_role("radio", name="Sum").check()
@@ -192,7 +192,7 @@ def test_keys_move_between_units(show: Show) -> None:
     for key in keys.split():
         page.keyboard.press(key)
         reached.append(live.inner_text().split(",")[0])
-    # in the right-to-left line the right arrow leads backwards
+    # in the right-to-left line, the right arrow moves backwards
     assert reached == ["alpha", "beta", "gamma", "beta", "epsilon", "beta", "עולם", "שלום", "zeta"]
     assert live.inner_text() == "zeta, 1.00, rank 1 of 8, position 63%"
     assert page.locator(".hm-tip").is_visible()

@@ -1,4 +1,4 @@
-"""The rail beside a document, in a real browser, through the standalone page."""
+"""The rail next to a document, in a real browser, on the standalone page."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MEAN = tuple(0.2 + 0.001 * b for b in range(100))
 def document(
     text: str, pattern: str = r"\S+", model: str = "m", scores: Any = None, **options: Any
 ) -> Pane:
-    """A pane of the tokens that a pattern finds, its bins made of their scores."""
+    """A pane with the tokens that a pattern finds, and bins computed from their scores."""
     spans = [match.span() for match in re.finditer(pattern, text)]
     values = np.ones(len(spans)) if scores is None else np.asarray(scores, dtype=float)
     bins = tuple(float(v) for v in resample(values, "bin_mean"))
@@ -44,7 +44,7 @@ def hover_bin(page: Page, bin_: int, column: int = 0) -> None:
 
 
 def place(page: Page, name: str, column: int = 0) -> tuple[float, float]:
-    """Where a mark of the rail stands, as shares [from, to] of the axis."""
+    """The position of a mark of the rail, as shares [from, to] of the axis."""
     top, height = (
         page.locator(f".hm-rail-{name}")
         .nth(column)
@@ -107,7 +107,7 @@ def test_few_tokens_cover_many_bins(show: Show) -> None:
 
 
 def seen(page: Page, column: int = 0) -> list[str]:
-    """Words whose line's middle is inside the text's box."""
+    """Words whose lines have their middle inside the text's box."""
     return (
         page.locator(".hm-text")
         .nth(column)
@@ -122,7 +122,7 @@ def seen(page: Page, column: int = 0) -> list[str]:
 
 
 def wait_for_frame(page: Page, column: int = 0) -> None:
-    """Until the frame holds just the words in sight."""
+    """Wait until the frame covers exactly the visible words."""
 
     def holds() -> bool:
         words = seen(page, column)
@@ -139,7 +139,7 @@ def test_the_frame_follows_the_visible_text(show: Show) -> None:
     page.locator(".hm-text").evaluate("node => { node.scrollTop = 500; }")
     until(page, lambda: place(page, "frame")[0] > 0.05)
     wait_for_frame(page)
-    # by tokens, not by units: a sentence over all lines has the same frame
+    # by tokens and not by units: a sentence over all lines has the same frame
     page.get_by_role("radio", name="Token").check()
     wait_for_frame(page)
 
@@ -153,7 +153,7 @@ def test_a_click_scrolls_to_the_bin_in_all_columns(show: Show) -> None:
         until(page, lambda column=column: place(page, "frame", column)[0] > 0)
         wait_for_frame(page, column)
         assert "w240" in seen(page, column)
-    # what the click led to stays lit, here and in the other column
+    # the clicked words stay highlighted, here and in the other column
     expect(page.locator(".hm-at")).to_have_text(WORDS[240:244])
     expect(page.locator(".hm-same")).to_have_text(WORDS[240:244])
     assert place(page, "mark", 1) == pytest.approx((0.60, 0.61))
@@ -161,7 +161,7 @@ def test_a_click_scrolls_to_the_bin_in_all_columns(show: Show) -> None:
 
 def test_a_click_scrolls_to_the_right_place_in_a_long_document(show: Show) -> None:
     words = [f"word{i:04}" for i in range(2048)]
-    # paragraphs of very different lengths, which the browser places only when they come into sight
+    # paragraphs of very different lengths, which the browser lays out only when they become visible
     lines, at = [], 0
     while at < len(words):
         lines.append(words[at : at + (7 if len(lines) % 3 else 160)])
@@ -185,7 +185,7 @@ def test_a_click_scrolls_to_the_right_place_in_a_long_document(show: Show) -> No
 
 
 def test_the_same_share_of_the_axis_is_marked_if_tokens_differ(show: Show) -> None:
-    # twice as many tokens in the second column: the middle is the middle of both
+    # twice as many tokens in the second column, but the middle is the same
     panes = [document(LONG, model="one"), document(LONG, r"\S\S", model="two")]
     page = show(panes, View(level="token"))
     hover_bin(page, 50, 1)
@@ -211,7 +211,7 @@ def test_keys_move_between_bins_and_scroll(show: Show) -> None:
     page.keyboard.press("Enter")
     assert "w399" in seen(page)
     wait_for_frame(page)
-    page.wait_for_timeout(200)  # a scroll of its own takes away nothing
+    page.wait_for_timeout(200)  # scrolling by keys removes nothing
     expect(page.locator(".hm-at")).to_have_text(WORDS[396:])
 
 
@@ -224,7 +224,8 @@ def test_the_rail_states_where_most_of_the_attribution_is(show: Show) -> None:
 
 
 SCRIPTS = {
-    # a word of many characters and tokens, then many words of few: characters and tokens run apart
+    # a word of many characters and tokens, then many short words, so positions by character and
+    # token differ
     "long word": ("Donaudampfschifffahrtsgesellschaftskapitän " + "a b " * 30, r"\S", (50, 70)),
     "thai": ("ธารน้ำแข็งกำลังละลาย น้ำท่วมเมือง", r"\S{1,3}", (21, 28)),
     "chinese": ("冰川正在融化。海平面上升，城市被淹没。", r"\S{1,2}", (7, 12)),
@@ -241,10 +242,10 @@ def test_the_evidence_mark_is_at_its_tokens(show: Show, name: str) -> None:
     wanted = token_range(read, EvidenceSpan(*span))
     assert wanted is not None
     assert place(page, "evidence") == pytest.approx(wanted, abs=1e-4)
-    # the rail stands at the right of a text of either direction
+    # the rail is at the right of a text of either direction
     text_box, rail_box = page.locator(".hm-text").bounding_box(), rail(page).bounding_box()
     assert text_box and rail_box and text_box["x"] < rail_box["x"]
-    # the bin in its middle lights words of the evidence
+    # the bin in its middle highlights words of the evidence
     hover_bin(page, round(100 * (wanted[0] + wanted[1]) / 2 - 0.5))
     assert "evidence" in page.locator(".hm-tip").inner_text()
     assert page.locator(".hm-at.hm-evidence").count() > 0
@@ -260,7 +261,7 @@ def half_read(text: str = LONG, **options: Any) -> Pane:
 
 
 def inside(page: Page, selector: str, share: float) -> tuple[float, float]:
-    """The middle of an element, at a share of its height."""
+    """The horizontal center of an element, at a share of its height."""
     box = page.locator(selector).first.bounding_box()
     assert box is not None
     return box["x"] + box["width"] / 2, box["y"] + share * box["height"]
@@ -274,7 +275,7 @@ def test_the_rail_ends_at_the_truncation(show: Show) -> None:
     assert place(page, "unread") == pytest.approx((0.5, 1), abs=0.011)
     expect(page.locator(".hm-rail-unread")).to_have_text("not read")
     assert "not read" in page.locator(".hm-rail-legend").inner_text()
-    # of 200 tokens read; by characters of the whole text it would end at 0.75
+    # by the 200 tokens read; by characters of the whole text it would end at 0.75
     assert place(page, "evidence") == pytest.approx((0.95, 1.0))
     page.mouse.move(*inside(page, ".hm-rail-read", 0.95))
     assert lit(page, "at")[-1] in WORDS[185:200]

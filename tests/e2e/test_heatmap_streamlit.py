@@ -1,4 +1,4 @@
-"""The heatmap inside Streamlit: drawn, themed, and its toggles known to Python."""
+"""The heatmap inside Streamlit: drawn, themed, and with toggles that Python can read."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_toggles_are_sent_to_python(page: Page) -> None:
     expect_view(page, "word sum shared True")
     choose(page, "Token")
     expect_view(page, "token sum shared True")
-    # two in quick succession: neither undoes the other
+    # two quick changes: neither undoes the other
     choose(page, "Max")
     choose(page, "Own")
     page.get_by_role("checkbox", name="Scroll together").uncheck()
@@ -118,7 +118,7 @@ def test_python_can_set_the_view_and_the_reader_can_change_it(page: Page) -> Non
     expect(page.get_by_role("radio", name="Sentence")).to_be_checked()
     choose(page, "Word")
     expect_view(page, "word sum shared True")
-    page.wait_for_timeout(500)  # nothing of Python's comes after it
+    page.wait_for_timeout(500)  # no later update from Python
     expect(page.get_by_role("radio", name="Word")).to_be_checked()
 
 
@@ -160,7 +160,7 @@ def test_no_horizontal_overflow(page: Page, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 900})
     page.wait_for_function("width => innerWidth === width", arg=width)
     page.wait_for_function("document.documentElement.scrollWidth <= innerWidth")
-    heatmap = page.locator(".hm")  # in a shadow tree, where only a locator finds it
+    heatmap = page.locator(".hm")  # in a shadow tree, which only a locator can search
     until(page, lambda: heatmap.evaluate("node => node.scrollWidth <= node.clientWidth"))
 
 

@@ -1,4 +1,5 @@
-"""The browser's units are Python's: words and sentences have the same numbers on both sides."""
+"""Units in the browser equal those in Python: words and sentences have the same scores on both
+sides."""
 
 from __future__ import annotations
 
@@ -42,11 +43,12 @@ def test_units_are_equal_in_python_and_in_the_browser(
         for how in get_args(Aggregate):
             found = page.evaluate(UNITS, [shown.to_dict(), level, how])
             python = unit_scores(attribution.document, attribution.document_scores, spans, how)
-            # These scripts lie in the basic plane: code points are UTF-16 code units.
+            # These scripts are in the basic multilingual plane, so code points are UTF-16 code
+            # units.
             starts = {start: n for n, (start, _) in enumerate(spans)}
             both = [(python[starts[at]], score) for at, score, _ in found if at in starts]
             assert len(both) == np.isfinite(python).sum() > 5
-            # Six digits of a score reach the browser.
+            # The browser gets six digits of a score.
             limit = 1e-5 * float(np.abs(attribution.document_scores).max())
             np.testing.assert_allclose(*zip(*both, strict=True), rtol=1e-5, atol=limit)
             several = [n for at, _, n in found if at in starts and n > 1]

@@ -1,5 +1,5 @@
-"""The heatmap as a widget, in a real browser without a notebook: a page that does what anywidget
-asks of a front end, with a model of its own that keeps what the widget writes."""
+"""The heatmap as a widget, in a real browser without a notebook: a page that implements anywidget's
+front-end protocol, with a model that records what the widget writes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from tests.e2e.test_heatmap_links import DOCUMENT, QUERY, column, planted, unit
 
 Draw = Callable[..., Page]
 
-# `attached` says whether the element is in the page before `render` or, as in JupyterLab, after it.
+# `attached`: whether the element is inserted into the page before `render` or, as in JupyterLab,
+# after it.
 FRONT_END = """
 async ({ esm, css, data, attached }) => {
   document.head.appendChild(document.createElement("style")).textContent = css;

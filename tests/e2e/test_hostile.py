@@ -1,4 +1,4 @@
-"""Texts, ids and model names that look like markup, code or commands stay what they are."""
+"""Texts, ids and model names that look like markup, code or commands are shown as text."""
 
 from __future__ import annotations
 
@@ -68,13 +68,13 @@ HOSTILE = [
 ]
 
 
-# Five to a pair, so that ten pairs hold them all.
+# Five per pair, so that ten pairs contain all of them.
 GROUPS = [" ".join(HOSTILE[first::10]) for first in range(10)]
 
 
 @pytest.fixture(scope="module")
 def hostile_app(tmp_path_factory: pytest.TempPathFactory, start_app: Callable[..., App]) -> App:
-    """A dashboard on a data set of which every text and id is hostile."""
+    """A dashboard with a data set in which every text and id is hostile."""
     root = tmp_path_factory.mktemp("hostile")
     folder = root / "eng" / "<b>domain"
     (folder / "qrels").mkdir(parents=True)

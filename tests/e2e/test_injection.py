@@ -1,4 +1,4 @@
-"""A link that somebody else wrote makes the reader's browser ask nobody outside for anything."""
+"""A malicious link can't make the reader's browser send requests to other sites."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def linked(page: Page) -> list[str]:
 
 @pytest.fixture
 def asked(go: Callable[..., Page], app: App) -> Iterator[Callable[..., Page]]:
-    """`asked(name, **query)`: a page with that in its address, once its script has ended; no
-    request may have left this machine."""
+    """`asked(name, **query)`: a page with this query in its address, once its script has ended.
+    Fails if a request left this machine."""
     page = go("about:blank")
     left: list[str] = []
 
@@ -79,7 +79,7 @@ def asked(go: Callable[..., Page], app: App) -> Iterator[Callable[..., Page]]:
         join = "&" if "?" in name else "?"
         page.goto(f"{app.url}/{name}{join}{urlencode(query, doseq=True)}")
         expect(page.get_by_test_id("stMainBlockContainer")).not_to_be_empty()
-        # What it asks for in the end, fonts and parts of the program, has come, and no more does.
+        # Its last requests, for fonts and parts of the program, are finished.
         idle(page).wait_for_load_state("networkidle")
         assert [url for url in left if urlsplit(url).hostname not in ("127.0.0.1", None)] == []
         return page

@@ -1,4 +1,4 @@
-"""A link names a model of the hub: nothing is fetched without a click, nor is a page framed."""
+"""A link to a hub model: nothing is fetched without a click, and pages can't be framed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_link_fetches_nothing_without_a_click(
         expect(page.get_by_text("evil/repo is not on this machine").first).to_be_visible()
         assert idle(page).get_by_role("button", name="Download").count() == 0
         assert hub.requests == before, name
-    page.wait_for_timeout(3000)  # time for what a page might ask for later
+    page.wait_for_timeout(3000)  # time for later requests of the page
     assert hub.requests == before
 
 

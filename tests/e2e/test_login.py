@@ -65,12 +65,12 @@ def guarded(tmp_path_factory: pytest.TempPathFactory, forked: Forked) -> Iterato
 
 
 def entered(browser: Browser, url: str, name: str) -> Page:
-    """A browser of its own, in which this person has logged in."""
+    """A separate browser in which this person has logged in."""
     page = browser.new_context().new_page()
     page.set_default_timeout(TIMEOUT_MS)
     page.goto(url)
     expect(page.get_by_role("button", name="Log in")).to_be_visible()
-    # Nothing of the page stands there before.
+    # Nothing of the page is shown before.
     expect(page.get_by_test_id("stTopNav")).to_have_count(0)
     assert violations(page) == []
     page.get_by_role("button", name="Log in").click()
@@ -80,7 +80,7 @@ def entered(browser: Browser, url: str, name: str) -> Page:
 
 
 def log_out(name: str) -> re.Pattern[str]:
-    """The button's words; a joiner keeps the address from becoming a link."""
+    """The button's label; a joiner keeps the address from becoming a link."""
     return re.compile(f"Log out {name}@.?lab.example.org")
 
 
@@ -104,9 +104,9 @@ def test_each_person_has_their_own_data_and_can_log_out(
     bert.goto(f"{guarded.url}/curves{asked}")
     expect(bert.get_by_text("There is no data set")).to_be_visible()
 
-    # Who has logged out finds nothing in the same browser.
+    # After logging out, the same browser shows nothing.
     out.click()
-    anna.get_by_role("button", name="End session").click()  # the provider's own question
+    anna.get_by_role("button", name="End session").click()  # the provider's form
     anna.goto(f"{guarded.url}/curves{asked}")
     expect(anna.get_by_role("button", name="Log in")).to_be_visible()
     expect(anna.get_by_text("zephyrine")).to_have_count(0)
@@ -115,7 +115,7 @@ def test_each_person_has_their_own_data_and_can_log_out(
 
 
 def test_people_who_are_not_listed_are_refused(guarded: Guarded, browser: Browser) -> None:
-    carl = entered(browser, guarded.url, "carl")  # of an address that nobody has verified
+    carl = entered(browser, guarded.url, "carl")  # with an unverified address
     expect(carl.get_by_text("doesn't have access to this PosLens")).to_be_visible()
     expect(carl.get_by_test_id("stTopNav")).to_have_count(0)
     carl.get_by_role("button", name="Log out").click()

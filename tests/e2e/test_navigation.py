@@ -1,4 +1,4 @@
-"""From page to page: the navigation and the addresses."""
+"""Moving between pages: navigation and addresses."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_the_last_page_can_be_reached_in_a_small_window(app: App, visit: Visit) 
     navigation = page.get_by_role("navigation", name="App pages")
     expect(navigation.get_by_role("link").first).to_have_text("Explain")
     idle(page)
-    # Pages that do not fit into the line are behind a button at its end.
+    # Pages that don't fit the line are in a menu at its end.
     more = navigation.get_by_text(re.compile(r"^\d+ more$"))
     if more.is_visible():
         more.click()
@@ -74,7 +74,7 @@ def test_an_unknown_model_leaves_the_heading(app: App, go: Visit, name: str) -> 
 
 
 def test_back_returns_to_the_previous_page(app: App, visit: Visit) -> None:
-    """However often scripts have written the state of the page into its address."""
+    """However often scripts have written the page's state to its address."""
     page = visit(f"{app.url}/explain?pair=food-sourdough-q2&models=BM25")
     navigation = page.get_by_role("navigation", name="App pages")
     heading = page.get_by_test_id("stMain").get_by_role("heading", level=1)
@@ -103,7 +103,7 @@ def test_a_run_is_shown_and_can_be_stopped_on_every_page(start_app: Start, visit
     own = page.get_by_role("button", name="Stop", exact=True)
     expect(own).to_be_visible()
     strip = page.get_by_role("button", name="Stop MiniLM: Gradient saliency")
-    expect(strip).to_have_count(0)  # the page's own board shows it
+    expect(strip).to_have_count(0)  # the page's board shows it
     for name in ("Map", "Storage"):
         page.get_by_role("navigation", name="App pages").get_by_role("link", name=name).click()
         expect(strip).to_be_visible()
@@ -127,6 +127,6 @@ def test_links_keep_the_pair_the_models_and_the_method(app: App, visit: Visit) -
         expect(page).to_have_url(re.compile("pair=food-sourdough-q2"))
         models = page.get_by_test_id("stSidebar").locator("[data-tag]")
         expect(models.first).to_have_text("BM25")
-        # The address is the view also here: a copy of it opens the same model.
+        # Here, too, the address contains the state: a copy of it opens the same model.
         page.wait_for_url("**models=BM25*")
     expect(page.locator(".hm-pane[data-side=document]").first).to_be_visible()

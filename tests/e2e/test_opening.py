@@ -1,4 +1,4 @@
-"""A model and data of one's own in one line: the address that `run` prints opens them, in a
+"""The user's model and data in one command: the address that `run` prints opens them in a
 browser."""
 
 from __future__ import annotations

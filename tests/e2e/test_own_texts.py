@@ -1,4 +1,4 @@
-"""An uploaded and a typed text in one session; another session exports all that it can."""
+"""Uploaded and typed texts in one session, while another session exports everything it can."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_another_sessions_export_contains_none_of_the_texts(
     expect(mine.locator(".hm-pane[data-side=document] .hm-text")).to_contain_text("zephyrine")
     ready(mine)
     mine.keyboard.press("Escape")
-    # The pages of data sets find it, and typed texts are on another page of this reader.
+    # Pages of data sets list the upload, and this reader types texts on another page.
     mine.get_by_test_id("stTopNav").get_by_role("link", name="Curves").click()
     expect(mine.get_by_text("1 of 1").first).to_be_visible()
     texts = urlencode({"text": "Own text", "q": "what is sonorous", "d": TYPED, "models": "MiniLM"})
@@ -58,7 +58,7 @@ def test_another_sessions_export_contains_none_of_the_texts(
     assert [word for word in SECRETS if word in said] == []
     assert [word for word in SECRETS if word in other.inner_text("body")] == []
 
-    # What one session has prepared is offered to no other.
+    # Files prepared in one session are not offered to others.
     third = visit(f"{app.url}/storage")
     expect(third.get_by_text("Models: 1 · results: 1")).to_be_visible()
     expect(third.get_by_role("button", name="Export")).to_be_enabled()

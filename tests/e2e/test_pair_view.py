@@ -1,5 +1,5 @@
-"""What a reader does in the view of one pair beyond the heatmap: the data set's curve beside it,
-null controls, and two models compared."""
+"""Actions in the view of one pair besides the heatmap: the data set's curve, null controls, and
+comparing two models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compute a passport and take it away as a file, in a browser."""
+"""Compute a passport and download it, in a browser."""
 
 from __future__ import annotations
 

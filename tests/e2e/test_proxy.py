@@ -1,5 +1,5 @@
-"""Two processes of PosLens on one cache behind nginx, with the configuration that ships: base path,
-web sockets, people who each meet one process."""
+"""Two processes of PosLens on one cache behind nginx, with the shipped configuration: base path,
+web sockets, and each person always served by the same process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.served import ROOT, Served, answers, served
 
 BASE = "tools/poslens"
 HOST = "poslens.localhost"
-"""Browsers look for names below localhost on this machine."""
+"""Browsers resolve subdomains of localhost to this machine."""
 
 
 PEOPLE = {
@@ -48,13 +48,13 @@ PEOPLE = {
     "milo": "slate",
     "nora": "loam",
 }
-"""So many that all of them hardly ever meet the same process, which their names and two random
-ports decide."""
+"""So many that they are hardly ever all served by the same process, which depends on their names
+and two random ports."""
 
 
 @dataclass(frozen=True)
 class Proxied:
-    """`url` is nginx's; `met` says whom each person's requests went to, so far."""
+    """`url` is that of nginx; `met` gives the processes that have served each person so far."""
 
     url: str
     app: Served
@@ -76,7 +76,7 @@ def proxied(tmp_path_factory: pytest.TempPathFactory, forked: Forked) -> Iterato
     if nginx is None:
         pytest.skip("nginx is not installed")
     folder = tmp_path_factory.mktemp("proxy")
-    # nginx comes from an address of its own, which no other program of this machine uses.
+    # nginx connects from a separate address that no other program on this machine uses.
     options = [f"--allowed-host={HOST}", "--trusted-proxy=127.0.0.9"]
     (folder / "other").mkdir()
     own = {"POSLENS_SHIPPED": "no", "POSLENS_HOME": str(folder / "home")}
@@ -92,7 +92,7 @@ def proxied(tmp_path_factory: pytest.TempPathFactory, forked: Forked) -> Iterato
             "PROXY_LISTEN": f"127.0.0.1:{port}",
             "PROXY_PASSWORDS": str(folder / "passwords"),
             "POSLENS_NAME": HOST,
-            # As nginx has it from a name with two addresses.
+            # As nginx resolves a name with two addresses.
             "POSLENS_UPSTREAM": f"127.0.0.1:{app.port}; server 127.0.0.1:{other.port}",
             "POSLENS_BASE_PATH": BASE,
         }.items():
@@ -164,7 +164,7 @@ def test_pages_open_through_the_proxy_and_each_person_has_their_own_data(
     expect(first.get_by_text("1 rows accepted")).to_be_visible()
     no_error(first)
 
-    # Another tab of the same person knows the file, and another person's does not.
+    # Another tab of the same person shows the file, and another person's doesn't.
     asked = f"{proxied.url}/{BASE}/curves?dataset=" + own_name(first)
     second = first.context.new_page()
     second.goto(asked)
@@ -173,7 +173,7 @@ def test_pages_open_through_the_proxy_and_each_person_has_their_own_data(
     expect(bert.get_by_text("There is no data set")).to_be_visible()
     expect(bert.get_by_text("1 rows accepted")).to_have_count(0)
 
-    # Nobody seems to sit at this machine, though the proxy does.
+    # Nobody counts as a local visitor, though the proxy is local.
     bert.goto(f"{proxied.url}/{BASE}/storage")
     expect(bert.get_by_text("Only the administrator can do this").first).to_be_visible()
     for page in (first, bert):
@@ -208,7 +208,7 @@ def test_each_person_is_served_by_one_process_and_processes_share_results(
         page.context.close()
         entries = listing(Files(proxied.app.home / "cache"))
         kept.append([(entry.results, entry.bytes) for entry in entries])
-    # Not once more: the file is as the first one left it.
+    # Not computed again: the file is unchanged.
     assert kept[0] and kept[0] == kept[1]
 
 
@@ -217,7 +217,7 @@ def test_requests_that_bypass_the_proxy_are_refused(proxied: Proxied) -> None:
     assert status(f"{direct}/_stcore/health") == 200
     anna = {"X-Forwarded-User": "anna"}
     assert status(f"{direct}/", **anna) == 403
-    # Not by saying to come from it either.
+    # Not even with a forged forwarding header.
     assert status(f"{direct}/", **anna, **{"X-Forwarded-For": "127.0.0.9"}) == 403
     assert status(f"{direct}/", Host="evil.example") == 421
     through = proxied.url.replace(HOST, "127.0.0.1") + f"/{BASE}"

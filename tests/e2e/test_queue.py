@@ -1,4 +1,4 @@
-"""The device's queue and runs of other processes, as pages show them."""
+"""The device's queue and runs of other processes, as shown on pages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAIR = "pair=food-sourdough-q2"
 
 @pytest.fixture
 def own(start_app: Callable[..., App]) -> App:
-    """A dashboard that nobody else asks for anything."""
+    """A dashboard that no other test uses."""
     return start_app()
 
 
@@ -38,7 +38,7 @@ def test_a_closed_tab_frees_the_device_and_a_waiting_page_shows_its_place(
     slow.close()
     expect(quick.get_by_test_id("stPlotlyChart").first).to_be_visible()
     expect(quick.get_by_text("ahead in the queue")).to_have_count(0)
-    # It was served behind the slow one, which left nothing: it was not computed to its end.
+    # It was served after the slow one, which stored nothing because it was not completed.
     assert stored(own, "saliency") and not stored(own, "occlusion")
 
 
@@ -50,7 +50,7 @@ def test_progress_of_another_processs_run_is_shown(own: App, visit: Visit, forke
     try:
         expect(page.get_by_text(re.compile("computed by another process"))).to_be_visible()
         expect(page.get_by_test_id("stPlotlyChart").first).to_be_visible()
-        # As a process manager does: it ends after the batch at hand.
+        # Like a process manager: it ends after the current batch.
         process.send_signal(signal.SIGTERM)
         assert process.wait() == 130
         assert "All computed results are stored" in process.err.read_text()

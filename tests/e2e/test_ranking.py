@@ -30,7 +30,7 @@ def test_rank_and_open_the_pair_of_a_query(run_app: App, visit: Visit) -> None:
     expect(page.get_by_text("Compute it on the Curves page")).to_be_visible()
     expect(page.get_by_text("4 of 4 queries; select")).to_be_visible()
     no_error(page)
-    again = visit(page.url)  # kept: nothing to compute
+    again = visit(page.url)  # stored, so nothing to compute
     expect(again.get_by_role("figure", name="nDCG@10 by evidence position")).to_be_visible()
     grid = again.locator("[class*=st-key-ranking-queries] .dvn-scroller").first
     link = again.get_by_role("link", name="Explain row-3")
@@ -55,12 +55,12 @@ def test_a_run_is_compared_with_a_model(run_app: App, visit: Visit) -> None:
     expect(
         page.get_by_text("other engine compared with BM25: nDCG@10 differs by -0.750")
     ).to_be_visible()
-    # The sentence was there before: the table of queries is drawn again with another column.
+    # The sentence was already there: the table of queries is redrawn with another column.
     page.wait_for_timeout(1000)
     idle(page)
     grid = page.locator("[class*=st-key-ranking-queries] .dvn-scroller").first
     link = page.get_by_role("link", name="Explain ice")
-    pick_row(grid, 1, link.is_visible)  # a query that the run lacks
+    pick_row(grid, 1, link.is_visible)  # a query missing from the run
     expect(page.get_by_text("1 relevant, first at rank 1")).to_be_visible()
     press(link, lambda: "pair=ice" in page.url)
     no_error(page)

@@ -1,4 +1,4 @@
-"""The dashboards of these tests: shared by workers, and gone with the last of them."""
+"""The dashboards of browser tests: shared by workers, and ended with the last of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ held = app_in(Path(sys.argv[1]), lambda: [])
 print(held.url, flush=True)
 time.sleep(3600)
 """
-# Answers like a dashboard, and starts in less time.
+# Answers like a dashboard but starts faster.
 SERVER = """
 import sys
 from http.server import BaseHTTPRequestHandler, HTTPServer

@@ -1,4 +1,4 @@
-"""The Storage page in a real browser: what is stored goes out, is deleted, and comes back."""
+"""The Storage page in a real browser: results are exported, deleted, and imported again."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_failed_pairs_open_in_curves(start_app: Callable[..., App], visit: Visit
     model = compute.identify(resolve("MiniLM")).key
     pair = datasets.read(datasets.SAMPLE).pairs[0]
     compute.store.put_failures(model, make_method("saliency"), [(pair, "it has no token")])
-    # From a page that keeps another data set in its address, as a reader would come.
+    # Start from a page with another data set in its address, as a reader would.
     page = visit(f"{app.url}/curves?models=MiniLM-primacy&dataset=sample-bias")
     expect(page.get_by_test_id("stMultiSelect").first).to_be_visible()
     idle(page).get_by_role("link", name="Storage").click()

@@ -11,7 +11,7 @@ from tests.e2e.test_app import no_error
 
 
 def test_find_all_misses_then_the_cause_of_one_and_its_pair(run_app: App, visit: Visit) -> None:
-    # All documents of `mine` begin with one sentence and end with another: each is found.
+    # All documents of `mine` have the same first and last sentences, so each is found.
     page = visit(f"{run_app.url}/why?dataset=mine&models=BM25&top=1&query=filler+here")
     expect(page.get_by_text("the data set has no judgments for this query")).to_be_visible()
     grid = page.locator("[class*=st-key-why-ranking] .dvn-scroller").first

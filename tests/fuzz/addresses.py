@@ -2,9 +2,9 @@
 
     python -m tests.fuzz.addresses --n 2000
 
-Each address is a plausible one of its page, changed in one to four places: values that are no
-options, numbers out of range, names that no page knows, what belongs to another page, markup,
-thousands of characters. A page has to answer each with itself or one sentence.
+Each address is a plausible one of its page with one to four changes: invalid options, numbers out
+of range, unknown names, parameters of other pages, markup, thousands of characters. For each, a
+page must show itself or one sentence.
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ STRANGE = [
 
 @dataclass(frozen=True)
 class Fault:
-    """A page that did not answer with itself or one sentence."""
+    """A page that showed neither itself nor one sentence."""
 
     page: str
     address: str
@@ -247,8 +247,8 @@ class Fault:
 
 
 def prepare(folder: Path) -> None:
-    """Make a small random model and a few short pairs known as `tiny` and `few`: what a page
-    computes takes no time, so that there is time for many addresses."""
+    """Register a small random model `tiny` and a few short pairs `few`, so that pages compute fast
+    and many addresses can be tested."""
     from poslens.attribution import datasets
     from poslens.attribution.retrievers import resolve
     from tests.support import tiny_models
@@ -273,7 +273,7 @@ def prepare(folder: Path) -> None:
 
 
 def opened(page: str, query: Query, state: dict[str, Any] | None = None) -> AppTest:
-    """A page as the app shows it in a new session."""
+    """A page in a new session of the app."""
     app = open_page(page, **query)
     for key, value in (state or {}).items():
         app.session_state[key] = value
@@ -312,7 +312,7 @@ def damaged(page: str, random: random.Random) -> Query:
 
 
 def problem(app: AppTest) -> str:
-    """What a page shows that it must not; nothing where all is well."""
+    """What a page wrongly shows; empty if all is well."""
     for one in app.exception:
         return f"{one.message}: {' '.join(one.stack_trace[-3:])}"[:600] or "an exception"
     for one in app.error:
@@ -322,7 +322,7 @@ def problem(app: AppTest) -> str:
 
 
 def fuzz(n: int, seed: int = 0, pages: list[str] | None = None) -> Iterator[tuple[str, Query, str]]:
-    """`n` damaged addresses, the pages in turns, and what is wrong with each."""
+    """Open `n` damaged addresses, pages in turn; yields the problems."""
     chance = random.Random(seed)
     names = pages or list(PAGES)
     for number in range(n):
@@ -334,7 +334,7 @@ def fuzz(n: int, seed: int = 0, pages: list[str] | None = None) -> Iterator[tupl
 # -- widgets ---------------------------------------------------------------------------------------
 
 
-# What a browser may send of a table, a chart or a component whose contents have changed meanwhile.
+# What a browser may send for a table, a chart or a component whose contents have changed meanwhile.
 ROWS = [[], [0], [1], [7], [99_999]]
 POINTS = [[], [{}], [{"customdata": 0}], [{"customdata": 99_999}], [{"customdata": [3]}]]
 VIEWS = [None, {}, {"unit": "nope"}, {"scale": "each", "unit": "sentences"}, {"tip": {"a": 1}}]
@@ -376,12 +376,12 @@ def _damage(state: WidgetState, proto: Any, chance: random.Random) -> None:
         state.bool_value = not state.bool_value
     elif kind in ("Button", "DownloadButton"):
         state.trigger_value = True
-    # Of a file uploader nothing: an empty state is one without files.
+    # Not for a file uploader: an empty state is one without files.
 
 
 def widgets(app: AppTest) -> list[tuple[WidgetState, Any]]:
-    """The state and the description of every widget of a page, those included that AppTest has no
-    class for."""
+    """The state and the description of every widget of a page, including those without a class in
+    AppTest."""
     found = []
     for node in app._tree:
         state = getattr(node, "_widget_state", None)
@@ -396,7 +396,7 @@ def widgets(app: AppTest) -> list[tuple[WidgetState, Any]]:
 def fuzz_widgets(
     n: int, seed: int = 0, pages: list[str] | None = None
 ) -> Iterator[tuple[str, str, str]]:
-    """`n` damaged states of single widgets, the pages in turns, and what is wrong after each."""
+    """Send `n` damaged states of single widgets, pages in turn; yields the problems."""
     chance = random.Random(seed)
     names = pages or list(PAGES)
     for number in range(n):
@@ -411,7 +411,7 @@ def fuzz_widgets(
 
 
 def main() -> None:
-    """Run it and print every fault as a line of JSON."""
+    """Run the fuzzer and print every problem as a line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--n", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)

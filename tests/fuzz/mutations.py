@@ -127,7 +127,7 @@ COLUMNS = [
 
 
 def damaged(data: bytes, random: random.Random) -> bytes:
-    """The bytes with one to four of them, or of their runs, changed, put in, left out or moved."""
+    """The bytes with one to four bytes or runs of bytes changed, inserted, deleted or moved."""
     found = bytearray(data)
     for _ in range(random.choice((1, 1, 1, 2, 4))):
         at = random.randrange(len(found) + 1)
@@ -149,7 +149,7 @@ def damaged(data: bytes, random: random.Random) -> bytes:
 
 
 def odd_json(value: Any, random: random.Random) -> Any:
-    """The value with one of its parts, wherever in it, exchanged, renamed or left out."""
+    """The value with one of its parts, at any depth, replaced, renamed or deleted."""
     if isinstance(value, dict) and value and random.random() < 0.9:
         name = random.choice(list(value))
         rest = {key: one for key, one in value.items() if key != name}
@@ -170,7 +170,7 @@ def json_text(value: Any) -> bytes:
 
 
 def odd_column(n: int, kind: pa.DataType, random: random.Random) -> pa.Array:
-    """A column of any type, its values at the ends of what the type can say."""
+    """A column of any type, with values at the limits of the type."""
     if pa.types.is_dictionary(kind):
         return odd_column(n, kind.value_type, random).dictionary_encode().cast(kind)
     return pa.array([_odd(kind, random) for _ in range(n)], kind)
@@ -206,7 +206,7 @@ def _odd(kind: pa.DataType, random: random.Random) -> Any:
 
 
 def _moment(kind: pa.DataType, random: random.Random) -> Any:
-    """Beyond what Python's own dates can say, where the type can."""
+    """Beyond the range of Python's dates, if the type allows."""
     if pa.types.is_time(kind) or pa.types.is_date32(kind):
         return random.choice((0, 1)) if pa.types.is_time(kind) else random.choice((0, 2**31 - 1))
     return random.choice((0, 2**62, -(2**62)))

@@ -1,9 +1,8 @@
-"""Damaged files of every format, through every reader: each ends in data that can be used, or in
-one sentence.
+"""Damaged files of every format, through every reader: each gives usable data or one sentence.
 
     python -m tests.fuzz.readers --mutations 1000000 [--only beir] [--first N]
 
-A mutation is drawn from its reader's name and its number alone, so any of them can be run again.
+A mutation depends only on its reader's name and its number, so each can be run again.
 """
 
 from __future__ import annotations
@@ -153,11 +152,12 @@ MEASURES = {
 }
 
 
-# -- what came out -------------------------------------------------------------------------------
+# -- results --------------------------------------------------------------------------------------
 
 
 def require_usable(found: DataSet) -> None:
-    """Everything can be stored and shown: plain texts, numbers that fit, ids that differ."""
+    """Assert that everything can be stored and shown: plain texts, numbers in range, distinct
+    ids."""
     assert len(found.by_id) == len(found.pairs), "two pairs share an id"
     for pair in found.pairs:
         said = (
@@ -208,7 +208,7 @@ def delimited(rows: Sequence[dict[str, str]], mark: str, draw: Random) -> bytes:
 
 
 def parquet(rows: Sequence[dict[str, object]], draw: Random) -> bytes:
-    """With a column of another type, one too few, or bytes changed."""
+    """With a column of another type, a missing column, or changed bytes."""
     table = pa.Table.from_pylist(list(rows))
     kind = draw.randrange(4)
     at = draw.randrange(table.num_columns)
@@ -220,13 +220,13 @@ def parquet(rows: Sequence[dict[str, object]], draw: Random) -> bytes:
     out = io.BytesIO()
     try:
         pq.write_table(table, out, compression=draw.choice(("none", "snappy", "zstd")))
-    except pa.ArrowInvalid:  # a moment that Parquet cannot say either
+    except pa.ArrowInvalid:  # a moment that Parquet can't represent, either
         return b"PAR1"
     return damaged(out.getvalue(), draw) if kind == 3 else out.getvalue()
 
 
 def one_of(draw: Random, folder: Path, files: dict[str, Callable[[], bytes]], whole: Whole) -> None:
-    """Write all files whole, but one of them damaged. Those that are whole stay as they are."""
+    """Write one of the files damaged and the others intact. Intact files are not rewritten."""
     broken = draw.choice(list(files))
     for name in files:
         path = folder / name
@@ -375,7 +375,7 @@ def check_traces(draw: Random, folder: Path) -> None:
 
 
 def check_run(draw: Random, folder: Path) -> None:
-    """A run in TREC's format, put to a collection."""
+    """A run in TREC's format, applied to a collection."""
     text = damaged(RUN.encode(), draw)
     found = placed(read_run("x", File("x.run", text)), RANKED)
     assert [one.query_id for one in found.rankings] == list(RANKED.row_of)
@@ -411,7 +411,7 @@ def check_curves(suffix: str, write: Callable[[Random], bytes]) -> Check:
 
 
 def pickled(draw: Random) -> bytes:
-    """As numpy's pickles are, of any protocol."""
+    """Pickled like numpy arrays, with any protocol."""
     import pickle
 
     values = [np.linspace(0, 1, 100, dtype=draw.choice(("<f4", "<f8", ">f8")))] * 2
@@ -452,14 +452,14 @@ def here(
     data: bytes = b"",
     **_: object,
 ) -> bytes:
-    """In the place of `isolated.call`: a child's start would take most of the time. What ends the
-    process ends the fuzz, which says where it was."""
+    """Replaces `isolated.call`, because starting a child would take most of the time. A file that
+    crashes the process ends the fuzzer, which reports the mutation."""
     return b"".join(function(data, *arguments))  # type: ignore[arg-type]
 
 
 def fuzz(name: str, mutations: int, first: int = 0, said: str = "") -> list[str]:
-    """The tracebacks of a reader over `mutations` damaged files, at most ten; the number of the one
-    under way stands in the file `said`."""
+    """The tracebacks of a reader over `mutations` damaged files, at most ten. The number of the
+    current mutation is written to the file `said`."""
     isolated.call = here  # type: ignore[assignment]
     isolated.Reader.call = lambda _, *given, **named: here(*given, **named)  # type: ignore
     isolated.Reader._start = lambda _: None  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""A sample of tests/fuzz/addresses.py, and the addresses that once ended in a traceback."""
+"""A sample of tests/fuzz/addresses.py, and addresses that once caused a traceback."""
 
 from __future__ import annotations
 

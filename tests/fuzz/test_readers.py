@@ -1,5 +1,5 @@
-"""The first of the damaged files of tests/fuzz/readers.py, in a fork for each reader: a damaged
-Parquet file can end it."""
+"""The first damaged files of tests/fuzz/readers.py, in a fork for each reader, because a damaged
+Parquet file can crash it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions without a browser on a real dashboard that computes a data set meanwhile.
+"""Sessions without a browser on a real dashboard that meanwhile computes a data set.
 
     python -m tests.load.sessions [--sessions 50] [--minutes 10] [--every 5] [--processes 1]
                                   [--idle]
@@ -53,13 +53,13 @@ START = "start"  # key of the button that computes the other data set
 TURN = 8  # clicks before a session goes back the way it came
 
 
-# What a page is for: its text on Explain, its figure on Curves.
+# The main content of a page: its text on Explain, its figure on Curves.
 SHOWN = {"": "bidi_component", "curves": "plotly_chart"}
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """Seconds until what the page is for was there, and until all of it was."""
+    """Seconds until the page's main content was there, and until all of it was."""
 
     shown: float
     whole: float
@@ -67,8 +67,8 @@ class Ran:
 
 @dataclass
 class Figures:
-    """What was seen: how long openings and clicks took, sentences of errors, seconds on the
-    processor, resident bytes by time."""
+    """Measurements: duration of openings and clicks, error messages, CPU seconds, resident bytes
+    over time."""
 
     openings: list[Ran] = field(default_factory=list)
     clicks: list[Ran] = field(default_factory=list)
@@ -81,7 +81,7 @@ class Figures:
     computed: int = 0
 
     def lines(self) -> Iterator[str]:
-        """In words."""
+        """The measurements in words."""
         yield (
             f"{len(self.openings)} openings, {len(self.clicks)} clicks, {len(self.errors)} errors "
             f"{self.errors[:3]}"
@@ -108,8 +108,8 @@ def _spread(seconds: list[float]) -> str:
 
 
 class Session:
-    """One visitor: the page's address, the buttons it was shown, and what the page asks to be run
-    every few seconds."""
+    """One visitor: the page's address, its buttons, and the fragments that it reruns every few
+    seconds."""
 
     def __init__(self, port: int, page: str, query: str) -> None:
         self._url = f"ws://127.0.0.1:{port}/_stcore/stream"
@@ -134,7 +134,7 @@ class Session:
         return await self.run(button, part)
 
     async def wait(self, seconds: float) -> None:
-        """Let the page stand, but for what it asks to be run meanwhile."""
+        """Stay on the page, and run only what it reruns automatically."""
         clock = asyncio.get_running_loop().time
         end, ran = clock() + seconds, dict.fromkeys(self._every, clock())
         while True:
@@ -169,7 +169,7 @@ class Session:
                 if not answer.metadata.run.fragment_ids:
                     self._every.clear()
             elif kind == "navigation":
-                # Which page it is; the session's own message names the entry script at first.
+                # The page's script; the first message of a session names the entry script.
                 self._page_hash = answer.navigation.page_script_hash
             elif kind == "page_info_changed":
                 self.query = answer.page_info_changed.query_string
@@ -189,7 +189,7 @@ class Session:
                     if status == ForwardMsg.FINISHED_WITH_COMPILE_ERROR:
                         self.errors.append("the script did not compile")
                     return Ran(shown or whole, whole)
-                ran = False  # it ended for a rerun of its own, which comes next
+                ran = False  # it ended because of an automatic rerun, which comes next
         self.errors.append("the connection was closed")
         return Ran(0.0, time.perf_counter() - started)
 
@@ -197,7 +197,7 @@ class Session:
         element = answer.delta.new_element
         kind = element.WhichOneof("type")
         if kind == "button":
-            # An element's id ends in the key that the page gave it.
+            # An element's id ends with the key that the page gave it.
             for key in ("next", "previous", START):
                 if element.button.id.endswith(f"-{key}"):
                     self.buttons[key] = (element.button.id, answer.delta.fragment_id)
@@ -208,13 +208,13 @@ class Session:
 
 
 def environment(home: Path) -> dict[str, str]:
-    # Without the results that ship: there would be nothing to compute.
+    # Without shipped results, or there would be nothing to compute.
     own = {"POSLENS_HOME": str(home), "POSLENS_SHIPPED": "no", "OMP_NUM_THREADS": "1"}
     return {**os.environ, **own}
 
 
 def write_pairs(path: Path) -> None:
-    """A small data set of the user's own."""
+    """A small user data set."""
     chance, words = random.Random(7), WORDS.split()
     with path.open("w", encoding="utf-8") as file:
         for number in range(STORED):
@@ -231,7 +231,7 @@ Run = Callable[[Sequence[str], Mapping[str, str]], None]
 
 
 def run_program(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
-    """Run the program in an interpreter of its own."""
+    """Run the program in a separate interpreter."""
     command = [*PROGRAM, *arguments]
     subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True)
 
@@ -240,8 +240,8 @@ def run_program(arguments: Sequence[str], environment: Mapping[str, str]) -> Non
 def dashboards(
     home: Path, data: Path, processes: int, run: Run = run_program
 ) -> Iterator[dict[int, psutil.Process]]:
-    """Running dashboards on one cache in which a small data set is stored, by `run`: processes by
-    port."""
+    """Running dashboards on one cache that contains a small data set, computed by `run`: processes
+    by port."""
     run(["precompute", "--dataset", str(data)], environment(home))
     command = [*PROGRAM, "run", "--data", f"{data.name}={data}"]
     running: dict[int, psutil.Process] = {}
@@ -278,7 +278,7 @@ def _until_it_answers(port: int, server: psutil.Process, log: Path) -> None:
 async def visit(
     port: int, number: int, name: str, every: float, seconds: float, all_in: Barrier, seen: Figures
 ) -> None:
-    """One session: it opens its page, waits for the others, and clicks for so long."""
+    """One session: it opens its page, waits for the others, and clicks for the given time."""
     clock = asyncio.get_running_loop().time
     chance = random.Random(number)
     curves = number % 5 == 4
@@ -302,13 +302,13 @@ async def visit(
 
 
 def busy(servers: dict[int, psutil.Process]) -> float:
-    """Seconds that the servers have had on the processor."""
+    """CPU seconds of the servers."""
     times = [one.cpu_times() for one in servers.values()]
     return float(sum(one.user + one.system for one in times))
 
 
 async def until_quiet(servers: dict[int, psutil.Process]) -> None:
-    """Wait for what a server does beside its first page, such as loading a model."""
+    """Wait for a server's background work after its first page, such as loading a model."""
     for _ in range(120):
         before = busy(servers)
         await asyncio.sleep(2)
@@ -324,7 +324,7 @@ async def load(
     every: float,
     idle: bool,
 ) -> Figures:
-    """All sessions together, and the run."""
+    """Run all sessions together, with the background run."""
     seen, ports = Figures(), list(servers)
     clock = asyncio.get_running_loop().time
     all_in = Barrier(sessions + 1)
@@ -341,7 +341,7 @@ async def load(
         seen.seconds = clock() - began
         seen.servers_busy, seen.sessions_busy = busy(servers) - there, time.process_time() - here
 
-    for port in ports:  # each server's first page, which is not what is measured
+    for port in ports:  # each server's first page, which is not measured
         async with Session(port, "curves", f"dataset={name}&models=MiniLM") as first:
             await first.run()
     await until_quiet(servers)
@@ -383,7 +383,7 @@ def measure(
 
 
 def main() -> None:
-    """Print the figures."""
+    """Print the measurements."""
     parser = argparse.ArgumentParser(description="Load a dashboard with sessions.")
     parser.add_argument("--sessions", type=int, default=50)
     parser.add_argument("--minutes", type=float, default=10)

@@ -2,9 +2,9 @@
 
     python -m tests.load.store --writers 8 --readers 8 --operations 200000
 
-A writer puts results of its own and, one time in four, replaces one that it has put; a reader gets
-single results and all curves. Every number follows from pair and text, so that a torn, stale or
-doubled result shows itself.
+A writer puts new results and, one time in four, replaces one of its own; a reader gets single
+results and all curves. All numbers are derived from pair and text, so that torn, stale or doubled
+results are detected.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SIZE = 40
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What was done, and what must be zero: `lost`, `torn`, `doubled`."""
+    """Number of operations, and `lost`, `torn` and `doubled`, which must be zero."""
 
     operations: int
     seconds: float
@@ -43,7 +43,7 @@ class Outcome:
 
 
 def result(name: str, edition: int) -> tuple[TextPair, Attribution]:
-    """A pair in one of its editions, with numbers that follow from both."""
+    """A pair in one of its editions, with numbers derived from both."""
     text = TokenizedText.of(tuple(Token(f"t{j}", j, j + 1) for j in range(SIZE)), SIZE, 512)
     seed = int.from_bytes(f"{name} {edition}".encode(), "big") % 2**63
     scores = np.random.default_rng(seed).random(SIZE, dtype=np.float32)
@@ -83,10 +83,10 @@ def _read(root: Path, who: int, writers: int, operations: int) -> tuple[int, int
 
 
 def load(root: Path, writers: int, readers: int, operations: int) -> Outcome:
-    """Run them, `operations` in all, and count what went wrong."""
+    """Run writers and readers, `operations` in total, and count what went wrong."""
     each = operations // (writers + readers)
     started = time.perf_counter()
-    # Processes of their own, not forks: connections must not be inherited.
+    # Separate processes instead of forks, since connections must not be inherited.
     with multiprocessing.get_context("spawn").Pool(writers + readers) as pool:
         writing = [pool.apply_async(_write, (root, who, each)) for who in range(writers)]
         reading = [pool.apply_async(_read, (root, k, writers, each)) for k in range(readers)]
@@ -107,7 +107,7 @@ def load(root: Path, writers: int, readers: int, operations: int) -> Outcome:
 
 
 def main() -> None:
-    """Run and say what came of it."""
+    """Run and print the outcome."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--writers", type=int, default=8)
     parser.add_argument("--readers", type=int, default=8)

@@ -1,4 +1,4 @@
-"""A short load: four sessions that click while a run computes. The long one is a command."""
+"""A short load test: four sessions that click while a run computes. The long one is a command."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_sessions_click_without_errors_while_a_run_computes(forked: Forked) -> N
         seen = measure(sessions=4, seconds=seconds, every=2, run=run)
         assert seen.errors == []
         assert len(seen.openings) == 4 <= len(seen.clicks) and seen.at_the_end > 0
-        if seen.computed:  # a slow machine has loaded the model by then, and no more
+        if seen.computed:  # a slow machine has only just loaded the model by then
             break
     assert seen.computed > 0
     assert len(list(seen.lines())) == 6

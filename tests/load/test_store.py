@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_concurrent_writers_and_readers_lose_nothing() -> None:
-    # As a command: its processes import it by name, which only one at the repository's root can.
+    # Run as a command at the repository's root, so that its processes can import it by name.
     command = [sys.executable, "-m", "tests.load.store"]
     options = ["--writers", "2", "--readers", "2", "--operations", "800"]
     ran = subprocess.run(

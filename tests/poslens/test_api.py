@@ -1,4 +1,4 @@
-"""`import poslens`: its calls against the services behind them, and how results show themselves."""
+"""`import poslens`: its calls compared with their services, and the display of results."""
 
 from __future__ import annotations
 
@@ -230,8 +230,8 @@ def test_saved_models_in_memory_do_not_fill_the_disk(
 ) -> None:
     monkeypatch.setenv("POSLENS_HOME", str(tmp_path / "home"))
     root = tmp_path / "home" / "models" / "notebook"
-    # Models of ten minutes ago, the first used last; what a killed process began yesterday; and of
-    # just now.
+    # Models from ten minutes ago, of which the first was used last; a partial one that a killed
+    # process left yesterday; and one from just now.
     for n in range(12):
         (root / f"model-{n:02}").mkdir(parents=True)
         os.utime(root / f"model-{n:02}", (time.time() - 600 - n,) * 2)
@@ -265,7 +265,7 @@ def test_a_model_in_memory_is_saved_again_only_if_it_changed(
     versions = weight._version
 
     def scale() -> None:
-        weight.data.mul_(2)  # which its version counter does not show
+        weight.data.mul_(2)  # which doesn't change its version counter
 
     def read_less() -> None:
         own.max_seq_length = 16
@@ -285,10 +285,10 @@ def test_a_model_in_memory_is_saved_again_only_if_it_changed(
 
 
 class Counts:
-    """Vectors that count words: a model that is none of a library's."""
+    """Vectors that count words: a model outside any library."""
 
     def encode(self, texts: list[str]) -> list[list[float]]:
-        """A place for each remainder of a word's sum."""
+        """One dimension for each remainder of a word's sum."""
         return [[float(x) for x in row] for row in hashed(texts)]
 
 
@@ -400,7 +400,7 @@ def test_library_settings_are_restored_after_a_call(monkeypatch: pytest.MonkeyPa
         return transformers_logging.get_verbosity(), bars, logger.level, dict(os.environ)
 
     class Noted(Counts):
-        """Notes what is set while it is asked."""
+        """Records library settings during a call."""
 
         def encode(self, texts: list[str]) -> list[list[float]]:
             noted.append(state())
@@ -426,7 +426,7 @@ def test_library_settings_are_restored_after_a_call(monkeypatch: pytest.MonkeyPa
 
 
 class Interrupted:
-    """A job and its run, whose reader presses Ctrl-C as long as it is waited for."""
+    """A job and its run, whose `wait` is always interrupted by Ctrl-C."""
 
     label, total, error = "a run", 3, ""
 

@@ -1,5 +1,5 @@
-"""The evaluator of training: the studies' own numbers, a model that stays as it is, files that the
-libraries read, the documented recipe, and bad input."""
+"""The evaluator for training: numbers equal those of the studies, the model is unchanged, libraries
+can read its files, the documented recipe works, and invalid input is refused."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ GUIDE = Path(__file__).parents[2] / "docs" / "python.md"
 
 @pytest.fixture(autouse=True)
 def apart(own_service: None) -> None:
-    """A store of this test's own."""
+    """A separate store for this test."""
 
 
 def rows(words: list[str]) -> str:
@@ -76,7 +76,7 @@ def test_the_measures_equal_those_of_the_studies(
         assert measures[f"first_minus_last{end}"] == pytest.approx(effect[f"first_minus_last{end}"])
     by_position = positions.to_frame("positions")["ndcg_at_10"]
     assert measures[WORST] == pytest.approx(by_position.min())
-    assert by_position.min() < by_position.max()  # or there is nothing to tell apart
+    assert by_position.min() < by_position.max()  # otherwise there is nothing to distinguish
     moved = poslens.cause(folder, corpus, interventions=["relocation"], pairs=0)
     (effect,) = moved.to_frame().to_dict("records")
     assert measures["relocation_difference"] == pytest.approx(effect["last_minus_first"], abs=1e-6)
@@ -143,7 +143,7 @@ def test_the_model_is_unchanged(
 ) -> None:
     model = load(tiny_folder("bert", prompts=(("query", "ask: "),)))
     model.train()
-    model[1].eval()  # parts of a model may be in a mode of their own
+    model[1].eval()  # modules of a model may be in different modes
     model.max_seq_length = 40
     next(model.parameters()).requires_grad_(False)
     model.tokenizer.backend_tokenizer.enable_truncation(7, stride=2)
@@ -315,6 +315,6 @@ def test_models_of_another_kind_are_refused(
     with pytest.raises(UserError, match="of type CrossEncoder: use a SentenceTransformer"):
         evaluator(reranker)
     model = load(tiny_folder("bert"))
-    model.truncate_dim = 8  # `encode` cuts vectors that the modules give whole
+    model.truncate_dim = 8  # `encode` truncates the vectors of the modules
     with pytest.raises(UserError, match="truncate_dim"):
         evaluator(model)

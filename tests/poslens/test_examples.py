@@ -1,4 +1,5 @@
-"""The notebooks of `examples/`, executed as they are; on what ships, so each takes seconds."""
+"""The notebooks of `examples/`, executed unchanged; they use shipped results, so each takes
+seconds."""
 
 from __future__ import annotations
 
@@ -12,13 +13,13 @@ from jupyter_client import KernelManager
 from nbclient import NotebookClient
 
 ROOT = Path(__file__).parents[2]
-# What the table shows, in a form that no width of a line breaks.
+# The table's contents in a format that line width doesn't affect.
 LEANS = "print({row['model']: float(row['last minus first']) for row in rows})"
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
 
 
 def shown(notebook: Any, kind: str) -> str:
-    """All that the cells show in this form, behind each other."""
+    """All outputs of the cells in this format, concatenated."""
     return "\n".join(
         str(output.data[kind])
         for cell in notebook.cells
@@ -28,7 +29,7 @@ def shown(notebook: Any, kind: str) -> str:
 
 
 def printed(notebook: Any) -> str:
-    """All that the cells print."""
+    """Everything that the cells print."""
     return "".join(
         output.text
         for cell in notebook.cells
@@ -39,8 +40,8 @@ def printed(notebook: Any) -> str:
 
 @pytest.fixture(scope="module")
 def executed(tmp_path_factory: pytest.TempPathFactory, poslens_home: Path) -> dict[str, Any]:
-    """Each notebook after all its cells, by name, in a folder of its own. One interpreter imports
-    the libraries for all three; each begins without the names of the one before."""
+    """Each executed notebook by name, in a separate folder. One interpreter imports the libraries
+    for all three; each starts without the previous one's names."""
     place = tmp_path_factory.mktemp("examples")
     found = {}
     with pytest.MonkeyPatch.context() as patch:

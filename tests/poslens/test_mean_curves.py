@@ -1,4 +1,4 @@
-"""Means of stored curves that outlive the process: equal to what is computed, and never stale."""
+"""Stored means of curves: equal to computed ones, and never stale."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def any_number_is_many(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def averaged(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many curves each computed mean averages."""
+    """The number of curves in each computed mean."""
     numbers: list[int] = []
     real = mean_curves.summarize
 
@@ -83,7 +83,7 @@ def averaged(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def mean(store: Store, pairs: Sequence[TextPair]) -> CurveSummary:
-    """The mean that a new process would show."""
+    """The mean as shown by a new process."""
     return MeanCurves(Store(store.root)).of(MODEL, METHOD, pairs, "bench")[1]
 
 
@@ -100,7 +100,7 @@ def sql(store: Store, statement: str, *parameters: object) -> list[tuple[Any, ..
 
 
 def forge(store: Store, name_like: str, forged: dict[str, Any]) -> None:
-    """Replace fields of the only stored mean whose block has such a name."""
+    """Replace fields of the only stored mean whose block has a name like this."""
     ((name,),) = sql(store, f"SELECT name FROM block WHERE name LIKE '{name_like}'")
     with store.changing(MODEL, METHOD) as db:
         assert db is not None
@@ -155,7 +155,7 @@ def replaced_by_a_failure(store: Store, results: list[tuple[TextPair, Attributio
 
 
 def removed(store: Store, results: list[tuple[TextPair, Attribution]]) -> None:
-    """The last result, so that the next one may get its id."""
+    """Remove the last result, so that the next one may get its row id."""
     sql(store, "UPDATE result SET payload = x'00' WHERE id = (SELECT max(id) FROM result)")
     assert len(verify(store, MODEL, METHOD).damaged) == 1
 
@@ -368,7 +368,7 @@ def test_pairs_that_differ_from_their_files_are_identified_by_their_texts(
     other = Pairs(replace(pair, query="a null control's") for pair in data.pairs)
     assert mean_curves._of_files(other) == ""
     assert pairs_digest(other) != pairs_digest(data.pairs)
-    # Changed after the pairs were read, and noticed by nobody but the corpus's reader.
+    # Changed after the pairs were read, which only the corpus's reader notices.
     file.write_text(file.read_text().replace("noon", "four"))
     datasets.corpus_of("mists")
     assert mean_curves._of_files(data.pairs) == ""
@@ -382,8 +382,7 @@ def test_pairs_that_differ_from_their_files_are_identified_by_their_texts(
 def controlled(
     store: Store, pairs: Pairs, control: Control = "filler", among: Pairs | None = None
 ) -> tuple[ControlledCurve, int]:
-    """The mean minus that of its controls that a new process would show, and how often it computed
-    it."""
+    """The mean minus controls as shown by a new process, and how often it was computed."""
     computed = []
 
     def compute() -> ControlledCurve:
@@ -412,7 +411,7 @@ def test_a_new_process_reads_the_mean_minus_its_controls(store: Store, pairs: Pa
 
 
 def averaged_is_untouched(store: Store, pairs: Pairs) -> bool:
-    """Whether the plain mean of the same pairs has a block of its own."""
+    """Whether the plain mean of the same pairs has a separate block."""
     return same(mean(store, pairs), mean(store, pairs)) and controlled(store, pairs)[1] == 0
 
 
@@ -441,7 +440,7 @@ def test_other_controls_pairs_and_results_have_separate_differences(
 def test_a_changed_control_of_another_method_changes_the_difference(
     store: Store, pairs: Pairs, results: list[tuple[TextPair, Attribution]]
 ) -> None:
-    """Controls by the query-free profile are results of another method, in another file."""
+    """Controls by the query-free profile are results of another method in another file."""
     controlled(store, pairs, "profile")
     assert controlled(store, pairs, "profile")[1] == 0
     store.put(MODEL, null_method("profile", METHOD), results[:1])
@@ -475,7 +474,7 @@ def test_a_forged_difference_is_computed_again(
 def test_the_service_stores_the_mean_minus_controls(
     store: Store, pairs: Pairs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What pages ask for goes through the stored means."""
+    """Pages use the stored means."""
     asked: list[Control] = []
     monkeypatch.setattr(
         MeanCurves, "controlled", lambda self, model, method, kind, *_: asked.append(kind)

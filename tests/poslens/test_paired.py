@@ -1,4 +1,4 @@
-"""Paired differences of made-up models: the values of both, Holm over all, and common items."""
+"""Paired differences of synthetic models: values of both, Holm over all, and common items."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def measure(title: str, values: np.ndarray, items: list[str] = ITEMS) -> ItemMea
 
 
 def test_the_mean_is_compared_item_by_item() -> None:
-    """p is that of scipy's paired t-test, within what a bootstrap differs from it."""
+    """p equals that of scipy's paired t-test up to the bootstrap's error."""
     hard = RNG.normal(0, 5, 40)
     first, second = hard + RNG.normal(0, 1, 40), hard + RNG.normal(0.5, 1, 40)
     models = [
@@ -145,7 +145,7 @@ def test_a_ratio_is_computed_from_sums_and_an_index_from_the_mean_curve() -> Non
 
 
 def test_by_document_the_difference_from_a_model_of_zeros_equals_the_bias_test() -> None:
-    """The t-test of scipy on the means of documents with one to four pairs each."""
+    """Compared with scipy's t-test on the means of documents with one to four pairs each."""
     documents = np.repeat(np.arange(16), np.tile([1, 2, 3, 4], 4))
     items = [f"pair {n}" for n in range(len(documents))]
     values = RNG.normal(0.4, 1, len(documents))

@@ -1,4 +1,4 @@
-"""Studies: parameters, rows and what is derived from them."""
+"""Studies: parameters, rows, and what is derived from them."""
 
 from __future__ import annotations
 

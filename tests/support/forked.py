@@ -1,8 +1,8 @@
-"""Python in processes forked from one that has the large libraries loaded.
+"""Python in processes forked from one that has loaded the large libraries.
 
-A process of its own takes seconds to import them; a fork of one that has takes none. What it says,
-how it ends and what it leaves are its own as ever; what an interpreter says while it starts or ends
-is not seen here: that is for tests that start a real one.
+A new process takes seconds to import them; a fork takes none. Its output, exit status and files are
+separate as usual. Messages of an interpreter's startup and shutdown are not covered; tests of those
+start a real one.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Forked:
         **streams: str | None,
     ) -> Child:
         """`python -m poslens *arguments`, or `python -c code *arguments`. `stdin`, `stdout` and
-        `stderr` are paths, None for a closed one; without them nothing, and files of its own. It is
-        ended after so many seconds, with 0 together with the loaded process."""
+        `stderr` are paths, or None for a closed one; by default stdin is empty and the others are
+        separate files. It is ended after `seconds`, or for 0 together with the loaded process."""
         own = self._folder / str(next(self._number))
         out, err = (Path(f"{own}.{name}") for name in ("out", "err"))
         files = {"stdin": os.devnull, "stdout": str(out), "stderr": str(err)} | streams
@@ -69,8 +69,8 @@ class Forked:
         env: Mapping[str, str] | None = None,
         **streams: str | None,
     ) -> tuple[int, str, str]:
-        """`start` and its end: the exit status, negative for a signal, and what it wrote to
-        standard output and error, where these were no other files."""
+        """`start`, and wait: the exit status (negative for a signal) and what it wrote to standard
+        output and error, unless these were redirected."""
         child = self.start(*arguments, code=code, env=env, **streams)
         return child.wait(), *(
             file.read_text("utf-8") if file.exists() else "" for file in (child.out, child.err)
@@ -87,19 +87,19 @@ class Forked:
         return answer.strip()
 
     def close(self) -> None:
-        """End the loaded process, and with it those of its forks that are still at work."""
+        """End the loaded process and its running forks."""
         self._server.communicate()
 
 
 class Child:
-    """One of its forks: the number of its process, and the files of its output and errors."""
+    """A fork: its process id, and the files of its output and errors."""
 
     def __init__(self, forked: Forked, pid: int, out: Path, err: Path) -> None:
         self._forked, self.pid, self.out, self.err = forked, pid, out, err
         self._status: int | None = None
 
     def poll(self) -> int | None:
-        """Its exit status, None while it works."""
+        """Its exit status, or None while it runs."""
         return self._ended({"ended": self.pid})
 
     def wait(self) -> int:
@@ -109,7 +109,7 @@ class Child:
         return status
 
     def send_signal(self, number: int) -> None:
-        """Not to one that has ended."""
+        """Send a signal unless it has ended."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
@@ -121,7 +121,7 @@ class Child:
 
 
 def _main() -> None:
-    gc.disable()  # what is loaded stays; to look for garbage in it takes a fifth of the time
+    gc.disable()  # loaded modules stay anyway; searching them for garbage takes a fifth of the time
     import sentence_transformers  # noqa: F401
 
     import poslens.dashboard.__main__
@@ -131,9 +131,9 @@ def _main() -> None:
     from poslens.attribution.retrievers.lexical import library_index
 
     library_index([["load", "bm25s"]], 1.2, 0.75)
-    del sys.modules["poslens.dashboard.__main__"]  # each child runs it anew
+    del sys.modules["poslens.dashboard.__main__"]  # each child runs it again
     gc.collect()
-    gc.freeze()  # a child's collector would copy every page of what is loaded
+    gc.freeze()  # garbage collection in a child would copy every memory page
     gc.enable()
     working: set[int] = set()
     for line in sys.stdin:
@@ -181,7 +181,7 @@ def _run(
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
-    # As the interpreter ends, but for taking the libraries down module by module.
+    # Like the end of an interpreter, but without tearing down the libraries.
     os._exit(status if isinstance(status, int) else 1)
 
 

@@ -1,4 +1,4 @@
-"""BiLRP with the gamma rule, written out for BERT: the oracle of `bilrp`.
+"""An explicit implementation of BiLRP with the gamma rule for BERT: the oracle of `bilrp`.
 
 Every dimension of the pooled vector starts with its own value as relevance, which each layer hands
 to its inputs in proportion to their contributions (Eberle et al. 2020, equations 4-6). Nothing of
@@ -57,7 +57,7 @@ def relevance(bert: Bert, ids: list[int], gamma: float) -> Tensor:
         r = _norm(bert, f"{name}.output.LayerNorm", first + final, r)
         r_first, r_final = (_share(part, first + final, r) for part in (first, final))
         r_active = _linear(bert, f"{name}.output.dense", active, r_final, gamma)
-        # The activation hands all relevance on.
+        # The activation passes all relevance on.
         r = r_first + _linear(bert, f"{name}.intermediate.dense", first, r_active, gamma)
         r = _norm(bert, f"{name}.attention.output.LayerNorm", entered + out, r)
         r_entered, r_out = (_share(part, entered + out, r) for part in (entered, out))

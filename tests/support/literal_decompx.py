@@ -1,4 +1,4 @@
-"""DecompX's forward propagation of token vectors, written out for BERT: the oracle of the
+"""An explicit implementation of DecompX's forward propagation for BERT: the oracle of the
 decomposition.
 
 Every position holds one vector for each source, and all of them are carried through every layer
@@ -18,7 +18,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Bert:
-    """Weights by the names transformers gives them, and what they do not say."""
+    """Weights by their names in transformers, and settings that are not in the weights."""
 
     weights: Mapping[str, Tensor]
     heads: int
@@ -34,8 +34,8 @@ class Bert:
 
 
 def _norm(bert: Bert, name: str, vectors: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """LayerNorm of the sum as a sum: every part loses its own mean and is divided by the standard
-    deviation of the whole; beta is a constant."""
+    """LayerNorm of a sum as a sum: each part minus its mean is divided by the standard deviation of
+    the whole; beta is a constant."""
     whole = vectors.sum(1) + bias
     std = (whole.var(-1, unbiased=False) + bert.eps).sqrt()
     gamma, beta = bert[f"{name}.weight"], bert[f"{name}.bias"]
@@ -45,7 +45,7 @@ def _norm(bert: Bert, name: str, vectors: Tensor, bias: Tensor) -> tuple[Tensor,
 
 
 def embedded(bert: Bert, ids: list[int]) -> tuple[Tensor, Tensor]:
-    """Output of the embedding layer [T, H], and the part of it that positions bring."""
+    """Output of the embedding layer [T, H], and the part that comes from positions."""
     t = len(ids)
     words = bert["embeddings.word_embeddings.weight"][ids]
     places = bert["embeddings.position_embeddings.weight"][bert.first_position :][:t]
@@ -56,7 +56,7 @@ def embedded(bert: Bert, ids: list[int]) -> tuple[Tensor, Tensor]:
 
 
 def diagonal(vectors: Tensor) -> Tensor:
-    """[T, T, H]: at the start each position holds its own source alone."""
+    """[T, T, H]: at the start, each position contains only its own source."""
     return torch.diag_embed(vectors.T).permute(1, 2, 0)
 
 
@@ -126,7 +126,7 @@ def decompose(
 
 
 def spread(vectors: Tensor, bias: Tensor) -> Tensor:
-    """A constant [H] handed out to the sources of each position by |<bias, vector>|."""
+    """A constant [H] distributed to the sources of each position by |<bias, vector>|."""
     weights = torch.einsum("tkh,h->tk", vectors, bias).abs()
     return vectors + torch.einsum("tk,h->tkh", weights / weights.sum(1, keepdim=True), bias)
 
@@ -183,6 +183,7 @@ def decompose_absdot(bert: Bert, ids: list[int]) -> Tensor:
 
 
 def decompose_positions(bert: Bert, ids: list[int]) -> Tensor:
-    """The vector that each token's position embedding brings into the text's embedding [T, H]."""
+    """The vector that each token's position embedding contributes to the text's embedding [T,
+    H]."""
     start, places = embedded(bert, ids)
     return pooled(*propagate(bert, diagonal(places), start - places))[0]

@@ -27,7 +27,7 @@ _SPECIAL = {"[UNK]": TokenType.UNKNOWN} | dict.fromkeys(
 
 
 def build(target: Path) -> Path:
-    """Write the file; all tensors of the encoder have to be in it."""
+    """Write the file; it must contain all tensors of the encoder."""
     folder = minilm_folder()
     config = json.loads((folder / "config.json").read_text())
     layers = config["num_hidden_layers"]
@@ -83,7 +83,7 @@ def _add_vocabulary(writer: GGUFWriter, folder: Path, n_types: int) -> None:
 
 
 def _names(layers: int) -> dict[str, str]:
-    """What each tensor is called there, by its name in the safetensors file."""
+    """The GGUF name of each tensor, by its name in the safetensors file."""
     names = {
         f"embeddings.{theirs}_embeddings.weight": f"{ours}.weight"
         for theirs, ours in (

@@ -1,4 +1,4 @@
-"""Names that a test registers, forgotten at its end."""
+"""Names that are unregistered at the end of a test."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from poslens.attribution.names import Names
 
 @contextmanager
 def temporary_names() -> Iterator[None]:
-    """Forget what is registered within this block at its end."""
+    """Unregister at its end what is registered in this block."""
     before = [dict(names) for names in Names.every]
     try:
         yield

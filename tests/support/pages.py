@@ -12,11 +12,11 @@ from streamlit.util import calc_hash
 ROOT = Path(__file__).parents[2]
 DASHBOARD = ROOT / "dashboard"
 SECONDS = 300
-"""For a run of a page: what takes one second takes a minute on a slow and busy machine."""
+"""Timeout of a page's run: one second can become a minute on a slow and busy machine."""
 
 
 def page_file(name: str) -> Path:
-    """The file of a page by the name that its address has."""
+    """The file of a page by its name in the address."""
     return DASHBOARD / name / "page.py"
 
 
@@ -26,7 +26,7 @@ def page_files() -> dict[str, Path]:
 
 
 def open_page(name: str, **query: Any) -> AppTest:
-    """A page within the whole app, as an address with this query opens it; not run yet."""
+    """A page within the whole app, as opened by an address with this query; not run yet."""
     app = AppTest.from_file(str(DASHBOARD / "app.py"), default_timeout=SECONDS)
     # `switch_page` knows pages by their file names until the app has run once; a first run would
     # open Explain and compute a pair.
@@ -37,7 +37,7 @@ def open_page(name: str, **query: Any) -> AppTest:
 
 
 def shown_scores(page: AppTest) -> list[float]:
-    """The score over each column of the token heatmap; empty where there is no heatmap."""
+    """The score above each column of the token heatmap; empty without a heatmap."""
     drawn = [json.loads(element.proto.json) for element in page.get("bidi_component")]
     heads = [pane["head"] for data in drawn for pane in data.get("panes", []) if pane.get("head")]
     return [float(head["score"].replace("−", "-")) for head in heads]

@@ -1,4 +1,4 @@
-"""A port for a server of a test."""
+"""Ports for servers of tests."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ import socket
 from itertools import chain, cycle
 
 _FIRST, _END, _EACH = 20_000, 32_000, 100
-"""Below the ports that systems give to whoever asks for any, so that nobody is given one between
-the look at it and its use."""
+"""Below the range of ports that systems assign automatically, so that none is assigned between the
+check and its use."""
 _start = _FIRST + os.getpid() * _EACH % (_END - _FIRST)
-# Each process counts from a place of its own, since another one asks at the same time.
+# Each process starts at a different number, since others look for ports at the same time.
 _ports = cycle(chain(range(_start, _END), range(_FIRST, _start)))
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on now, and that this process has not just given.
+    """A port of this machine that nobody listens on, and that this process has not returned
+    recently.
 
     Raises:
-        AssertionError: all are taken.
+        AssertionError: all are in use.
     """
     for _ in range(_END - _FIRST):
         port = next(_ports)

@@ -1,4 +1,4 @@
-"""How many requests a device queue has."""
+"""The number of requests in a device queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A dashboard for tests of the server itself: of its address, of who comes, of how it ends."""
+"""A dashboard for tests of the server itself: its address, access to it, and its shutdown."""
 
 from __future__ import annotations
 
@@ -43,8 +43,9 @@ def served(
     instead: Sequence[str] = (),
     forked: Forked | None = None,
 ) -> Iterator[Served]:
-    """`run` with these options until the block ends; `instead` is what else to start, on `port`.
-    With `forked` it need not import the libraries, whose settings `environment` then can't have."""
+    """`run` with these options until the block ends; `instead` is another command to start, on
+    `port`. With `forked` it doesn't import the libraries, so `environment` can't contain their
+    settings."""
     port = port or free_port()
     home, log = folder / "home", folder / "server.log"
     command = ["run", f"--port={port}", *arguments]
@@ -83,7 +84,7 @@ def served(
 
 
 def answers(url: str, **headers: str) -> bool:
-    """Whether something is there and well."""
+    """Whether a healthy server answers."""
     try:
         with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=5):
             return True

@@ -14,9 +14,9 @@ from tests.support.simulated_device import FIRST, SECOND
 
 @contextmanager
 def layers_on_both() -> Iterator[list[torch.nn.Module]]:
-    """Models that PosLens spreads over devices have the first half of their layers on one and the
-    rest on the other; returns these models. accelerate, which moves tensors between them, would
-    divide by the memory of GPUs that it knows."""
+    """While this is open, models that PosLens spreads over devices get the first half of their
+    layers on one and the rest on the other; yields these models. accelerate itself would divide
+    them by GPU memory."""
     models: list[torch.nn.Module] = []
 
     def divide(model: torch.nn.Module, *_: Any) -> dict[str, torch.device]:

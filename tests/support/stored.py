@@ -1,4 +1,4 @@
-"""Everything that a store's file holds, without naming the pairs."""
+"""All contents of a store's file, without naming the pairs."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _ALL = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Everything:
-    """Results of one moment: pair ids [n], curves [n, 100] under the method's parameters and
-    scores [n] in the order in which they were stored; and why other pairs failed."""
+    """A snapshot of results: pair ids [n], curves [n, 100] under the method's parameters and scores
+    [n], in the order in which they were stored; and failure reasons of other pairs."""
 
     pair_ids: tuple[str, ...]
     curves: Array
@@ -26,7 +26,7 @@ class Everything:
 
 def everything(store: Store, model: ModelKey, method: Method) -> Everything:
     """All results of a model and a method."""
-    # One batch, since each batch is of a moment of its own.
+    # A single batch, since each batch is a separate snapshot.
     rows = [row for batch in stored(store, model, method, _ALL) for row in batch.to_pylist()]
     done = [row for row in rows if row["reason"] is None]
     return Everything(

@@ -1,4 +1,4 @@
-"""Random models of the families besides dense ones, saved as sentence-transformers saves them."""
+"""Random models of all families but dense, in the format of sentence-transformers."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ TEMPLATE = (
 
 
 def cross_encoder(raw: Path, folder: Path, labels: int = 1) -> Path:
-    """A classification head on the configuration and tokenizer in `raw`, which learns to join
-    pairs as its family does."""
+    """A classification head on the configuration in `raw`, with its tokenizer extended to join
+    pairs as in its family."""
     config = AutoConfig.from_pretrained(raw, num_labels=labels)
     torch.manual_seed(11)
     model = AutoModelForSequenceClassification.from_config(config).eval()
@@ -69,7 +69,7 @@ def cross_encoder(raw: Path, folder: Path, labels: int = 1) -> Path:
         tokenizer.cls_token or tokenizer.bos_token,
         tokenizer.sep_token or tokenizer.eos_token,
     )
-    # The trained tokenizers join single texts alone.
+    # The trained tokenizers can't join pairs.
     tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{begin} $A {end}",
         pair=f"{begin} $A {end} $B:1 {end}:1",
@@ -140,7 +140,7 @@ def sparse(raw: Path, folder: Path, strategy: str = "max", **options: Any) -> Pa
     torch.manual_seed(17)
     model = AutoModelForMaskedLM.from_config(config).eval()
     _spread(model)
-    with torch.no_grad():  # most terms of a text weigh nothing, as in a trained model
+    with torch.no_grad():  # most terms of a text have weight 0, as in a trained model
         model.get_output_embeddings().bias.fill_(-1.5)
     model.save_pretrained(folder / "raw")
     AutoTokenizer.from_pretrained(raw).save_pretrained(folder / "raw")
@@ -151,7 +151,7 @@ def sparse(raw: Path, folder: Path, strategy: str = "max", **options: Any) -> Pa
 
 
 def _spread(model: torch.nn.Module) -> None:
-    """Random initialisation is too even for a test to see a mistake in it."""
+    """Random initialization is too uniform for a test to detect a mistake."""
     with torch.no_grad():
         for weight in model.parameters():
             if weight.ndim > 1:

@@ -1,4 +1,4 @@
-"""Two-layer random models of many architectures, each with a tokenizer trained here in a moment.
+"""Two-layer random models of many architectures, each with a small tokenizer trained here.
 
 Random weights are enough: what is tested are laws (padding changes nothing, gradients agree with
 an independent loop, offsets point at the token's own characters), not meaning.
@@ -42,7 +42,7 @@ CORPUS = (
     "rocket 🚀 and family 👩‍🚀 flags 🇵🇱 smile 🙂",
 )
 VOCABULARY = 420
-"""Too few for whole words: texts in several scripts are cut within words and characters."""
+"""Too few for whole words: texts in several scripts are split within words and characters."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ _LLAMA_LIKE = (("num_key_value_heads", 2), ("head_dim", 8))
 TINY = {
     "bert": Tiny("bert", "wordpiece"),
     "bert-cls": Tiny("bert", "wordpiece", pooling="cls"),
-    # RoBERTa-like models number positions from padding_idx + 1: 130 positions read 128 tokens.
+    # RoBERTa-like models number positions from padding_idx + 1, so 130 positions allow 128 tokens.
     "roberta": Tiny("roberta", "bytelevel", positions=130),
     "xlm-roberta": Tiny("xlm-roberta", "unigram", positions=130),
     "mpnet": Tiny("mpnet", "wordpiece", positions=130),
@@ -73,7 +73,7 @@ TINY = {
     "qwen3-left": Tiny("qwen3", "causal", "lasttoken", "left", extra=_LLAMA_LIKE),
     "llama-right": Tiny("llama", "causal", "lasttoken", "right", extra=_LLAMA_LIKE),
     "llama-left": Tiny("llama", "causal", "lasttoken", "left", extra=_LLAMA_LIKE),
-    # One for each architecture among the presets that is not above.
+    # One for each architecture of the presets that is not listed above.
     "t5": Tiny(
         "t5",
         "unigram",
@@ -145,7 +145,7 @@ def _word_pieces(raw: Tokenizer, special: list[str]) -> models.WordPiece:
 
 
 def _unigrams(raw: Tokenizer, special: list[str]) -> models.Unigram:
-    """Every character of CORPUS and the commonest pieces of two or three, by their frequency."""
+    """Every character of CORPUS and the most common pieces of two or three, by frequency."""
     counts: Counter[str] = Counter()
     for text in CORPUS:
         for word, _ in raw.pre_tokenizer.pre_tokenize_str(raw.normalizer.normalize_str(text)):
@@ -220,7 +220,7 @@ def build(
     include_prompt: bool = True,
     seed: int = 7,
 ) -> Path:
-    """Write the model below `root` as sentence-transformers saves it; returns its folder."""
+    """Write the model below `root` in the format of sentence-transformers; return its folder."""
     tiny = TINY[name]
     tokenizer = train_tokenizer(tiny.tokenizer)
     if tokenizer_limit is not None:
@@ -244,8 +244,8 @@ def build(
     torch.manual_seed(seed)
     model = AutoModel.from_config(config).eval()
     with torch.no_grad():
-        # Random initialisation is so small that attention is all but uniform and positions hardly
-        # count: too little for a test to see a mistake in either.
+        # Random initialization is so small that attention is nearly uniform and positions hardly
+        # matter, too little for a test to detect a mistake in either.
         for weight in model.parameters():
             if weight.ndim > 1:
                 weight.mul_(6)
@@ -265,7 +265,7 @@ def build(
             else Dense(32, 24, bias=kind == "tanh", activation_function=activation)
         )
     SentenceTransformer(modules=modules, prompts=dict(prompts) or None).save_pretrained(str(folder))
-    if tiny.padding == "left":  # not among what saving keeps
+    if tiny.padding == "left":  # not saved with the model
         path = folder / "tokenizer_config.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | {"padding_side": "left"}))
     return folder

@@ -58,7 +58,7 @@ def index(collection: Collection, name: str, chunks: str, top: int = 3) -> Audit
 
 @pytest.fixture(scope="module")
 def summaries(path: Path, tmp_path_factory: pytest.TempPathFactory) -> list[AuditSummary]:
-    """BM25 and MiniLM, whole and in windows, of one corpus."""
+    """Audits of one corpus with BM25 and MiniLM, with whole documents and windows."""
     compute = Compute(tmp_path_factory.mktemp("audit"))
     collection = formats.corpus(path, "things")
     done: list[AuditSummary] = []
@@ -149,7 +149,7 @@ def test_the_figure_has_a_line_for_each_order_and_a_band(summaries: list[AuditSu
 
 
 def test_another_top_k_or_query_form_uses_the_stored_ranks(summaries: list[AuditSummary]) -> None:
-    """Ranks are stored, so the same results answer for any top."""
+    """Ranks are stored, so the same results serve any top k."""
     summary = summaries[0]
     other = replace(summary, index=replace(summary.index, top=1, query_form="question"))
     share = other.shares["original"]
@@ -246,13 +246,13 @@ def test_the_sample_is_stated_and_its_time_estimated(home: Path, path: Path) -> 
     assert [(row["documents"], row["sentences"]) for row in answer["rows"]] == [(6, 36)]
     drawn = "6 of 12 documents, drawn with seed 0"
     assert drawn in out and f"Sample: {drawn}." in said
-    # The estimate comes before the run, and the row as soon as it is there.
+    # The estimate is printed before the run, and each row as soon as it is computed.
     estimate = said.index(
         "MiniLM: 52 documents or windows (in original and random order) and 72 sentences"
     )
     assert re.search(r"about [\d,]+ tokens: about \d+ (s|min) on this machine", said)
     assert estimate < said.index("MiniLM: ", estimate + 1)
-    # Another sample is another corpus: nothing of the first one is taken for it.
+    # Another sample is another corpus, so nothing of the first one is reused.
     other = json.loads(run(*options, "--seed", "1")[1])
     assert other["rows"][0]["documents"] == 6 and "drawn with seed 1" in json.dumps(other)
     code, _, said = run(*options[:-1], "1")
@@ -277,7 +277,7 @@ def test_invalid_input_is_refused_in_one_sentence(
     said: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # What is made known here is known to no other test.
+    # Names registered here are unknown to other tests.
     monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
     monkeypatch.setattr(datasets, "_variants", dict(datasets._variants))
     (home / "a.txt").write_text("text")
@@ -316,7 +316,7 @@ def test_the_page_shows_stored_results_and_computes_nothing_before_a_click(thing
     assert not page.exception and not page.error
     assert any("72 sentences of 12 documents" in one.value for one in page.markdown)
     assert '"audit"' in page.get("plotly_chart")[0].proto.spec
-    # The key under which every other page and what ships has BM25.
+    # The key of BM25 on every other page and in the shipped results.
     assert any(f"bm25, statistics of {things}" in one.value for one in page.caption)
     tables_shown = [set(one.value.columns) for one in page.dataframe]
     assert any("unretrieved (shuffled)" in columns for columns in tables_shown)

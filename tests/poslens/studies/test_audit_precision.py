@@ -1,4 +1,4 @@
-"""An audit that stops once its interval is as narrow as asked for, and shows what it has so far."""
+"""An audit that stops once its interval is narrow enough, and shows results so far."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ BOILERPLATE = "All rights reserved by the harbour office."
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Documents of four sentences of their own and up to three that all of them share, which
-    retrieve the first ones only."""
+    """Documents with four distinct sentences and up to three that all share, which retrieve only
+    the first documents."""
     draw = random.Random(1)
     file = tmp_path / "offices.jsonl"
     rows = []
@@ -71,10 +71,10 @@ def test_a_run_stops_once_the_interval_is_narrow_and_resumes_for_a_narrower_one(
     part = searched(path, tmp_path / "part", 0.15).select(KEY, WHOLE).results
     assert 20 <= len(part) < N
     assert Precision("sentence", 10, 0.15).reached(list(part.values()))
-    # The same ranks as a whole audit has: the index is that of the whole corpus.
+    # Ranks equal those of a complete audit, because the index has the whole corpus.
     for key, one in part.items():
         assert one.ranks.tolist() == whole[key].ranks.tolist()
-    # From all over the corpus, not its beginning.
+    # From the whole corpus, not just its beginning.
     numbers = [int(key[1:]) for key in part]
     assert min(numbers) < N / 4 and max(numbers) > 3 * N / 4
     more = searched(path, tmp_path / "part", 0.1).select(KEY, WHOLE).results
@@ -122,7 +122,7 @@ def test_the_command_stops_at_the_width_and_states_the_sample(
     assert n < N and row["unretrieved_high"] - row["unretrieved_low"] <= 0.15
     assert f"Searched for: {n} of {N} documents, in random order." in err
     assert f"{n} of {N} documents, in random order" in json.dumps(answer["provenance"])
-    # Asked for again, nothing is computed; asked for all, the rest is.
+    # Repeating the command computes nothing; requesting all documents computes the rest.
     again = run("--dataset", str(path), "--width", "15")
     assert json.loads(again[1])["rows"] == [row]
     code, out, err = run("--dataset", str(path))
@@ -165,7 +165,7 @@ def test_the_page_shows_an_incomplete_audit_as_a_sample(offices: str) -> None:
     assert f"of {N} documents, in random order" in shown
     assert page.button(key="audit.start").label == "Compute remaining"
     assert page.get("plotly_chart")
-    # Asked for a wide interval, it is complete.
+    # With a wide interval as the target, it is complete.
     page = open_page("audit", dataset=offices, models=["BM25"], width="30").run()
     assert not [one for one in page.button if one.key == "audit.start"]
     assert f"of {N} documents, in random order" in " ".join(one.value for one in page.markdown)

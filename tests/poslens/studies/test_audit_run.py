@@ -1,4 +1,4 @@
-"""An audit is made once, goes on where it was stopped, and finds what a plain loop finds."""
+"""An audit is computed once, resumes where it was stopped, and equals a plain loop."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def corpus(n: int = 12, name: str = "set") -> Collection:
         )
         for i in range(n)
     ]
-    # A second copy of a text, one that cannot be searched for, and one without sentences.
+    # A copy of a text, one that can't be searched for, and one without sentences.
     documents += [
         Document("copy", documents[3].text, language="eng"),
         Document("short", "Rain."),
@@ -57,7 +57,7 @@ def corpus(n: int = 12, name: str = "set") -> Collection:
 
 
 def by_hand(retriever: DenseRetriever, found: Collection, chunks: Chunks) -> dict[str, list]:
-    """Best and worst rank by a plain loop: every query against every document."""
+    """Best and worst rank by a plain loop over every query and document."""
     documents = list(found.documents())
     frequent = frequent_words(documents)
 
@@ -88,7 +88,7 @@ def by_hand(retriever: DenseRetriever, found: Collection, chunks: Chunks) -> dic
                     asked = retriever.embed(retriever.encode_texts([query], "query"))
                 scores = [float(torch.cosine_similarity(asked, v).max()) for v in index]
                 mine = scores[number]
-                # What differs by rounding may stand before or behind.
+                # Scores that differ only by rounding may be in either order.
                 row.append(
                     (1 + sum(s > mine + 1e-5 for s in scores), sum(s > mine - 1e-5 for s in scores))
                 )
@@ -176,7 +176,7 @@ def test_the_time_estimate_ignores_stored_vectors(tiny: Tiny, tmp_path: Path) ->
     retriever = tiny("bert")
 
     def rates(again: bool) -> list[float | None]:
-        """Rates while documents are read."""
+        """Rates while documents are encoded."""
         found: list[float | None] = []
         stages: list[str] = []
 
@@ -212,7 +212,7 @@ def test_truncation_is_measured_once(tiny: Tiny, tmp_path: Path) -> None:
 def test_sentences_of_several_documents_are_encoded_together(
     tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In batches of like length: document by document, most of a batch is padding."""
+    """In batches of similar length; document by document, most of a batch would be padding."""
     retriever, batches = tiny("bert"), list[int]()
     real = retriever.encode_plain
 
@@ -235,14 +235,14 @@ def test_a_changed_corpus_is_audited_separately(tiny: Tiny, tmp_path: Path) -> N
 
 
 def test_bm25_ignores_sentence_order(tmp_path: Path) -> None:
-    """The same words in another order are the same to it: both rows of ranks are one."""
+    """It ignores word order, so ranks in both orders are equal."""
     store = AuditStore(tmp_path, corpus())
     run_audit(store, load(presets()["BM25"]), KEY, WHOLE)
     found = store.select(KEY, WHOLE).results
     assert len(found) == 13
     for one in found.values():
         assert one.ranks[0].tolist() == one.ranks[1].tolist() and (one.read == 1).all()
-    # `d3` and `copy` are one text: the first of them is found first.
+    # `d3` and `copy` have the same text, so the first of them ranks first.
     assert (found["copy"].ranks[0, 0] > found["d3"].ranks[0, 0]).all()
     assert store.truncations(KEY) == []
 

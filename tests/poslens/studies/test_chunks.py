@@ -70,7 +70,7 @@ def write(path: Path, some: list[dict[str, str]]) -> str:
 
 @pytest.fixture
 def home(tmp_path: Path, own_service: None) -> Path:
-    """A folder for files; what is computed is stored in one of this test's."""
+    """A folder for files; results are stored in a separate data folder of this test."""
     return tmp_path
 
 
@@ -112,7 +112,7 @@ def test_windows_are_recommended_for_a_model_that_reads_only_the_first_sentence(
     by_setting = {row["setting"]: row for row in settings}
     whole, windows = by_setting["whole"], by_setting[plan["setting"]]
     assert (whole["role"], windows["role"]) == ("reference", "chosen")
-    # The evidence is the last sentence, of which the model reads nothing in whole documents.
+    # The evidence is the last sentence, which is truncated in whole documents.
     assert whole["cut"] == 1
     assert windows["unretrieved"] < whole["unretrieved"] - 0.3
     assert whole["vectors"] == N and windows["vectors"] > 3 * N
@@ -182,7 +182,7 @@ def corpus(n: int = 12) -> Collection:
 
 
 def answered(n: int, text: Callable[[int], str], query: str, span: tuple[int, int]) -> Collection:
-    """Documents with a query each, whose evidence is at the same place in all."""
+    """Documents with one query each, whose evidence is at the same position in all."""
     rows = [
         TextPair(f"d{d}", query.format(d), text(d), evidence=EvidenceSpan(*span), dataset="set")
         for d in range(n)
@@ -203,7 +203,7 @@ def test_evidence_counts_as_cut_if_no_window_contains_all_of_it(tmp_path: Path) 
 
 
 def test_titles_distinguish_windows(tmp_path: Path) -> None:
-    """Four titles times three facts: a fact's window has the title only if it is put there."""
+    """Four titles times three facts: a fact's window contains the title only if it is added."""
     names = [(title, fact) for title in NOUNS[:4] for fact in ("red", "green", "blue")]
     documents = [
         Document(f"d{d}", f"{title} one two three four {fact} six seven", title=title)
@@ -266,7 +266,7 @@ def test_a_stopped_plan_is_resumed_and_encodes_queries_once(
 
 
 def test_ranks_equal_those_of_the_audit(home: Path, tiny_folder: Callable[..., Path]) -> None:
-    """Sentences, both ways: the audit encodes them on its own."""
+    """Compare sentences in both; the audit encodes them separately."""
     data, folder = write(home / "mine.jsonl", rows(4, 12)), str(tiny_folder("bert"))
     asked = ("--model", folder, "--dataset", data, "--top", "3")
     chunks = poslens.chunks([folder], data, top=3, windows=[30], overlaps=[0], kinds=["windows"])

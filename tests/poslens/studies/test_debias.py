@@ -114,7 +114,7 @@ def test_every_setting_is_evaluated_on_held_out_documents(planned: Plan[DebiasPo
     assert changes.saliency_index.difference.value == pytest.approx(float(indices[1] - indices[0]))
     assert debiased.saliency_index is not None
     assert debiased.saliency_index.value == pytest.approx(float(indices[1]))
-    # p is adjusted for all that is shown: three models, of which the calibrated ones lack shares.
+    # p is adjusted over all rows shown: three models, of which the calibrated ones have no shares.
     p = [
         (each.p, each.p_holm)
         for one in summaries

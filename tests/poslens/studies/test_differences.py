@@ -27,7 +27,7 @@ MODELS = ("MiniLM-primacy", "MiniLM", "MiniLM-recency")
 
 @pytest.fixture(scope="module")
 def shipped(tmp_path_factory: pytest.TempPathFactory) -> Compute:
-    """A cache above what ships, so that nothing has to be computed."""
+    """A cache with the shipped results as its fallback, so that nothing has to be computed."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("POSLENS_SHIPPED", "yes")
         return Compute(tmp_path_factory.mktemp("differences"))

@@ -19,12 +19,12 @@ N = 12
 
 @pytest.fixture(autouse=True)
 def apart(own_service: None) -> None:
-    """A store of this test's own."""
+    """A separate store for this test."""
 
 
 @pytest.fixture
 def pairs(tmp_path: Path) -> str:
-    """Documents whose last word alone answers the query; in the last pair, no word does."""
+    """Documents of which only the last word answers the query; in the last pair, no word does."""
     rows = [
         {
             "pair_id": f"d{n}",
@@ -45,7 +45,7 @@ def test_exact_shares_beat_random_orders_and_orders_by_position(pairs: str) -> N
     assert [each.summary.method.name for each in (terms, front)] == ["terms", "position_order"]
     assert terms.summary.n == N and terms.summary.n_equal == 1, "the pair without a match"
     assert set(terms.gains) == {f"d{n}" for n in range(N)}
-    # The word that carries the score is last: only terms and back to front delete it early.
+    # The word that determines the score is last, so only terms and back to front delete it early.
     assert terms.over_random.verdict == back.over_random.verdict == "higher"
     assert front.over_random.verdict == "lower"
     assert terms.over_random.difference.value == pytest.approx(np.mean(list(terms.gains.values())))
@@ -63,7 +63,7 @@ def test_orders_are_compared_on_the_same_model_only(pairs: str) -> None:
     assert len(rows) == 6, "three for each model"
     models = rows[["model", "against"]].map(lambda name: name.split(",")[0])
     assert (models["model"] == models["against"]).all()
-    # All tests that are shown together are adjusted together.
+    # Tests that are shown together are adjusted together.
     assert {each.over_random.n_compared for each in result.summaries} == {6}
 
 

@@ -1,4 +1,4 @@
-"""Hubs: planted truth, an independent count, what is computed once, the words, bad input."""
+"""Hubs: a planted hub, an independent count, what is computed once, words, invalid input."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ N = 48
 
 @pytest.fixture(autouse=True)
 def apart(own_service: None) -> None:
-    """A store of this test's own."""
+    """A separate store for this test."""
 
 
 def document_of(number: int) -> str:
@@ -65,8 +65,8 @@ def run(*arguments: str) -> Any:
 
 
 class Planted:
-    """Queries around one direction, documents anywhere, and `hub` at the mean of all queries. Texts
-    that it does not know, those of the control, are anywhere too."""
+    """A model with queries around one direction, documents in random directions, and `hub` at the
+    mean of all queries. Unknown texts (those of the control) also have random directions."""
 
     def __init__(self) -> None:
         generator = np.random.default_rng(0)
@@ -105,7 +105,7 @@ def test_the_document_at_the_mean_of_all_queries_is_the_top_hub(tmp_path: Path) 
     (summary,) = found.summaries
     hubs = found.to_frame("hubs")
     assert hubs["document"].iloc[0] == "hub"
-    # It answers one query itself, which does not count.
+    # The hub answers one query itself, which doesn't count.
     assert hubs["in_degree"].iloc[0] == N and hubs["answers"].iloc[0] == 1
     assert hubs["share"].iloc[0] == 1
     assert hubs["in_degree_random_order"].iloc[0] < N / 2
@@ -134,7 +134,7 @@ def test_in_degrees_equal_those_of_the_rankings(
     hubs = found.to_frame("hubs")
     assert dict(zip(hubs["document"], hubs["in_degree"], strict=True)) == counts
     assert hubs["in_degree"].is_monotonic_decreasing
-    # Everything is stored, and another k needs no other ranking.
+    # Everything is stored, and another k needs no new ranking.
     monkeypatch.setattr(RankingStore, "search", lambda *_, **__: pytest.fail("ranked again"))
     again = poslens.hubs(folder, dataset=corpus, top=3)
     assert again.to_frame("words").equals(found.to_frame("words"))
@@ -163,7 +163,7 @@ def test_bm25_ignores_word_order_and_its_hub_is_explained_by_words(
     ]
     assert words[0]["word"] == "which" and words[0]["occurrences"] == 3
     assert words[0]["method"] == "terms" and words[0]["share"] > 0
-    # Only words that some query has carry a share.
+    # Only words that occur in a query have a share.
     queries = [f"which {NOUNS[n % 12]} is {n}" for n in range(N)]
     asked_for = {word for query in queries for word in query.split()}
     assert {one["word"] for one in words if one["share"]} <= asked_for

@@ -1,4 +1,4 @@
-"""Needles: cells computed once, tables, heatmap, the Python call, and bad input."""
+"""Needles: cells computed once, tables, heatmap, the Python call, and invalid input."""
 
 from __future__ import annotations
 

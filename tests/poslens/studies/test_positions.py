@@ -1,5 +1,5 @@
-"""Position effect on rank: an independent brute-force ranking, planted truth, what is computed
-once, and bad input."""
+"""Position effect on rank: an independent brute-force ranking, a planted bias, what is computed
+once, and invalid input."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ LINES = ("It rained on {}.", "Nobody saw {} there.", "We wrote about {} twice.",
 
 @pytest.fixture(autouse=True)
 def apart(own_service: None) -> None:
-    """A store of this test's own."""
+    """A separate store for this test."""
 
 
 def sentences_of(word: str) -> list[str]:
@@ -79,7 +79,7 @@ def run(*arguments: str) -> Any:
 
 
 def by_hand(folder: Path) -> Iterator[tuple[str, int, int]]:
-    """Pair, place and rank, with sentence-transformers and lists alone."""
+    """Pair, position and rank, computed with only sentence-transformers and lists."""
     model = SentenceTransformer(str(folder), device="cpu")
 
     def vector(text: str) -> np.ndarray:
@@ -105,7 +105,9 @@ def test_ranks_equal_those_of_a_brute_force_ranking(
     ranks: dict[str, list[int]] = {}
     for pair, _, rank in by_hand(folder):
         ranks.setdefault(pair, []).append(rank)
-    assert len({tuple(one) for one in ranks.values()}) > 5  # or there is nothing to tell apart
+    assert (
+        len({tuple(one) for one in ranks.values()}) > 5
+    )  # otherwise there is nothing to distinguish
     found = poslens.rank(str(folder), corpus, by="position", positions=4)
     queries = found.to_frame("queries").set_index("id")
     for pair, own in ranks.items():
@@ -131,7 +133,7 @@ def test_ranks_equal_those_of_a_brute_force_ranking(
 
 
 def texts_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Sizes of the batches that dense models read from now on."""
+    """Sizes of the batches that dense models encode from now on."""
     read: list[int] = []
     embed = DenseRetriever.embed
 
@@ -147,8 +149,8 @@ def texts_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_each_text_is_embedded_once(
     corpus: str, tiny_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of four sentences, with the first or the third at four positions each, there are seven
-    orders; the original one is also the text of the corpus."""
+    """Four sentences, with the first or the third at four positions each, have seven orders; the
+    original one is also the text of the corpus."""
     folder = str(tiny_folder("bert"))
     poslens.explain(folder, "what of it", "It is old.")  # loading checks the model
     read = texts_read(monkeypatch)

@@ -1,4 +1,5 @@
-"""The study of what methods prefer: computed once, resumed, shown, and refused for other models."""
+"""The study of preferences of methods: computed once, resumed, shown, and refused for other
+models."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from tests.support.pages import open_page
 
 @pytest.fixture(autouse=True)
 def apart(own_service: None) -> None:
-    """A store of this test's own."""
+    """A separate store for this test."""
 
 
 def run(*arguments: str) -> Any:
@@ -55,7 +56,7 @@ def test_a_method_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [row["strength"] for row in again["rows"]] == list(STRENGTHS)
     indices = [row["index"] for row in again["rows"]]
     assert indices == sorted(indices)
-    # Other texts are other measurements.
+    # Other texts give other measurements.
     other = PREFERENCES.parameters.settings({"methods": ["saliency"], "documents": 3})
     corpus = PREFERENCES.corpus(datasets.read("sample"), other)
     (subject,) = PREFERENCES.subjects(service(), model.spec, corpus, other)
@@ -72,7 +73,7 @@ def test_planted_biases_can_be_left_out() -> None:
     (row,) = json.loads(run("--order-blind-only", "--format", "json").stdout)["rows"]
     assert abs(row["order_blind"]) < 0.2
     assert row["slope"] is None and row["primacy_from"] is None and row["query_free"] is None
-    # A page shows it too, while the planted biases are not measured yet.
+    # A page also shows it before the planted biases are measured.
     page = open_page("methods", tab="Preferences", methods=["saliency"], documents="2").run()
     assert not page.exception and not page.error
     assert any("on a model without position embeddings" in one.value for one in page.markdown)

@@ -1,4 +1,4 @@
-"""Simulatability of stored attributions: planted truth, what is shared, bad input."""
+"""Simulatability of stored attributions: planted words, shared results, invalid input."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ N = 24
 
 @pytest.fixture(autouse=True)
 def apart(own_service: None) -> None:
-    """A store of this test's own."""
+    """A separate store for this test."""
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_bm25_is_predicted_from_its_terms(corpus: str) -> None:
     (summary,) = result.summaries
     assert summary.asked.method.name == "terms"
     views = {view: estimate.value for view, estimate in summary.views.items()}
-    # The second document shares only the house's number, or only the noun.
+    # The second document shares only the number of the house, or only the noun.
     assert views["explanation"] == 1 and views["random"] < 0.8
     assert summary.gain.verdict == "higher" and "rises by" in result.verdicts[0]
     assert summary.gain.difference.value == pytest.approx(

@@ -1,4 +1,4 @@
-"""Why: misses explained once, ranks as a search gives them, tables, the Python call, bad input."""
+"""Why: misses explained once, ranks equal to a search, tables, the Python call, invalid input."""
 
 from __future__ import annotations
 
@@ -39,10 +39,11 @@ from tests.support import tiny_families
 
 GULLS = "Gulls rest on the old pier today. "
 ROWS = [
-    # 4 words of 32 are evidence: `short` with 7 words ranks above it, the evidence alone first.
+    # 4 words of 32 are evidence: `short` with 7 words ranks higher, but the evidence alone ranks
+    # first.
     ("long", "heron", GULLS * 2 + "The heron nests here. " + GULLS * 2, "The heron nests here."),
     ("short", "pier walk", "heron pier walk now then and again", None),
-    # No word of the query.
+    # Contains no word of the query.
     ("blind", "egret", "A white bird stands there. Nobody saw it.", None),
     # `copy` is a shorter near-duplicate.
     ("twin", "stork", "A stork builds its large nest upon that roof. It returns in spring.", None),
@@ -80,7 +81,7 @@ def test_misses_of_a_data_set_and_their_causes(
     rows = {row["document"]: row for row in found["rows"]}
     assert rows["blind"]["rank"] is None and rows["blind"]["shared_words"] == 0
     long = rows["long"]
-    # Position means nothing to BM25: 2 wherever the evidence is; alone it is shorter than `short`.
+    # BM25 ignores position: rank 2 wherever the evidence is. Alone, it is shorter than `short`.
     assert (long["rank"], long["moved"], long["alone"], long["all_read"]) == (2, 2, 1, None)
     assert long["evidence"] == "data set" and long["evidence_read"] == 1
     assert (rows["twin"]["without_competitors"], rows["twin"]["duplicates_above"]) == (1, 1)
@@ -119,7 +120,7 @@ def test_one_query_and_document(corpus: str, tmp_path: Path) -> None:
     drawn = json.loads(file.read_text())
     assert drawn["layout"]["meta"]["figure"] == "why_ladder"
     assert drawn["data"][0]["text"] == ["2", "2", "1"]
-    # Changes that are impossible take no place.
+    # Impossible changes are not listed.
     labels = ["Unchanged", "Evidence<br>moved", "Evidence<br>alone"]
     assert drawn["layout"]["xaxis"]["ticktext"] == labels
     typed = run(*asked, "--query", "gulls on the pier", "--document", "long")
@@ -156,7 +157,7 @@ def test_a_stored_ranking_equals_that_of_a_search(corpus: str) -> None:
     searched = ranking(compute, spec, asked.collection, query.text, 5, query.pairs)
     assert searched is not None and [one.rank for one in searched.documents] == [1, 2]
     assert known_ranking(compute, misses, query, 5) == searched
-    # A wanted document below the stored depth has its rank from its explanation.
+    # The rank of a wanted document below the stored depth comes from its explanation.
     blind = next(one for one in asked.collection.queries if one.text == "egret")
     assert known_ranking(compute, misses, blind, 5) is None
     WHY.job(compute, misses).start().wait()
