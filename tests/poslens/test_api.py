@@ -315,7 +315,7 @@ def test_an_object_with_encode_is_accepted_as_a_model(_data: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("call", "message"),
     [
         (lambda: poslens.explain("nope/nope", QUERY, DOCUMENT), "is not on this machine yet"),
         (lambda: poslens.explain("MiniLM", " ", DOCUMENT), "The query is empty"),
@@ -385,8 +385,8 @@ def test_an_object_with_encode_is_accepted_as_a_model(_data: str) -> None:
         (lambda: poslens.passport("BM25", moved="5"), "whole number from 2, not 5"),  # type: ignore[arg-type]
     ],
 )
-def test_invalid_arguments_are_refused_in_one_sentence(call: object, said: str) -> None:
-    with pytest.raises(poslens.UserError, match=said) as found:
+def test_invalid_arguments_are_refused_in_one_sentence(call: object, message: str) -> None:
+    with pytest.raises(poslens.UserError, match=message) as found:
         call()  # type: ignore[operator]
     assert "\n" not in str(found.value)
 

@@ -72,11 +72,11 @@ def test_figure_5_equals_the_published_data(model: str) -> None:
 def test_the_shipped_figure_equals_the_published_data(model: str) -> None:
     assert REFERENCE is not None
     path = REFERENCE / f"posir_saliency_{model}.npz"
-    theirs = read_curves(model, path.name, read_bytes(path))
-    (ours,) = [one for one in figure_5() if one.model == model]
-    assert ours.n == theirs.n
-    assert np.allclose(ours.mean, theirs.mean, atol=1e-8)
-    assert np.allclose(ours.std, theirs.std, atol=1e-8)
+    expected = read_curves(model, path.name, read_bytes(path))
+    (actual,) = [one for one in figure_5() if one.model == model]
+    assert actual.n == expected.n
+    assert np.allclose(actual.mean, expected.mean, atol=1e-8)
+    assert np.allclose(actual.std, expected.std, atol=1e-8)
 
 
 def test_the_shipped_figure_has_both_models_and_the_papers_end_points() -> None:

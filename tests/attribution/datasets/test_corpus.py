@@ -140,12 +140,12 @@ def test_measures_equal_beirs_where_queries_are_documents(tmp_path: Path) -> Non
         ranked = rankings(found, search(found, scorer, block=block))
         assert all(one.query_id not in one.document_ids for one in ranked)
         assert all(len(one.document_ids) == 100 for one in ranked)
-        ours = measure(ranked, found.queries)
+        actual = measure(ranked, found.queries)
         expected = beirs_measures(scores, corpus, queries, qrels)
         order = [queries.index(q.query_id) for q in found.queries]
         assert len(order) == len(queries)
-        assert np.allclose(ours[NDCG], expected[order, 0], atol=1e-6)
-        assert np.allclose(ours[RECALL], expected[order, 1], atol=1e-6)
+        assert np.allclose(actual[NDCG], expected[order, 0], atol=1e-6)
+        assert np.allclose(actual[RECALL], expected[order, 1], atol=1e-6)
     own, lost = found.notes
     assert own.startswith("Documents with the id of a query are excluded") and "30 here" in own
     assert lost.endswith(f"{found.n_lost} judged documents outside the corpus.")

@@ -98,7 +98,7 @@ def test_a_file_with_queries_is_still_read_as_pairs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "message"),
     [
         ("c.txt", b"words", "not in a known format"),
         ("c.jsonl", b"", "has no rows|lacks|no rows"),
@@ -107,8 +107,8 @@ def test_a_file_with_queries_is_still_read_as_pairs(tmp_path: Path) -> None:
     ],
 )
 def test_files_that_are_not_a_corpus_are_refused_in_one_sentence(
-    tmp_path: Path, name: str, content: bytes, said: str
+    tmp_path: Path, name: str, content: bytes, message: str
 ) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         list(formats.corpus(tmp_path / name, "c").documents())

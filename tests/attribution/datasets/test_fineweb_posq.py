@@ -55,9 +55,9 @@ def test_rows_with_a_question_are_pairs_and_all_contents_are_searched(tmp_path: 
 def test_groups_by_class_equal_an_independent_count(tmp_path: Path) -> None:
     """Every seventh row has answers in two thirds and counts in both."""
     found = formats.collection(lines(tmp_path / "data.jsonl", ROWS), "mine")
-    ours = Counter(name for query in found.queries for name in query.groups)
-    theirs = Counter(name for row in ROWS if row["question"] for name in row["span_class"])
-    assert ours == theirs and sum(theirs.values()) > len(found.queries)
+    actual = Counter(name for query in found.queries for name in query.groups)
+    expected = Counter(name for row in ROWS if row["question"] for name in row["span_class"])
+    assert actual == expected and sum(expected.values()) > len(found.queries)
     assert found.groups is not None and found.groups.names == CLASSES
 
 

@@ -130,9 +130,13 @@ def test_the_hubs_parquet_gives_the_same_data_as_the_json(tmp_path: Path) -> Non
     assert one.pairs == other.pairs and [r.reason for r in one.rejected] == [
         r.reason for r in other.rejected
     ]
-    ours, theirs = (formats.collection(tmp_path / at, "x") for at in ("hub", "own.json"))
-    assert [d.text for d in ours.documents()] == [FOG, TIDE] == [d.text for d in theirs.documents()]
-    assert [q.groups for q in ours.queries] == [q.groups for q in theirs.queries]
+    actual, expected = (formats.collection(tmp_path / at, "x") for at in ("hub", "own.json"))
+    assert (
+        [d.text for d in actual.documents()]
+        == [FOG, TIDE]
+        == [d.text for d in expected.documents()]
+    )
+    assert [q.groups for q in actual.queries] == [q.groups for q in expected.queries]
 
 
 def test_queries_are_grouped_by_the_answers_first_character(tmp_path: Path) -> None:

@@ -208,18 +208,18 @@ def test_traces_have_no_relevance_judgments(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ('[{"openinference.span.kind": "RETRIEVER"}', "is damaged or not JSON"),
         ('{"resourceSpans": []}', "has no rows"),
         ('{"resourceSpans": ' + "[" * 3000, "is damaged or not JSON"),
     ],
 )
-def test_damaged_files_are_refused_in_one_sentence(text: str, said: str, tmp_path: Path) -> None:
+def test_damaged_files_are_refused_in_one_sentence(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "spans.json"
     path.write_text(text)
     assert detect(path) == "traces"
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         formats.read(path, "mine")
 
 

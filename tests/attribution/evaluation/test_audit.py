@@ -288,7 +288,7 @@ def test_groups_and_least_retrievable_documents() -> None:
 
 
 @pytest.mark.parametrize(
-    ("top", "n", "said"),
+    ("top", "n", "message"),
     [
         (0, 50, "at least 1"),
         (10, 10, "includes all"),
@@ -296,8 +296,8 @@ def test_groups_and_least_retrievable_documents() -> None:
         (1, 0, "no readable doc"),
     ],
 )
-def test_a_top_k_that_includes_every_document_is_refused(top: int, n: int, said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_a_top_k_that_includes_every_document_is_refused(top: int, n: int, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         require_top(top, n)
 
 

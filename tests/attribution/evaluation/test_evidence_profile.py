@@ -16,10 +16,15 @@ from poslens.attribution.evaluation.evidence_profile import (
 
 def test_bins_equal_those_of_pandas_cut() -> None:
     positions = [*np.linspace(0, 1, 21), *np.linspace(0.001, 0.999, 333)]
-    theirs = pd.cut(positions, bins=np.linspace(0, 1, 21), include_lowest=True).codes
-    ours = [evidence_bin(position) for position in positions]
+    expected = pd.cut(positions, bins=np.linspace(0, 1, 21), include_lowest=True).codes
+    actual = [evidence_bin(position) for position in positions]
     # On an edge, the two may differ because of rounding in 0.05 * i.
-    assert ours[21:] == theirs[21:].tolist() and ours[0] == 0 and ours[1] == 0 and ours[20] == 19
+    assert (
+        actual[21:] == expected[21:].tolist()
+        and actual[0] == 0
+        and actual[1] == 0
+        and actual[20] == 19
+    )
 
 
 def test_psi_computed_by_hand() -> None:

@@ -54,8 +54,8 @@ def test_gains_equal_ir_measures_with_one_relevant_document() -> None:
     for name, means in (("nDCG@10", effect.ndcg), ("RR", effect.mrr)):
         measure = ir_measures.parse_measure(name)
         found = {m.query_id: m.value for m in ir_measures.iter_calc([measure], qrels, run)}
-        ours = [mean.value for mean in means]
-        assert ours == pytest.approx([found[str(i)] for i in range(len(ranks))])
+        actual = [mean.value for mean in means]
+        assert actual == pytest.approx([found[str(i)] for i in range(len(ranks))])
 
 
 def test_means_computed_by_hand() -> None:

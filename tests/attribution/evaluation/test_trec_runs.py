@@ -48,7 +48,7 @@ def test_results_are_ordered_as_by_trec_eval() -> None:
         for document in draw.sample(DOCUMENTS, 25)
     ]
     found = placed(run_of("".join(line(*one) for one in given)), asked)
-    ours = measure(found.rankings, asked.queries)
+    actual = measure(found.rankings, asked.queries)
     qrels = [
         ir_measures.Qrel(query.query_id, key, grade)
         for query in asked.queries
@@ -58,12 +58,12 @@ def test_results_are_ordered_as_by_trec_eval() -> None:
     for name, wanted in MEASURES.items():
         if name == MRR:  # computed by another program, which breaks ties differently
             continue
-        theirs = {
+        expected = {
             one.query_id: one.value
             for one in ir_measures.iter_calc([ir_measures.parse_measure(wanted)], qrels, scored)
         }
-        values = dict(zip((q.query_id for q in asked.queries), ours[name], strict=True))
-        assert values == pytest.approx(theirs), name
+        values = dict(zip((q.query_id for q in asked.queries), actual[name], strict=True))
+        assert values == pytest.approx(expected), name
 
 
 def test_only_the_best_hundred_results_of_a_query_are_kept() -> None:

@@ -142,7 +142,7 @@ def test_the_name_of_chunks_is_the_text_they_are_parsed_from(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("halves", "chunks can't be"),
         ("late:64:8", "chunks can't be"),
@@ -151,8 +151,8 @@ def test_the_name_of_chunks_is_the_text_they_are_parsed_from(text: str) -> None:
         ("windows:16:32", "below 16"),
     ],
 )
-def test_invalid_chunks_are_refused_in_one_sentence(text: str, said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_invalid_chunks_are_refused_in_one_sentence(text: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         chunks_of(text)
 
 

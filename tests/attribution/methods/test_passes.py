@@ -214,8 +214,8 @@ def test_a_text_of_many_pairs_is_run_once_for_its_exact_shares(model: Any) -> No
         assert found.pair_id == one.pair_id and found.document == one.document
         assert found.score == pytest.approx(one.score, rel=1e-5)
         for name in ("query_scores", "document_scores", "matrix"):
-            ours, theirs = getattr(found, name), getattr(one, name)
-            np.testing.assert_allclose(ours, theirs, atol=1e-5 * np.abs(theirs).max())
+            actual, expected = getattr(found, name), getattr(one, name)
+            np.testing.assert_allclose(actual, expected, atol=1e-5 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("model", ["late interaction"], indirect=True)

@@ -49,11 +49,11 @@ def test_an_exported_model_encodes_as_the_calibrated_one(
     expected = vectors(retriever)
     library = SentenceTransformer(str(folder), device="cpu", trust_remote_code=True)
     np.testing.assert_allclose(library.encode(TEXTS), expected, atol=1e-6)
-    ours = load(spec_of(folder), device="cpu")
-    assert isinstance(ours, DenseRetriever)
-    found = calibrator_of(ours.backbone)
+    loaded = load(spec_of(folder), device="cpu")
+    assert isinstance(loaded, DenseRetriever)
+    found = calibrator_of(loaded.backbone)
     assert found is not None and found.calibration == HOW and found.rows == "mean"
-    np.testing.assert_allclose(vectors(ours), expected, atol=1e-6)
+    np.testing.assert_allclose(vectors(loaded), expected, atol=1e-6)
     assert np.abs(expected - vectors(tiny("bert"))).max() > 1e-4
 
 
@@ -107,7 +107,7 @@ def test_a_folder_written_by_an_earlier_version_is_read(
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"strength": 2}, "must be 0 to 1"),
         ({"block": 0}, "at least 1 token"),
@@ -117,12 +117,12 @@ def test_a_folder_written_by_an_earlier_version_is_read(
     ],
 )
 def test_a_damaged_calibration_is_refused_in_one_sentence(
-    exported: tuple[DenseRetriever, Path], changes: dict[str, object], said: str
+    exported: tuple[DenseRetriever, Path], changes: dict[str, object], message: str
 ) -> None:
     _, folder = exported
     kept = json.loads((folder / SETTINGS).read_text())
     (folder / SETTINGS).write_text(json.dumps(kept | changes))
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         load(spec_of(folder), device="cpu")
 
 

@@ -197,7 +197,7 @@ def test_a_strength_has_one_name_one_number_and_one_key(name: str, called: str) 
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("MiniLM@calibrated(strength=1.5)", "must be 0 to 1, not 1.5"),
         ("MiniLM@calibrated(strength=-0.1)", "must be 0 to 1, not -0.1"),
@@ -214,8 +214,8 @@ def test_a_strength_has_one_name_one_number_and_one_key(name: str, called: str) 
         ("BM25@calibrated", "not a dense model"),
     ],
 )
-def test_an_invalid_calibration_is_refused_in_one_sentence(name: str, said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_an_invalid_calibration_is_refused_in_one_sentence(name: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         resolve(name)
 
 

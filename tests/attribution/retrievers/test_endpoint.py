@@ -82,8 +82,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_results_equal_those_of_the_model_behind_the_endpoint(real: EndpointServer, minilm) -> None:
     found = load(resolve.register_endpoint(f"E5={real.url}#model=m"))
     texts = [(one.query, one.document) for one in (PAIR, *OTHERS)]
-    ours, theirs = score_texts(found, texts), score_texts(minilm, texts)
-    assert np.abs(ours - theirs).max() < 1e-5
+    actual, expected = score_texts(found, texts), score_texts(minilm, texts)
+    assert np.abs(actual - expected).max() < 1e-5
     assert check_retriever(found).library.distance < 1e-5
     moved, local = relocation(found, PAIR), relocation(minilm, PAIR)
     assert np.abs(moved.scores - local.scores).max() < 1e-5
@@ -288,11 +288,11 @@ def test_a_busy_server_is_retried_until_it_answers(server: EndpointServer) -> No
 
 
 @pytest.mark.parametrize(
-    ("said", "seconds"),
+    ("header", "seconds"),
     [("7", 7.0), ("0.5", 0.5), ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0), ("soon", None), ("", None)],
 )
-def test_retry_after_is_parsed(said: str, seconds: float | None) -> None:
-    assert endpoint_client._retry_after(said) == seconds
+def test_retry_after_is_parsed(header: str, seconds: float | None) -> None:
+    assert endpoint_client._retry_after(header) == seconds
 
 
 def test_an_unreachable_address_is_reported_in_one_sentence() -> None:

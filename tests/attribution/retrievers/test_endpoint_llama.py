@@ -73,5 +73,5 @@ def test_a_real_server_gives_the_same_results_as_the_local_model(server: str, mi
     pair = TextPair("p", "when does the tide turn", text, evidence=EvidenceSpan(24, 61))
     texts = [(pair.query, text), ("what do gulls see", text), ("tide", "Salt is a mineral.")]
     assert np.abs(score_texts(found, texts) - score_texts(minilm, texts)).max() < 1e-3
-    ours, theirs = relocation(found, pair), relocation(minilm, pair)
-    assert np.abs(ours.scores - theirs.scores).max() < 1e-3
+    actual, expected = relocation(found, pair), relocation(minilm, pair)
+    assert np.abs(actual.scores - expected.scores).max() < 1e-3

@@ -60,8 +60,8 @@ def test_scores_equal_those_of_bm25s_over_the_whole_data_set(
     documents = list(dict.fromkeys(p.document for p in sample.pairs))
     index = library_index([list(terms_of(d)) for d in documents], 1.2, 0.75)
     for pair in sample.pairs[::20]:
-        theirs = index.get_scores(list(terms_of(pair.query)))[documents.index(pair.document)]
-        assert explain(bound, pair).score == pytest.approx(theirs, rel=1e-6)
+        expected = index.get_scores(list(terms_of(pair.query)))[documents.index(pair.document)]
+        assert explain(bound, pair).score == pytest.approx(expected, rel=1e-6)
 
 
 def test_scores_of_two_texts_computed_by_hand(typed: LexicalRetriever) -> None:

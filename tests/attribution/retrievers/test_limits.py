@@ -58,7 +58,7 @@ def test_a_configured_limit_combines_with_other_suffixes(name: str, length: int)
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("MiniLM@configured@configured", "only once, and before @calibrated"),
         ("MiniLM@calibrated@configured", "only once, and before @calibrated"),
@@ -66,8 +66,8 @@ def test_a_configured_limit_combines_with_other_suffixes(name: str, length: int)
         ("BM25@configured", "no configuration that truncates"),
     ],
 )
-def test_an_unusable_limit_is_refused_in_one_sentence(name: str, said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_an_unusable_limit_is_refused_in_one_sentence(name: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         resolve(name)
 
 

@@ -297,7 +297,7 @@ def test_only_regular_files_are_opened(copy: Path, place: str, kind: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("place", "settings", "said"),
+    ("place", "settings", "message"),
     [
         ("config.json", {"num_hidden_layers": 10_000_000}, "num_hidden_layers"),
         ("config.json", {"num_labels": 10**9}, "num_labels"),
@@ -325,10 +325,10 @@ def test_only_regular_files_are_opened(copy: Path, place: str, kind: str) -> Non
     ],
 )
 def test_settings_of_wrong_size_or_type_are_refused(
-    copy: Path, unopened: None, place: str, settings: dict[str, Any], said: str
+    copy: Path, unopened: None, place: str, settings: dict[str, Any], message: str
 ) -> None:
     change(copy / place, **settings)
-    assert said in refused(copy)
+    assert message in refused(copy)
 
 
 @pytest.mark.parametrize(

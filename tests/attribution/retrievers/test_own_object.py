@@ -161,7 +161,7 @@ def _raises(_texts: list[str]) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("encode", "said"),
+    ("encode", "message"),
     [
         (_raises, "encode fails on a list of texts (RuntimeError)"),
         (lambda texts: None, "returns NoneType, which is not an array of numbers"),
@@ -177,10 +177,12 @@ def _raises(_texts: list[str]) -> Any:
         (lambda texts: np.ones((len(texts), 4), dtype=complex), "not an array of numbers"),
     ],
 )
-def test_objects_that_return_no_vectors_are_refused_in_one_sentence(encode: Any, said: str) -> None:
+def test_objects_that_return_no_vectors_are_refused_in_one_sentence(
+    encode: Any, message: str
+) -> None:
     with pytest.raises(UserError) as found:
         remember(Own(encode))
-    assert said in str(found.value) and "\n" not in str(found.value)
+    assert message in str(found.value) and "\n" not in str(found.value)
     assert "somebody" not in str(found.value)
 
 

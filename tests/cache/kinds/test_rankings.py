@@ -71,9 +71,9 @@ def test_a_resumed_search_gives_the_same_rankings(
     told = RunOptions(on_progress=lambda p: seen.append(p.done))
     rest = again.search(retriever, KEY, METHOD, options=told)
     assert seen[0] == 2 * BLOCK and rest.computed == 3 * BLOCK
-    for ours, theirs in zip(again.select(KEY, METHOD), expected, strict=True):
-        assert ours.document_ids == theirs.document_ids
-        assert ours.scores.tolist() == theirs.scores.tolist()
+    for actual, theirs in zip(again.select(KEY, METHOD), expected, strict=True):
+        assert actual.document_ids == theirs.document_ids
+        assert actual.scores.tolist() == theirs.scores.tolist()
 
 
 @pytest.mark.parametrize("name", ["bert", "BM25"])

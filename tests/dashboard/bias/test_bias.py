@@ -372,7 +372,7 @@ def test_a_test_without_different_documents_does_not_affect_the_others(tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "message"),
     [
         ("none.csv", b"query,document\n", "has no rows"),
         ("empty.csv", b"query,document\n,x\n", "has 1 row, but no valid pair"),
@@ -380,13 +380,13 @@ def test_a_test_without_different_documents_does_not_affect_the_others(tmp_path:
     ],
 )
 def test_an_empty_upload_is_refused_and_the_page_stays(
-    name: str, content: bytes, said: str
+    name: str, content: bytes, message: str
 ) -> None:
     page = opened(models=["BM25"])
     page.file_uploader[0].upload(name, content).run()
     assert not page.exception
     (error,) = page.error
-    assert said in error.value.replace("\\", "")
+    assert message in error.value.replace("\\", "")
     assert any("Press Compute" in info.value for info in page.info), "the former data set stays"
 
 

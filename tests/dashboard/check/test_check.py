@@ -602,7 +602,7 @@ def test_too_few_documents_have_an_exit_code_of_their_own(mine: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "message"),
     [
         (("--drift", "nan"), "tolerance of drift"),
         (("--relocation", "-1"), "tolerance of relocation"),
@@ -610,10 +610,10 @@ def test_too_few_documents_have_an_exit_code_of_their_own(mine: Path) -> None:
     ],
 )
 def test_invalid_options_give_one_sentence_and_exit_code_2(
-    mine: Path, more: tuple[str, ...], said: str
+    mine: Path, more: tuple[str, ...], message: str
 ) -> None:
     done = run(mine, *more)
-    assert done.exit_code == 2 and said in done.stderr.splitlines()[-1]
+    assert done.exit_code == 2 and message in done.stderr.splitlines()[-1]
 
 
 PROJECT = """

@@ -200,7 +200,7 @@ def test_the_rail_is_sent_with_its_document() -> None:
 
 
 @pytest.mark.parametrize(
-    ("curves", "said"),
+    ("curves", "message"),
     [
         ({"bins": FLAT[1:]}, "99 values of bins"),
         ({"bins": ()}, "0 values of bins"),
@@ -211,8 +211,8 @@ def test_the_rail_is_sent_with_its_document() -> None:
         ({"bins": FLAT, "low": FLAT, "high": FLAT}, "and a mean"),
     ],
 )
-def test_a_rail_that_cannot_be_drawn_is_refused(curves, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_a_rail_that_cannot_be_drawn_is_refused(curves, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         Rail(**curves)
 
 

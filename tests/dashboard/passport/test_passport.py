@@ -193,7 +193,7 @@ def test_the_null_controls_finding_agrees_with_its_interval(
 
 
 @pytest.mark.parametrize(
-    ("interval", "said"),
+    ("interval", "message"),
     [
         ((0.02, 0.04), "Attribution leans toward the end of the tokens read."),
         ((-0.01, 0.04), "Equivalent to 0 within the margin of 0.05."),
@@ -202,13 +202,13 @@ def test_the_null_controls_finding_agrees_with_its_interval(
     ],
 )
 def test_findings_claim_no_more_than_their_intervals_allow(
-    interval: tuple[float | None, float | None], said: str
+    interval: tuple[float | None, float | None], message: str
 ) -> None:
     index = Estimate(0.03, *interval, n=20)
     sentence = index_sentence("Saliency", index)
-    assert said in sentence and "+0.030" in sentence
+    assert message in sentence and "+0.030" in sentence
     moves = shift_sentence("The score", index, "towards the end", "The {} is higher.", 0.05)
-    rises, equal = said.startswith("Attribution"), said.startswith("Equivalent")
+    rises, equal = message.startswith("Attribution"), message.startswith("Equivalent")
     decided = interval != (None, None)
     assert moves.startswith("The score rises by 0.030" if decided else "Too few documents")
     assert moves.endswith("towards the end. The end is higher.") == rises

@@ -75,8 +75,8 @@ def test_a_models_rankings_have_the_same_measures_as_a_run(
 ) -> None:
     found = ranked_run(read_run("again", File("again.run", as_run(ranked).encode())), setup)
     assert found.by_query.keys() == ranked.by_query.keys()
-    ours, theirs = (tables.TABLES["measures"].frame([one]) for one in (ranked, found))
-    pd.testing.assert_frame_equal(theirs.drop(columns="model"), ours.drop(columns="model"))
+    actual, expected = (tables.TABLES["measures"].frame([one]) for one in (ranked, found))
+    pd.testing.assert_frame_equal(expected.drop(columns="model"), actual.drop(columns="model"))
     entry = found.provenance().entry()
     assert entry["model"] == "again" and str(entry["model_source"]).startswith("run again.run, ")
     assert entry["n_queries"] == 4 and "weights" not in entry

@@ -74,9 +74,9 @@ def test_an_upload_is_ranked_and_stored(
     monkeypatch.setattr(ranking_service, "_evaluations", LRUCache(8))
     again = ranking_service.ranked(restarted, BM25, upload)
     assert again is not None
-    for ours, theirs in zip(again.rankings, ranked.rankings, strict=True):
-        assert ours.document_ids == theirs.document_ids
-        assert ours.scores.tolist() == theirs.scores.tolist()
+    for actual, expected in zip(again.rankings, ranked.rankings, strict=True):
+        assert actual.document_ids == expected.document_ids
+        assert actual.scores.tolist() == expected.scores.tolist()
     provenance = ranked.provenance()
     assert provenance.n_queries == 4 and "corpus=whole" in provenance.method
     assert provenance.n_documents == 4 and provenance.truncated is None
@@ -313,8 +313,8 @@ def test_the_tiny_model_reranks_what_bm25_finds(
     assert running.error == ""
     first, second = (ranking_service.ranked(compute, one, setup) for one in (BM25, spec))
     assert first is not None and second is not None
-    for ours, theirs in zip(first.rankings, second.rankings, strict=True):
-        assert sorted(ours.document_ids) == sorted(theirs.document_ids)
+    for actual, expected in zip(first.rankings, second.rankings, strict=True):
+        assert sorted(actual.document_ids) == sorted(expected.document_ids)
 
 
 @pytest.fixture

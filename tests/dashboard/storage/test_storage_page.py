@@ -250,11 +250,11 @@ def test_private_texts_from_earlier_versions_are_neither_exported_nor_listed(sto
     assert pq.read_table(made.path)["dataset"].unique().to_pylist() == ["set"]
 
 
-@pytest.mark.parametrize("said", ["no", "auto"])
+@pytest.mark.parametrize("setting", ["no", "auto"])
 def test_visitors_from_other_machines_can_only_export(
-    store: Store, monkeypatch: pytest.MonkeyPatch, said: str
+    store: Store, monkeypatch: pytest.MonkeyPatch, setting: str
 ) -> None:
-    monkeypatch.setenv("POSLENS_UPKEEP", said)
+    monkeypatch.setenv("POSLENS_UPKEEP", setting)
     monkeypatch.setattr(people, "_on_this_machine", lambda: False)
     app = opened()
     assert {button.key for button in app.button} == {"cache.export"}

@@ -131,7 +131,7 @@ def colder(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("kind", "page", "said"),
+    ("kind", "page", "message"),
     [
         (evidence, "why", "docs has 12 pairs of a query and a document, 12 with evidence."),
         (own_pairs, "why", "but no evidence. Why uses the sentence that scores highest on its own"),
@@ -143,12 +143,12 @@ def colder(folder: Path) -> Path:
     ],
 )
 def test_run_opens_the_page_that_fits_the_data(
-    own_service: None, tmp_path: Path, kind: Any, page: str, said: str
+    own_service: None, tmp_path: Path, kind: Any, page: str, message: str
 ) -> None:
     path = kind(tmp_path)
     done = CliRunner().invoke(app, ["run", "--model", "BM25", "--data", f"docs={path}", "--port=0"])
     reason, error = done.stderr.strip().splitlines()
-    assert said in reason and "0 isn't a valid port" in error
+    assert message in reason and "0 isn't a valid port" in error
     first = opening.first_page("docs")
     assert (first.path, first.reason) == (page, reason)
     shown = open_page(first.path).run()

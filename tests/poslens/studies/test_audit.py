@@ -260,7 +260,7 @@ def test_the_sample_is_stated_and_its_time_estimated(home: Path, path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--top", "0"], "whole number from 1"),
         (["--chunks", "windows:16:16"], "below 16"),
@@ -274,7 +274,7 @@ def test_invalid_input_is_refused_in_one_sentence(
     home: Path,
     path: Path,
     arguments: list[str],
-    said: str,
+    message: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Names registered here are unknown to other tests.
@@ -290,7 +290,7 @@ def test_invalid_input_is_refused_in_one_sentence(
     assert code == 2 and out == ""
     lines = [one for one in stderr.splitlines() if one.strip() and "document" not in one[-20:]]
 
-    assert any(re.search(said, one) for one in stderr.splitlines()), (stderr, lines)
+    assert any(re.search(message, one) for one in stderr.splitlines()), (stderr, lines)
     assert "Traceback" not in stderr
 
 
@@ -337,7 +337,7 @@ def test_the_page_audits_a_sample(things: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "said"),
+    ("query", "message"),
     [
         ({"chunks": ["windows:16:16"]}, "below 16"),
         ({"chunks": ["late:64"]}, "does not support late chunks"),
@@ -345,12 +345,12 @@ def test_the_page_audits_a_sample(things: str) -> None:
     ],
 )
 def test_a_model_that_cannot_be_audited_leaves_the_page_intact(
-    things: str, query: dict[str, object], said: str
+    things: str, query: dict[str, object], message: str
 ) -> None:
     page = open_page("audit", **({"dataset": things, "models": ["BM25"]} | query)).run()
     assert not page.exception
     shown = [one.value for one in (*page.error, *page.caption)]
-    assert any(said in one.replace("\\", "") for one in shown), shown
+    assert any(message in one.replace("\\", "") for one in shown), shown
     assert "Audit: what can't an index retrieve" in "".join(one.value for one in page.markdown)
 
 

@@ -100,8 +100,8 @@ def by_hand(retriever: DenseRetriever, found: Collection, chunks: Chunks) -> dic
 def same(found: dict[str, SentenceRanks], expected: dict[str, list]) -> None:
     assert list(found) == list(expected)
     for key, rows in expected.items():
-        for ours, theirs in zip(found[key].ranks.reshape(2, -1).tolist(), rows, strict=True):
-            assert all(low <= r <= high for r, (low, high) in zip(ours, theirs, strict=True)), key
+        for actual, theirs in zip(found[key].ranks.reshape(2, -1).tolist(), rows, strict=True):
+            assert all(low <= r <= high for r, (low, high) in zip(actual, theirs, strict=True)), key
 
 
 @pytest.mark.parametrize("chunks", ["whole", "windows:16:4", "late:16"])

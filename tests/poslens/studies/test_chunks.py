@@ -257,8 +257,8 @@ def test_a_stopped_plan_is_resumed_and_encodes_queries_once(
     rest = run_plan(again, retriever, KEY, settings, device="cpu")
     assert rest.computed == n_missing and rest.done == 36
     assert len(encoded) == len(set(encoded)) == 12 * 8
-    ours, theirs = (store.tried(KEY, settings, "cpu")[0] for store in (again, whole))
-    for mine, other in zip(ours, theirs, strict=True):
+    actual, expected = (store.tried(KEY, settings, "cpu")[0] for store in (again, whole))
+    for mine, other in zip(actual, expected, strict=True):
         assert list(mine.documents) == list(other.documents) and mine.time is not None
         for key, document in mine.documents.items():
             assert document.ranks.tolist() == other.documents[key].ranks.tolist()

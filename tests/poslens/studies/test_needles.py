@@ -75,7 +75,7 @@ def test_lengths_beyond_the_context_limit_are_left_out(
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (("--lengths", "64,x"), "must be whole numbers from 64 to 1,000,000, separated by commas"),
         (("--lengths", "64.5"), "must be whole numbers from 64 to 1,000,000, separated by commas"),
@@ -87,9 +87,9 @@ def test_lengths_beyond_the_context_limit_are_left_out(
         (("--figure", "x.txt"), "doesn't have a supported suffix"),
     ],
 )
-def test_invalid_input_is_refused_in_one_sentence(options: tuple[str, ...], said: str) -> None:
+def test_invalid_input_is_refused_in_one_sentence(options: tuple[str, ...], message: str) -> None:
     found = run("--model", "BM25", *options)
-    assert found.exit_code == 2 and said in found.stderr
+    assert found.exit_code == 2 and message in found.stderr
     assert "\n" not in found.stderr.strip()
 
 

@@ -105,9 +105,8 @@ def test_ranks_equal_those_of_a_brute_force_ranking(
     ranks: dict[str, list[int]] = {}
     for pair, _, rank in by_hand(folder):
         ranks.setdefault(pair, []).append(rank)
-    assert (
-        len({tuple(one) for one in ranks.values()}) > 5
-    )  # otherwise there is nothing to distinguish
+    # Otherwise there is nothing to distinguish.
+    assert len({tuple(one) for one in ranks.values()}) > 5
     found = poslens.rank(str(folder), corpus, by="position", positions=4)
     queries = found.to_frame("queries").set_index("id")
     for pair, own in ranks.items():
