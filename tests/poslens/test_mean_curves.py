@@ -220,7 +220,7 @@ def test_attempted_pairs_are_counted_once_until_a_result_changes(
     assert own.n_attempted(MODEL, METHOD, pairs) == attempted
 
 
-def test_another_process_sees_what_this_one_adds_and_the_reverse(
+def test_processes_see_each_others_new_results(
     store: Store, pairs: Pairs, averaged: list[int], forked: Forked
 ) -> None:
     code = """

@@ -79,7 +79,7 @@ def test_sentences_leave_out_measures_that_are_zero_for_both() -> None:
     assert "position differs by +0.000" in sentence
 
 
-def test_of_many_measures_those_without_a_difference_are_named() -> None:
+def test_measures_without_a_difference_are_listed_if_there_are_many() -> None:
     changes = {"first": 0.0, "second": 0.01 * RNG.normal(0, 1, 40), "third": 2.0}
     changes["fourth"] = RNG.normal(0, 9, 40)
     models = [

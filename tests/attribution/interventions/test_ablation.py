@@ -122,7 +122,7 @@ def test_ablation_can_be_stopped(tiny: Callable[..., Any]) -> None:
             ablation(tiny("bert"), PAIR, by, 5, should_stop=lambda: True)
 
 
-def test_only_what_was_read_is_ablated(tiny: Callable[..., Any]) -> None:
+def test_only_text_that_was_read_is_ablated(tiny: Callable[..., Any]) -> None:
     retriever = tiny("bert", max_length=10)
     for by in REPLACEMENTS:
         found = ablation(retriever, PAIR, by, 3)

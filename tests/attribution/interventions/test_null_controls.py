@@ -206,7 +206,7 @@ def others() -> list[TextPair]:
     return [TextPair("o", "another question", "Something else.")]
 
 
-def test_the_profile_is_offered_for_scaled_saliency_alone() -> None:
+def test_the_profile_is_offered_only_for_scaled_saliency() -> None:
     assert controls_for(make_method("saliency")) == tuple(CONTROLS)
     assert "profile" not in controls_for(make_method("saliency", {"normalization": "none"}))
     assert "profile" not in controls_for(make_method("decomposition"))

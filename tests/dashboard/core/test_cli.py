@@ -333,7 +333,7 @@ def test_a_folder_gives_curve_and_figure(tmp_path: Path) -> None:
     assert written.exit_code == 0 and "resampling=bin_mean" in target.read_text(encoding="utf-8")
 
 
-def test_curve_computes_what_is_missing_for_the_pairs_that_are_asked_for(tmp_path: Path) -> None:
+def test_curve_computes_missing_results_of_the_requested_pairs(tmp_path: Path) -> None:
     rows = [
         f"what is {word},{word} is old. It is {word}." for word in ("ice", "fog", "rust", "tide")
     ]

@@ -106,7 +106,7 @@ def with_state(app: AppTest, identity: str, file: str) -> AppTest:
     return app._run(states)
 
 
-def test_a_file_that_the_server_does_not_have_is_no_upload(app: AppTest) -> None:
+def test_a_file_missing_from_the_server_is_not_an_upload(app: AppTest) -> None:
     identity = app.file_uploader[0].id
     with_state(app, identity, "made up")
     assert not app.exception and app.text[0].value == "sample 304"
