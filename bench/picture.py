@@ -38,7 +38,7 @@ ADDRESSES = {
 
 THEMES = ("light", "dark")
 WIDTH, HEIGHT = 1440, 1100
-COLOURS = 256
+COLORS = 256
 """Number of colors of a picture, enough for sharp letters and smooth scales. Pictures with all
 colors would be twice as large."""
 
@@ -78,7 +78,7 @@ def main(*pages: str, out: Path = OUT) -> None:
             for theme in THEMES:
                 path = out / f"{name}-{theme}.webp"
                 taken = Image.open(io.BytesIO(picture(browser, f"{url}/{ADDRESSES[name]}", theme)))
-                few = taken.convert("RGB").quantize(COLOURS, Image.Quantize.MAXCOVERAGE)
+                few = taken.convert("RGB").quantize(COLORS, Image.Quantize.MAXCOVERAGE)
                 few.convert("RGB").save(path, lossless=True, method=6)
                 print(f"{path} {path.stat().st_size / 1000:.0f} kB", flush=True)
 

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # Objects that live as long as the dictionary in which their id is a key.
 WITHIN_ONE_CALL = {
-    "attribution/methods/linearised.py",
+    "attribution/methods/linearized.py",
     "attribution/retrievers/hub.py",
     "cache/storage/encoded.py",
 }

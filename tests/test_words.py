@@ -42,7 +42,8 @@ RETIRED = {
     r"said so": "returned true, or canceled the run",
     r"taken away": "removed",
     r"what was found": "results",
-    r"judgements?": "judgment",
+    r"\w*(colour|judgement|neighbour|favour|behaviour|labell|optimis|recognis|linearis)\w*|"
+    r"centre[sd]?": "the American spelling",
     r"embedded (one|sample|data sets?)": "bundled",
     r"as they should be": "valid",
 }

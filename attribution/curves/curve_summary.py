@@ -168,16 +168,16 @@ def summarize(
         if magnitudes is None:
             return curve
         sums = _sums(means[:, -N_BINS:], x)
-        centre, index = (divided(sums[:, k], sums[:, k + 1]) for k in (2, 0))
-        return np.column_stack([curve, centre, sums[:, 3], index, sums[:, 1]])
+        center, index = (divided(sums[:, k], sums[:, k + 1]) for k in (2, 0))
+        return np.column_stack([curve, center, sums[:, 3], index, sums[:, 1]])
 
-    low = high = of_centre = of_index = None
+    low = high = of_center = of_index = None
     # One call, so that curve and numbers use the same draws.
     if (interval := intervals(parts, groups, numbers)) is not None:
         low, high = (as_array(end[:N_BINS], (N_BINS,), "a curve") for end in interval)
         if magnitudes is not None:
             ends = np.stack(interval, axis=1)[N_BINS:]
-            of_centre, of_index = ends[:2], ends[2:]
+            of_center, of_index = ends[:2], ends[2:]
     mean, std, quartiles = _over_rows(parts[0])
     size = mean if not signed else _over_rows(parts[1])[0]
     sums = _sums(np.zeros(N_BINS) if magnitudes is None else size, x)
@@ -198,7 +198,7 @@ def summarize(
             quartiles=as_array(quartiles, (3, N_BINS), "a curve"),
             magnitudes=None if magnitudes is None else as_array(size, (N_BINS,), "a curve"),
         ),
-        _estimate(sums, of_centre, 2, n, n_documents),
+        _estimate(sums, of_center, 2, n, n_documents),
         _estimate(sums, of_index, 0, n, n_documents),
     )
 

@@ -113,7 +113,7 @@ def _points(
         metric=layout.metric,
         random_state=layout.seed,
         n_jobs=1,
-        # Spectral initialisation fails for very few points.
+        # Spectral initialization fails for very few points.
         init="pca" if min(vectors.shape) > 2 else "random",
         tqdm_kwds={"file": _Epochs(report), "bar_format": "{n_fmt}/{total_fmt} ", "disable": False},
     )

@@ -154,8 +154,8 @@ def _over_text(document: TokenizedText, scores: Array, method: Method, n_charact
     filled = np.concatenate(([0.0], np.cumsum(values)))
     sums = np.diff(np.interp(at, np.arange(n + 1) / n, filled))
     widths = np.diff(at) * n
-    centres = (np.arange(N_BINS) + 0.5) / N_BINS
-    curve: Floats = np.divide(sums, widths, out=np.full(N_BINS, np.nan), where=centres <= read)
+    centers = (np.arange(N_BINS) + 0.5) / N_BINS
+    curve: Floats = np.divide(sums, widths, out=np.full(N_BINS, np.nan), where=centers <= read)
     return curve
 
 

@@ -22,10 +22,10 @@ from poslens.attribution.datasets.formats import Format, register
 from poslens.attribution.datasets.judged_pairs import (
     COLUMNS,
     Judged,
-    JudgementRow,
+    JudgmentRow,
     RowsById,
     judged_pairs,
-    judgement_rows,
+    judgment_rows,
 )
 from poslens.attribution.datasets.schema import (
     NOT_UTF8,
@@ -40,13 +40,13 @@ from poslens.attribution.datasets.schema import (
 )
 from poslens.attribution.datasets.streams import File, has_foreign_bytes, json_lines, open_text
 from poslens.attribution.datasets.tables import json_row, rows, suffix
-from poslens.attribution.datasets.types import Judgement, Rejection
+from poslens.attribution.datasets.types import Judgment, Rejection
 from poslens.attribution.errors import UserError
 from poslens.attribution.text import clean
 from poslens.attribution.types import TextPair
 
 _SPLITS = ("test", "dev", "validation", "val", "train")
-JUDGEMENTS = (".tsv", ".jsonl", ".parquet")
+JUDGMENTS = (".tsv", ".jsonl", ".parquet")
 """Formats of judgments, the paper's first."""
 
 KEEPS_OWN_IDS = "keeps-own-ids"
@@ -127,7 +127,7 @@ def _chosen(path: Path) -> tuple[Path, list[tuple[Path, list[Path]]]]:
 
 def _judged(
     root: Path, chosen: list[tuple[Path, list[Path]]], name: str
-) -> Iterator[Judgement | Rejection]:
+) -> Iterator[Judgment | Rejection]:
     ids: set[str] = set()
     for folder, qrels in chosen:
         yield from _read_folder(folder, qrels, folder.relative_to(root).parts, name, ids)
@@ -152,12 +152,12 @@ def queries(folder: Path) -> Iterator[tuple[str, str]]:
                 yield query
 
 
-def judgement_files(folder: Path) -> list[Path]:
+def judgment_files(folder: Path) -> list[Path]:
     """The files of judgments of one split of a folder: test, or else dev, or else train; empty
     without judgments."""
     # On the hub, judgments are in the folder of the texts or in a separate data set.
     for place in (folder / "qrels", folder / "data", folder):
-        for kind in JUDGEMENTS:
+        for kind in JUDGMENTS:
             paths: dict[str, list[Path]] = {}
             for file in sorted(place.glob("*")):
                 if suffix(file.name) == kind and _stem(file) not in ("corpus", "queries"):
@@ -169,7 +169,7 @@ def judgement_files(folder: Path) -> list[Path]:
 
 
 def _split(folder: Path) -> list[Path]:
-    if files := judgement_files(folder):
+    if files := judgment_files(folder):
         return files
     raise UserError(
         f"{folder.name}/qrels has no .tsv file: put the judgments there as test.tsv, with the "
@@ -179,11 +179,11 @@ def _split(folder: Path) -> list[Path]:
 
 def _read_folder(
     folder: Path, qrels: list[Path], inner: tuple[str, ...], dataset: str, ids: set[str]
-) -> Iterator[Judgement | Rejection]:
+) -> Iterator[Judgment | Rejection]:
     part, shown = "/".join(inner), "/".join((*inner, ""))
     files = [File(f"{shown}{file.relative_to(folder)}", file) for file in qrels]
-    judged = [row for file in files for row in judgement_rows(file, _qrels(file))]
-    relevant = [row for row in judged if isinstance(row, JudgementRow)]
+    judged = [row for file in files for row in judgment_rows(file, _qrels(file))]
+    relevant = [row for row in judged if isinstance(row, JudgmentRow)]
     queries = _texts(folder, "queries", shown, {row.query for row in relevant})
     # Judgments whose query is missing need no document.
     documents = _texts(
@@ -191,7 +191,7 @@ def _read_folder(
     )
     language, domain = languages.of_folder(folder)
 
-    def pair_of(row: JudgementRow, query: str, document: str) -> TextPair:
+    def pair_of(row: JudgmentRow, query: str, document: str) -> TextPair:
         # Two data sets below one root can share ids.
         name = f"{shown}{row.pair_id}" if row.pair_id in ids else row.pair_id
         ids.add(name)
@@ -274,7 +274,7 @@ def joined(title: str | None, text: str) -> str:
 
 def _fits(path: Path) -> bool:
     if path.is_file():
-        return path.parent.name == "qrels" and suffix(path.name) in JUDGEMENTS
+        return path.parent.name == "qrels" and suffix(path.name) in JUDGMENTS
     return bool(folders(path))
 
 

@@ -111,7 +111,7 @@ def _document(row: Row, prefix: str, language: str | None) -> Document:
 
 def _fits(path: Path) -> bool:
     if path.is_dir() and (places := beir.folders(path)):
-        return not any(beir.judgement_files(place) for place in places)
+        return not any(beir.judgment_files(place) for place in places)
     files = files_of(path, tables.SUFFIXES)
     return bool(files) and has_columns(files[0], [TEXT]) and not has_columns(files[0], [_QUERY])
 

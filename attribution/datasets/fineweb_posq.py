@@ -19,7 +19,7 @@ from poslens.attribution.datasets.formats import Format, files_below, has_column
 from poslens.attribution.datasets.judged_pairs import Judged, judged_passages
 from poslens.attribution.datasets.schema import Row, accepted, as_text, optional, required
 from poslens.attribution.datasets.streams import File
-from poslens.attribution.datasets.types import Groups, Judgement, Passages, Rejection
+from poslens.attribution.datasets.types import Groups, Judgment, Passages, Rejection
 from poslens.attribution.errors import UserError
 from poslens.attribution.types import TextPair
 
@@ -44,9 +44,9 @@ QUESTION = optional("question", as_text)
 COLUMNS = (CONTENT, CLASSES, QUESTION)
 
 
-def judgements(
+def judgments(
     files: Sequence[File], name: str, passages: Passages
-) -> Iterator[Judgement | Rejection]:
+) -> Iterator[Judgment | Rejection]:
     """Every row as a judgment of its content, or as a rejection; every content is added to
     `passages`.
 
@@ -56,11 +56,11 @@ def judgements(
     for file in files:
         # Rows of two files in a folder can have the same number.
         prefix = f"{file.name}/" if len(files) > 1 else ""
-        read = partial(_judgement, dataset=name, prefix=prefix, passages=passages)
+        read = partial(_judgment, dataset=name, prefix=prefix, passages=passages)
         yield from accepted(file, tables.rows(file, COLUMNS), read)
 
 
-def _judgement(row: Row, dataset: str, prefix: str, passages: Passages) -> Judgement:
+def _judgment(row: Row, dataset: str, prefix: str, passages: Passages) -> Judgment:
     place = f"{prefix}row-{row.number}"
     document_id, document = passages.of(row[CONTENT], place)
     query = row[QUESTION]
@@ -68,13 +68,13 @@ def _judgement(row: Row, dataset: str, prefix: str, passages: Passages) -> Judge
         raise UserError("the row has no question, so it is only part of the corpus")
     classes = row[CLASSES]
     pair = TextPair(place, query, document, dataset=dataset, query_type=", ".join(classes))
-    return Judgement(pair, place, document_id, groups=classes)
+    return Judgment(pair, place, document_id, groups=classes)
 
 
 def read(path: Path, name: str, title: str = "") -> Judged:
     """Every row with a question, and all contents to search."""
     title = title or f"{name} (FineWeb-PosQ)"
-    return judged_passages(judgements, _files(path), name, title, GROUPS)
+    return judged_passages(judgments, _files(path), name, title, GROUPS)
 
 
 def _files(path: Path) -> list[File]:

@@ -14,7 +14,7 @@ from poslens.attribution.datasets.streams import File
 from poslens.attribution.datasets.types import (
     DataSet,
     Groups,
-    Judgement,
+    Judgment,
     LostDocument,
     Passages,
     Rejection,
@@ -87,7 +87,7 @@ class RowsById(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class JudgementRow:
+class JudgmentRow:
     """A row that judges a document relevant to a query, and where it is."""
 
     file: str
@@ -102,30 +102,30 @@ class JudgementRow:
         return f"{self.query}/{self.document}"
 
 
-def judgement_rows(
+def judgment_rows(
     file: File, rows: Iterable[Row], ids: tuple[Column[str], Column[str]] = (QUERY_ID, DOCUMENT_ID)
-) -> Iterator[JudgementRow | Rejection]:
+) -> Iterator[JudgmentRow | Rejection]:
     """The judgments above zero in the rows of a file; `ids` are the columns of queries and
     documents."""
     query, document = ids
 
-    def read(row: Row) -> JudgementRow:
-        judgement = JudgementRow(file.name, row.number, row[query], row[document], row[SCORE])
-        if not judgement.relevance:
-            raise UserError(f"{judgement.pair_id} is judged not relevant")
-        return judgement
+    def read(row: Row) -> JudgmentRow:
+        judgment = JudgmentRow(file.name, row.number, row[query], row[document], row[SCORE])
+        if not judgment.relevance:
+            raise UserError(f"{judgment.pair_id} is judged not relevant")
+        return judgment
 
     return accepted(file, rows, read)
 
 
 def judged_pairs(
-    rows: Iterable[JudgementRow | Rejection],
+    rows: Iterable[JudgmentRow | Rejection],
     query_of: Callable[[str], str],
     document_of: Callable[[str], str],
-    pair_of: Callable[[JudgementRow, str, str], TextPair],
+    pair_of: Callable[[JudgmentRow, str, str], TextPair],
     part: str,
     language: str | None,
-) -> Iterator[Judgement | Rejection]:
+) -> Iterator[Judgment | Rejection]:
     """Each row as a judgment of a pair. `query_of` and `document_of` return the text with an id,
     `pair_of` the pair of two texts; each can raise `UserError`. A row without its query or its
     pair, or with the pair of an earlier row, is rejected; one without its document is a
@@ -152,7 +152,7 @@ def judged_pairs(
         except UserError as error:
             yield Rejection(row.file, row.row, f"{row.pair_id}: {error}")
             continue
-        yield Judgement(pair, row.query, row.document, row.relevance, part, language)
+        yield Judgment(pair, row.query, row.document, row.relevance, part, language)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ class Judged:
 
     name: str
     title: str
-    rows: Iterable[Judgement | Rejection]
+    rows: Iterable[Judgment | Rejection]
     stream: Callable[[], Iterator[Document | Rejection]]
     files: Sequence[Path] = ()
     skips_own_id: bool = False
@@ -180,7 +180,7 @@ class Judged:
         Raises:
             UserError: a file can't be read or is in another layout, or no row is a valid pair.
         """
-        pairs = (row.pair if isinstance(row, Judgement) else row for row in self.rows)
+        pairs = (row.pair if isinstance(row, Judgment) else row for row in self.rows)
         return collect(self.name, self.title, pairs, self.versions, self.version_name)
 
     def collection(self) -> Collection:
@@ -190,11 +190,11 @@ class Judged:
             UserError: a file can't be read or is in another layout, or no document is judged
                 relevant.
         """
-        judged: dict[str, list[Judgement | LostDocument]] = {}
+        judged: dict[str, list[Judgment | LostDocument]] = {}
         rejected: list[Rejection] = []
         n_pairs = 0
         for row in self.rows:
-            if isinstance(row, Judgement | LostDocument):
+            if isinstance(row, Judgment | LostDocument):
                 judged.setdefault(key_of(row.part, row.query_id), []).append(row)
             if isinstance(row, Rejection):
                 rejected.append(row)
@@ -217,7 +217,7 @@ class Judged:
 
 
 def judged_passages(
-    judge: Callable[[Sequence[File], str, Passages], Iterator[Judgement | Rejection]],
+    judge: Callable[[Sequence[File], str, Passages], Iterator[Judgment | Rejection]],
     files: Sequence[File],
     name: str,
     title: str,
@@ -238,9 +238,9 @@ def judged_passages(
     )
 
 
-def _query(query_id: str, judged: Sequence[Judgement | LostDocument]) -> Query:
-    paired = [judgement for judgement in judged if isinstance(judgement, Judgement)]
-    first = next((judgement for judgement in paired if judgement.pair.evidence is not None), None)
+def _query(query_id: str, judged: Sequence[Judgment | LostDocument]) -> Query:
+    paired = [judgment for judgment in judged if isinstance(judgment, Judgment)]
+    first = next((judgment for judgment in paired if judgment.pair.evidence is not None), None)
     first = first or (paired[0] if paired else None)
     pair = None if first is None else first.pair
     span = None if pair is None else pair.evidence
@@ -250,10 +250,7 @@ def _query(query_id: str, judged: Sequence[Judgement | LostDocument]) -> Query:
         judged[0].part,
         judged[0].query_language,
         {key_of(row.part, row.document_id): row.relevance for row in judged},
-        {
-            key_of(judgement.part, judgement.document_id): judgement.pair.pair_id
-            for judgement in paired
-        },
+        {key_of(judgment.part, judgment.document_id): judgment.pair.pair_id for judgment in paired},
         None if pair is None or span is None else span.midpoint(len(pair.document)),
         None if pair is None else pair.document_tokens,
         span,
@@ -276,15 +273,15 @@ def from_pairs(data: DataSet) -> Collection:
             query_id, document_id = data.ids.get(pair.pair_id, (None, None))
             queries.add(query_id, pair.query)
             documents.add(document_id, pair.document)
-    judged: list[Judgement] = []
+    judged: list[Judgment] = []
     corpus: dict[str, Document] = {}
     for pair in data.pairs:
         query_id, document_id = data.ids.get(pair.pair_id, (None, None))
         query_id = query_id or queries.of(pair.query, pair.pair_id)
         document_id = document_id or documents.of(pair.document, pair.pair_id)
-        judged.append(Judgement(pair, query_id, document_id, query_language=pair.language))
+        judged.append(Judgment(pair, query_id, document_id, query_language=pair.language))
         corpus.setdefault(document_id, Document(document_id, pair.document, "", pair.language))
-    rows: list[Judgement | Rejection] = [*judged, *data.rejected]
+    rows: list[Judgment | Rejection] = [*judged, *data.rejected]
     return Judged(data.name, data.title, rows, lambda: iter(corpus.values())).collection()
 
 

@@ -27,7 +27,7 @@ from poslens.attribution.datasets.languages import iso_639_3
 from poslens.attribution.datasets.schema import Column, Row, as_id, as_label, optional, required
 from poslens.attribution.datasets.streams import File
 from poslens.attribution.datasets.tables import csv_rows
-from poslens.attribution.datasets.types import Judgement, Rejection
+from poslens.attribution.datasets.types import Judgment, Rejection
 from poslens.attribution.errors import UserError
 from poslens.attribution.text import clean
 from poslens.attribution.types import TextPair
@@ -98,7 +98,7 @@ def read(root: Path, name: str, title: str = "", variant: str = "") -> Judged:
 
 def _judged(
     paths: Mapping[str, Path], name: str, version: Version, others: dict[str, TextPair]
-) -> Iterator[Judgement | Rejection]:
+) -> Iterator[Judgment | Rejection]:
     """Every row of the mapping; the other version of each pair is added to `others`."""
     other: Version = "original" if version == "english" else "english"
     other_name = name.removesuffix(f"-{ENGLISH}") if version == ENGLISH else f"{name}-{ENGLISH}"
@@ -134,7 +134,7 @@ def _judged(
         # If a text is empty only in the other version, the pair has no other version.
         with suppress(UserError):
             others[pair_id] = pair_of(pair_id, post, claim, other_name, other)
-        yield Judgement(pair, post_id, claim_id, query_language=post.language, splits=post.splits)
+        yield Judgment(pair, post_id, claim_id, query_language=post.language, splits=post.splits)
 
 
 def _domain(post: str | None, claim: str | None) -> str | None:

@@ -17,15 +17,15 @@ from poslens.attribution.datasets.formats import Format, named_files, register
 from poslens.attribution.datasets.judged_pairs import (
     SCORE,
     Judged,
-    JudgementRow,
+    JudgmentRow,
     RowsById,
     judged_pairs,
-    judgement_rows,
+    judgment_rows,
 )
 from poslens.attribution.datasets.schema import Row, as_id, as_string, optional, required
 from poslens.attribution.datasets.streams import File
 from poslens.attribution.datasets.tables import csv_rows, json_rows
-from poslens.attribution.datasets.types import Judgement, Rejection
+from poslens.attribution.datasets.types import Judgment, Rejection
 from poslens.attribution.text import clean
 from poslens.attribution.types import TextPair
 
@@ -53,11 +53,11 @@ def read(root: Path, name: str, title: str = "") -> Judged:
     return Judged(name, title, _judged(named, name), stream, [named[PASSAGES]])
 
 
-def _judged(named: dict[str, Path], name: str) -> Iterator[Judgement | Rejection]:
+def _judged(named: dict[str, Path], name: str) -> Iterator[Judgment | Rejection]:
     pairs = _file(named[PAIRS])
     rows = csv_rows(pairs, (*PAIR_IDS, SCORE), "\t")
-    judged = list(judgement_rows(pairs, rows, PAIR_IDS))
-    relevant = [row for row in judged if isinstance(row, JudgementRow)]
+    judged = list(judgment_rows(pairs, rows, PAIR_IDS))
+    relevant = [row for row in judged if isinstance(row, JudgmentRow)]
     questions, passages = RowsById[str]("question"), RowsById[str]("passage")
     for table, file, ids in (
         (questions, _file(named[QUESTIONS]), {row.query for row in relevant}),
@@ -65,7 +65,7 @@ def _judged(named: dict[str, Path], name: str) -> Iterator[Judgement | Rejection
     ):
         table.add(file, json_rows(file), ID, _text, ids)
 
-    def pair_of(row: JudgementRow, query: str, document: str) -> TextPair:
+    def pair_of(row: JudgmentRow, query: str, document: str) -> TextPair:
         return TextPair(row.pair_id, query, document, language=LANGUAGE, dataset=name)
 
     yield from judged_pairs(

@@ -24,7 +24,7 @@ from typing import Any
 from poslens.attribution.datasets import judged_pairs, parquet
 from poslens.attribution.datasets.corpus import Document, documents_of
 from poslens.attribution.datasets.formats import LANGUAGE, Format, register
-from poslens.attribution.datasets.judged_pairs import Judged, JudgementRow, RowsById, judgement_rows
+from poslens.attribution.datasets.judged_pairs import Judged, JudgmentRow, RowsById, judgment_rows
 from poslens.attribution.datasets.languages import iso_639_3
 from poslens.attribution.datasets.schema import (
     Column,
@@ -39,7 +39,7 @@ from poslens.attribution.datasets.schema import (
     required,
 )
 from poslens.attribution.datasets.streams import File
-from poslens.attribution.datasets.types import Judgement, Rejection
+from poslens.attribution.datasets.types import Judgment, Rejection
 from poslens.attribution.errors import UserError, printable
 from poslens.attribution.types import EvidenceSpan, TextPair
 
@@ -152,7 +152,7 @@ def _shared(root: Path, queries: str, documents: str) -> list[Path]:
 
 def _cross_lingual(
     root: Path, folders: Sequence[Path], name: str, queries: str
-) -> Iterator[Judgement | Rejection]:
+) -> Iterator[Judgment | Rejection]:
     ids: set[str] = set()
     for folder in folders:
         asked = _table(root / queries / folder.name, "queries.parquet", f"{queries} query")
@@ -200,7 +200,7 @@ def _evidence(span: tuple[int, int], document: str) -> EvidenceSpan:
 
 def _read_domain(
     folder: Path, dataset: str, ids: set[str], translated: tuple[str, RowsById[Row]] | None = None
-) -> Iterator[Judgement | Rejection]:
+) -> Iterator[Judgment | Rejection]:
     """The judgments of a domain. `translated` is another language's folder and its queries by id,
     whose texts replace those of this folder."""
     place, domain = printable(folder.parent.name), printable(folder.name)
@@ -214,7 +214,7 @@ def _read_domain(
         row = queries[name]
         return (row if translated is None else translated[1][name])[QUERY]
 
-    def pair_of(row: JudgementRow, query: str, document: str) -> TextPair:
+    def pair_of(row: JudgmentRow, query: str, document: str) -> TextPair:
         # Ids are unique within a file; two domains, or a query's two documents, can share them.
         names = (row.query, row.pair_id, f"{part}/{row.pair_id}")
         about = queries[row.query]
@@ -234,7 +234,7 @@ def _read_domain(
 
     file = _file(folder, "qrels/test.parquet")
     yield from judged_pairs.judged_pairs(
-        judgement_rows(file, _rows(folder, "qrels/test.parquet")),
+        judgment_rows(file, _rows(folder, "qrels/test.parquet")),
         query_of,
         lambda name: documents[name][DOCUMENT],
         pair_of,

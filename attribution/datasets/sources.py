@@ -119,7 +119,7 @@ def _fetch_from_ir_datasets(name: str) -> Path:
                 part.queries = (
                     (row.query_id, _default_text(row)) for row in library_set.queries_iter()
                 )
-                part.judgements = (
+                part.judgments = (
                     (row.query_id, row.doc_id, row.relevance) for row in library_set.qrels_iter()
                 )
             _write(place, [part])
@@ -228,7 +228,7 @@ class _LibraryCorpus:
     split: str
     folder: str = ""
     queries: Iterable[tuple[str, str]] | None = None
-    judgements: Iterable[tuple[str, str, float]] = ()
+    judgments: Iterable[tuple[str, str, float]] = ()
 
 
 def _checked(name: str, prefix: str, what: str) -> str:
@@ -286,7 +286,7 @@ def _write(place: Path, parts: Iterable[_LibraryCorpus]) -> None:
             _write_rows(folder / "queries.jsonl", ("_id", "text"), part.queries)
             (folder / "qrels").mkdir()
             columns = ("query-id", "corpus-id", "score")
-            _write_rows(folder / "qrels" / f"{part.split}.jsonl", columns, part.judgements)
+            _write_rows(folder / "qrels" / f"{part.split}.jsonl", columns, part.judgments)
             (folder / beir.KEEPS_OWN_IDS).touch()
         try:
             new.replace(place)

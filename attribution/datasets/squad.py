@@ -35,7 +35,7 @@ from poslens.attribution.datasets.schema import (
     required,
 )
 from poslens.attribution.datasets.streams import File, beginning
-from poslens.attribution.datasets.types import Groups, Judgement, Passages, Rejection
+from poslens.attribution.datasets.types import Groups, Judgment, Passages, Rejection
 from poslens.attribution.errors import UserError
 from poslens.attribution.types import EvidenceSpan, TextPair
 
@@ -80,9 +80,9 @@ COLUMNS = (ID, CONTEXT, QUESTION, ANSWERS)
 """Columns of a Parquet file in this layout; `title` is optional."""
 
 
-def judgements(
+def judgments(
     files: Sequence[File], name: str, passages: Passages
-) -> Iterator[Judgement | Rejection]:
+) -> Iterator[Judgment | Rejection]:
     """Every question as a judgment of its passage, or as a rejection; row numbers count the
     questions of a file. Every passage is added to `passages`, even if its questions are rejected.
 
@@ -97,7 +97,7 @@ def judgements(
             if not row.number:
                 continue
             try:
-                yield _judgement(row, f"{file.name}/{place}", name, passages, seen)
+                yield _judgment(row, f"{file.name}/{place}", name, passages, seen)
             except UserError as error:
                 yield Rejection(file.name, row.number, str(error))
 
@@ -124,7 +124,7 @@ def _of_parquet(file: File) -> Iterator[tuple[str, Row]]:
     return ((str(row.number), row) for row in tables.rows(file, (*COLUMNS, TITLE)))
 
 
-def _judgement(row: Row, place: str, dataset: str, passages: Passages, seen: set[str]) -> Judgement:
+def _judgment(row: Row, place: str, dataset: str, passages: Passages, seen: set[str]) -> Judgment:
     name = row[ID]
     if name in seen:
         raise UserError(f"question {name} occurs twice")
@@ -135,7 +135,7 @@ def _judgement(row: Row, place: str, dataset: str, passages: Passages, seen: set
     evidence = _evidence(*answer, document)
     seen.add(name)
     pair = TextPair(name, query, document, evidence=evidence, domain=row[TITLE], dataset=dataset)
-    return Judgement(pair, name, document_id, groups=_groups(evidence.start))
+    return Judgment(pair, name, document_id, groups=_groups(evidence.start))
 
 
 def _groups(start: int) -> tuple[str, ...]:
@@ -167,7 +167,7 @@ def _is_parquet(name: str) -> bool:
 
 def read(path: Path, name: str, title: str = "") -> Judged:
     """Every question, and all passages to search."""
-    return judged_passages(judgements, _files(path), name, title or f"{name} (SQuAD)", GROUPS)
+    return judged_passages(judgments, _files(path), name, title or f"{name} (SQuAD)", GROUPS)
 
 
 def _files(path: Path) -> list[File]:

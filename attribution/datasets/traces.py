@@ -40,7 +40,7 @@ from poslens.attribution.datasets.schema import (
 )
 from poslens.attribution.datasets.streams import MAX_JSON, File, beginning, json_lines, open_text
 from poslens.attribution.datasets.tables import json_object
-from poslens.attribution.datasets.types import Judgement, Passages, Rejection
+from poslens.attribution.datasets.types import Judgment, Passages, Rejection
 from poslens.attribution.errors import UserError
 from poslens.attribution.types import TextPair
 
@@ -77,9 +77,9 @@ MIME_TYPE, SERVICE = _attribute(as_is, "input.mime_type"), _attribute(as_label, 
 CONTENT, ID = required("content", _content), optional("id", as_id)
 
 
-def judgements(
+def judgments(
     files: Sequence[File], dataset: str, passages: Passages
-) -> Iterator[Judgement | Rejection]:
+) -> Iterator[Judgment | Rejection]:
     """Every retrieved document as a pair with its query, or as a rejection; row numbers count the
     lines of a `.jsonl` file and the spans of a `.json` file.
 
@@ -109,7 +109,7 @@ def judgements(
                 pair = TextPair(
                     name, query, text, domain=domain, dataset=dataset, query_type=kind.lower()
                 )
-                yield Judgement(pair, place, key)
+                yield Judgment(pair, place, key)
 
 
 def _retrieved(span: Row, kind: str, where: str, seen: set[str]) -> tuple[str, str, list[Row]]:
@@ -272,7 +272,7 @@ def _is_key_value(item: Any) -> bool:
 
 def read(path: Path, name: str, title: str = "") -> Judged:
     """Every document that was retrieved, as a pair with its query."""
-    return judged_passages(judgements, _files(path), name, title or f"{name} (traces)")
+    return judged_passages(judgments, _files(path), name, title or f"{name} (traces)")
 
 
 def documents(path: Path, name: str, title: str = "") -> Collection:

@@ -35,7 +35,7 @@ class Rejection:
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class Judgment:
     """A pair with its relevance judgment and with the ids in the data set's files.
 
     `part` is the corpus that the query searches, if a data set has several (a domain of PosIR, a

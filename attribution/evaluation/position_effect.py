@@ -162,10 +162,10 @@ def position_effect(queries: Sequence[QueryPositions]) -> PositionEffect | None:
     ranks = np.array([query.ranks for query in queries], dtype=np.float64)
     k = gains.shape[1]
     thirds = [gains[:, part].mean(1) for part in third_parts(k)]
-    centred = gains - gains.mean(1, keepdims=True)
+    centered = gains - gains.mean(1, keepdims=True)
     middles = gains[:, [(k - 1) // 2, k // 2]].mean(1)  # the mean of two if K is even
     rest = np.stack([middles, *thirds], axis=1)
-    columns = np.concatenate([gains, 1.0 / ranks, ranks, centred, rest], axis=1)
+    columns = np.concatenate([gains, 1.0 / ranks, ranks, centered, rest], axis=1)
     means = estimates(columns, documents)
     effect = compared(first_minus_last(gains)[:, None], documents, MARGIN)
     third_effect = compared((thirds[0] - thirds[2])[:, None], documents, MARGIN)

@@ -239,8 +239,8 @@ class Relocation:
         scores = self.scores[self.whole].astype(np.float64)
         if not len(scores) or np.ptp(scores) <= ROUNDING * np.abs(scores).max():
             return np.zeros_like(scores)
-        centred: NDArray[np.float64] = scores - scores.mean()
-        return centred
+        centered: NDArray[np.float64] = scores - scores.mean()
+        return centered
 
     @property
     def last_minus_first(self) -> float | None:

@@ -30,7 +30,7 @@ def attribute(
     constants of either encoder, is the score.
 
     Raises:
-        UserError: the model cannot be linearised, or its score is not an inner product.
+        UserError: the model cannot be linearized, or its score is not an inner product.
     """
     gamma = float(method.params["gamma"])
     with retriever.lock:

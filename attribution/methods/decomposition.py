@@ -1,4 +1,4 @@
-"""Token decomposition: each token's exact, signed share of the score, from the linearised network
+"""Token decomposition: each token's exact, signed share of the score, from the linearized network
 (DecompX, Modarressi et al. 2023; applied to retrievers by Fayyaz et al. 2025).
 
 contribution_j = <x_j, d s_frozen / d x_j>, where x_j is the output of the embedding layer for token
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from poslens.attribution.errors import UserError
 from poslens.attribution.methods.base import MethodEntry, MethodParameter, build_batch, register
-from poslens.attribution.methods.linearised import dependent, linearised
+from poslens.attribution.methods.linearized import dependent, linearized
 from poslens.attribution.methods.matrix import many_gradients, share_matrices
 from poslens.attribution.methods.passes import Read, Rounds, encode_once, one_round, texts_of
 from poslens.attribution.methods.propagation import bert_layers, propagate
@@ -43,7 +43,7 @@ def attribute(
     whole; neither alone sums to the score. Shares of texts that are read together include the head.
 
     Raises:
-        UserError: the model cannot be linearised, or its score is not an inner product;
+        UserError: the model cannot be linearized, or its score is not an inner product;
             `biases=decompx` for a model not built like BERT; or a part for a model that adds no
             position embeddings.
         torch.OutOfMemoryError: the batch does not fit.
@@ -127,7 +127,7 @@ def spread_vectors(retriever: DenseRetriever, encoded: Encoded) -> Tensor:
     leaf = hidden[None].clone().requires_grad_()
     values = leaf.new_ones(1).requires_grad_()
     with (
-        linearised(retriever.backbone_of(encoded.side), values),
+        linearized(retriever.backbone_of(encoded.side), values),
         retriever.override_embeddings(leaf, last),
     ):
         directions = retriever.directions(retriever.embed(encoded))
@@ -192,7 +192,7 @@ def require_complete(retriever: Retriever, *sides: Shares) -> None:
     """Refuse shares that, with the bias share, miss the score of a pair.
 
     Raises:
-        UserError: the model has layers that are not linearised.
+        UserError: the model has layers that are not linearized.
     """
     for row, side in product(range(len(sides[0].scores)), sides):
         error = float(side.error[row])

@@ -129,8 +129,8 @@ class FrozenLayerNorm(Function):
     def backward(ctx: Any, gradient: Tensor, _scale: Tensor) -> tuple[Any, ...]:
         weight, scale = ctx.saved_tensors
         weighted = gradient if weight is None else gradient * weight
-        centred = weighted - weighted.mean(-1, keepdim=True)
-        return centred.mul_(scale), None, None, None, None
+        centered = weighted - weighted.mean(-1, keepdim=True)
+        return centered.mul_(scale), None, None, None, None
 
 
 KEPT_BYTES = 2**24

@@ -1,4 +1,4 @@
-"""The score as a sum over pairs of tokens, from the linearised encoders of both sides:
+"""The score as a sum over pairs of tokens, from the linearized encoders of both sides:
 M_ij = <Q_i, D_j>, with Q_i (D_j) the share of query token i (document token j) in the pooled
 vector. The vectors Q_i are propagated backward through the document encoder, so no D x D x H array
 is needed."""
@@ -50,7 +50,7 @@ def share_matrices(
     special tokens. Shares are row and column sums of the matrices plus each token's product with
     the other side's constants. Each text is read once.
 
-    With `gamma`, linear layers follow the gamma rule (`linearised`).
+    With `gamma`, linear layers follow the gamma rule (`linearized`).
 
     Scores come from the texts' whole vectors, so `Shares.error` is the completeness error.
     """

@@ -1,4 +1,4 @@
-"""Shares of a text's tokens in the inner product of its linearised embedding with the other side's
+"""Shares of a text's tokens in the inner product of its linearized embedding with the other side's
 vector."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from poslens.attribution.errors import UserError
 from poslens.attribution.methods.gradients import times_gradient
-from poslens.attribution.methods.linearised import dependent, linearised
+from poslens.attribution.methods.linearized import dependent, linearized
 from poslens.attribution.methods.passes import Read, Rounds
 from poslens.attribution.retrievers.base import Encoded
 from poslens.attribution.retrievers.embedding_hooks import EmbeddingHooks
@@ -40,7 +40,7 @@ class Shares:
 
     @property
     def error(self) -> Tensor:
-        """score - sum of shares - bias share [B]: rounding, if the linearisation is complete."""
+        """score - sum of shares - bias share [B]: rounding, if the linearization is complete."""
         return self.scores - self.tokens.sum(-1) - self.bias
 
 
@@ -52,7 +52,7 @@ def read_linear(
     gamma: float = 0.0,
     module: nn.Module | None = None,
 ) -> Read:
-    """The linearised forward pass of one side's texts from the output of `module`, by default the
+    """The linearized forward pass of one side's texts from the output of `module`, by default the
     module in which the encoder begins. Its leaves are this output [R, T, H], ones [R] for the
     constants and, with `biases=decompx`, ones [R, T] for the first layer's value bias at each
     token. Its vectors are scaled so that the score is an inner product."""
@@ -68,7 +68,7 @@ def read_linear(
         value_scale = inputs.new_ones(inputs.shape[:2]).requires_grad_()
         leaves, apart = (*leaves, value_scale), (_first_value_bias(retriever, side), value_scale)
     with (
-        linearised(retriever.backbone_of(side), bias_scale, apart, gamma),
+        linearized(retriever.backbone_of(side), bias_scale, apart, gamma),
         retriever.override_embeddings(inputs, module),
     ):
         directions = retriever.directions(retriever.embed(encoded))

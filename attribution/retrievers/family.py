@@ -28,7 +28,7 @@ class Capability(StrEnum):
     JACOBIAN = "jacobian"
     """Each text becomes one vector, from an encoder with gradients."""
     LINEAR = "linear"
-    """Its network can be linearised."""
+    """Its network can be linearized."""
     TERMS = "terms"
     """Its score is a sum over terms that occur in both texts."""
     MAXSIM = "maxsim"

@@ -1,6 +1,6 @@
 """Self-check of a retriever, once after loading, before its numbers are trusted.
 
-Hooks and the linearised network depend on the code of other libraries. Whether they work is
+Hooks and the linearized network depend on the code of other libraries. Whether they work is
 measured on the model itself, with a short pair, instead of assumed from its architecture.
 """
 
@@ -33,8 +33,8 @@ class SelfCheck:
     """Results for `PROBE`.
 
     `library` is the distance from the library's result. `forward` is the change in the score by
-    linearising; `completeness` is decomposition's completeness error relative to the absolute sum
-    of its shares (None if the model cannot be linearised). `unfit` has the methods that do not work
+    linearizing; `completeness` is decomposition's completeness error relative to the absolute sum
+    of its shares (None if the model cannot be linearized). `unfit` has the methods that do not work
     with this model, each with the reason.
     """
 
@@ -83,7 +83,7 @@ def _check(retriever: Retriever) -> SelfCheck:
     family = family_of(retriever.spec)
     gradients = METHODS["saliency"].fits(family)
     checked = SelfCheck(library, unfit=_without_gradient(retriever) if gradients else {})
-    return _linearised(retriever, checked) if METHODS["decomposition"].fits(family) else checked
+    return _linearized(retriever, checked) if METHODS["decomposition"].fits(family) else checked
 
 
 def require_library_embedding(retriever: Retriever) -> LibraryCheck:
@@ -114,7 +114,7 @@ def require_library_embedding(retriever: Retriever) -> LibraryCheck:
     return library
 
 
-def _linearised(retriever: Retriever, checked: SelfCheck) -> SelfCheck:
+def _linearized(retriever: Retriever, checked: SelfCheck) -> SelfCheck:
     """`checked` with the results of decomposition."""
     method = make_method("decomposition")
     score = float(score_texts(retriever, [(PROBE.query, PROBE.document)])[0])

@@ -27,7 +27,7 @@ from poslens.studies import map as map_service
 from poslens.studies.map import MANY, CurveMap, StoredMap, TextMap, point_map
 
 OF = {"documents": "document", "queries": "query", "curves": ""}
-COLOURS = (
+COLORS = (
     "domain",
     "language",
     "query type",
@@ -55,7 +55,7 @@ with st.sidebar:
             )
             or "documents"
         )
-        colour = st.selectbox("Color", COLOURS, key="colour", bind="query-params") or COLOURS[0]
+        color = st.selectbox("Color", COLORS, key="color", bind="query-params") or COLORS[0]
     if chosen_data is not None:
         with panels.guarded(), st.expander("Filter pairs"):
             picked = choices.filters(chosen_data)
@@ -92,19 +92,19 @@ def job() -> Job:
 def values(items: tuple[str, ...]) -> list[str] | np.ndarray:
     """The values [n] by which items are colored. An item with several pairs gets the mean of their
     numbers, or the first of their words."""
-    if colour in ("domain", "language", "query type"):
-        field = colour.replace(" ", "_")
+    if color in ("domain", "language", "query type"):
+        field = color.replace(" ", "_")
         return [str(getattr(groups[item][0], field) or "unknown") for item in items]
-    if colour == "tokens":
+    if color == "tokens":
         value_of = {p.pair_id: float(p.document_tokens or np.nan) for p in pairs}
-    elif colour == "evidence position":
+    elif color == "evidence position":
         value_of = {
             p.pair_id: np.nan if (at := evidence_position(p)) is None else 100 * at for p in pairs
         }
     else:
         model = service_for(data.name).identify(choices.spec(name, data.name))
         stored = service_for(data.name).store.curves(model.key, the_method, pairs)
-        values = stored.scores if colour == "score" else primacy_recency_index(stored.magnitudes)
+        values = stored.scores if color == "score" else primacy_recency_index(stored.magnitudes)
         value_of = dict(zip(stored.pair_ids, values.tolist(), strict=True))
     means = []
     for item in items:
@@ -168,7 +168,7 @@ def board() -> None:
     if stored_map.points is None:
         return
     items, points = stored_map.items, stored_map.points
-    colours = values(items)
+    colors = values(items)
     labels = [groups[item][0].query if of == "curves" else item for item in items]
     origin = provenance(stored_map)
 
@@ -176,11 +176,11 @@ def board() -> None:
         """The map in the given style."""
         return point_map(
             points,
-            colours,
+            colors,
             labels,
-            colour.capitalize(),
+            color.capitalize(),
             style,
-            diverging=colour == "primacy-recency index",
+            diverging=color == "primacy-recency index",
             webgl=webgl,
             provenance=[origin],
         )
@@ -188,7 +188,7 @@ def board() -> None:
     event = panels.show(
         draw(panels.screen_style(height_px=560), webgl=len(items) >= MANY),
         f"map.figure.{of}.{name}",
-        f"Map of {of}, one point each, colored by {colour}",
+        f"Map of {of}, one point each, colored by {color}",
         on_select="rerun",
         selection_mode=("points", "box", "lasso"),
     )
@@ -197,14 +197,14 @@ def board() -> None:
         "between distant groups have no meaning."
     )
     sentences = f"{verdict(the_method)} {METHODS[the_method.name].caveat}".strip()
-    if colour == "primacy-recency index" and sentences:
+    if color == "primacy-recency index" and sentences:
         say.caption(sentences)
-    if isinstance(colours, np.ndarray) and (unknown := int(np.isnan(colours).sum())):
+    if isinstance(colors, np.ndarray) and (unknown := int(np.isnan(colors).sum())):
         st.caption(
-            f"{unknown:,} points are gray: their {panels.plain(colour)} is unknown."
+            f"{unknown:,} points are gray: their {panels.plain(color)} is unknown."
             + (
                 " Compute this model's curves on the Curves page first."
-                if colour in ("score", "primacy-recency index")
+                if color in ("score", "primacy-recency index")
                 else ""
             )
         )
@@ -217,7 +217,7 @@ def board() -> None:
             "item": labels,
             "x": points[:, 0],
             "y": points[:, 1],
-            colour: colours,
+            color: colors,
             "pairs": [" ".join(p.pair_id for p in groups[item]) for item in items],
         }
     )

@@ -115,7 +115,7 @@ def figure_bytes(
         return str(figure.to_json()).encode()
     title = _title(entries)
     if fmt == "html":
-        css = f"body {{ background: {style.colours.paper} }}"
+        css = f"body {{ background: {style.colors.paper} }}"
         return page_bytes(title, entries, figure_div(figure, "figure"), css)
     from poslens.export.browser import render  # here: slow to import
 
@@ -130,17 +130,17 @@ def figure_bytes(
 def _without_clear_markers(trace: Any) -> list[Any]:
     """The same trace for a static picture, without the invisible markers that only receive clicks
     and would add 100 shapes to the file."""
-    colours = getattr(trace, "marker", None) and trace.marker.color
-    if isinstance(colours, str) and colours == CLEAR:
+    colors = getattr(trace, "marker", None) and trace.marker.color
+    if isinstance(colors, str) and colors == CLEAR:
         return [deepcopy(trace).update(mode="lines")]
-    if not isinstance(colours, tuple) or CLEAR not in colours:
+    if not isinstance(colors, tuple) or CLEAR not in colors:
         return [trace]
-    shown = [at for at, colour in enumerate(colours) if colour != CLEAR]
+    shown = [at for at, color in enumerate(colors) if color != CLEAR]
     symbols = deepcopy(trace)
     # None separates the points; the legend shows this trace's line and symbol.
     symbols.x = [value for at in shown for value in (trace.x[at], None)]
     symbols.y = [value for at in shown for value in (trace.y[at], None)]
-    symbols.marker.color = colours[0]
+    symbols.marker.color = colors[0]
     return [deepcopy(trace).update(mode="lines", showlegend=False), symbols]
 
 

@@ -22,7 +22,7 @@ from poslens.attribution.types import Array, PositionCurve
 from poslens.figures.captions import Provenances
 from poslens.figures.figure_base import (
     BINS,
-    CENTRES,
+    CENTERS,
     CLEAR,
     POSITION_TITLE,
     TEXT_TITLE,
@@ -117,7 +117,7 @@ def pair_curves(
             figure.add_trace(trace)
     _add_published(figure, published, len(models), style)
     for number, span in enumerate(dict.fromkeys(evidence.values())):
-        shade(figure, span, style.colours.evidence, "" if number else "evidence", style)
+        shade(figure, span, style.colors.evidence, "" if number else "evidence", style)
     return with_legend(positions(figure), style, above=bool(evidence))
 
 
@@ -155,12 +155,12 @@ def _band(
     line."""
     finite = np.isfinite(np.asarray(low))
     x, below, above, numbers = (np.asarray(column)[finite] for column in (at, low, high, BINS))
-    colour, customdata = (
+    color, customdata = (
         faint(str(style.line(index)["color"]), 0.2),
         np.concatenate([numbers, numbers[::-1]]),
     )
     figure.add_trace(
-        band(100 * x, below, above, colour, f"curve {index}", customdata=customdata, name=name)
+        band(100 * x, below, above, color, f"curve {index}", customdata=customdata, name=name)
     )
 
 
@@ -242,9 +242,9 @@ def _add_read_shares(figure: go.Figure, curves: Sequence[PositionCurve], style: 
             "title": {
                 "text": "Pairs read there (%), dotted",
                 "standoff": 0.7 * style.font_size,
-                "font": {"size": style.small, "color": style.colours.muted},
+                "font": {"size": style.small, "color": style.colors.muted},
             },
-            "tickfont": {"size": style.small, "color": style.colours.muted},
+            "tickfont": {"size": style.small, "color": style.colors.muted},
             "showgrid": False,
             "zeroline": False,
             "automargin": True,
@@ -272,14 +272,14 @@ def difference(
     """
     title = "Difference" if y_title is None else f"Difference in {y_title[0].lower()}{y_title[1:]}"
     gap = bins(a) - bins(b)
-    x = CENTRES if at is None else 100 * at
+    x = CENTERS if at is None else 100 * at
     finite = np.isfinite(gap)
     gap, x, drawn = gap[finite], x[finite], BINS[finite]
     title_x = TEXT_TITLE if at is None else POSITION_TITLE
     figure = canvas("difference", style, title_x, title, provenance)
     unread_from = 1.0 if finite.all() else float(finite.sum()) / len(finite)
     if unread_from < 1:
-        shade(figure, (unread_from, 1.0), style.colours.unread, "not read by both", style)
+        shade(figure, (unread_from, 1.0), style.colors.unread, "not read by both", style)
     for index, side in enumerate((np.maximum(gap, 0), np.minimum(gap, 0))):
         figure.add_trace(
             go.Scatter(
@@ -296,12 +296,12 @@ def difference(
         )
     if interval is not None and at is not None:
         _band(figure, at, *interval, 0, style)
-        figure.data[-1].update(fillcolor=faint(style.colours.ink, 0.25))
+        figure.data[-1].update(fillcolor=faint(style.colors.ink, 0.25))
     trace = line(0, gap, style, f"{escape(names[0])} − {escape(names[1])}", x=x / 100)
     trace.update(customdata=drawn)
-    trace.update(showlegend=False, line={"color": style.colours.ink}, marker={"color": CLEAR})
+    trace.update(showlegend=False, line={"color": style.colors.ink}, marker={"color": CLEAR})
     figure.add_trace(trace)
-    figure.add_hline(0, line={"color": style.colours.muted, "width": 1})
+    figure.add_hline(0, line={"color": style.colors.muted, "width": 1})
     return with_legend(positions(figure), style, above=unread_from < 1)
 
 

@@ -30,7 +30,7 @@ TEXT_TITLE = "Position in the text (% of characters)"
 BINS = np.arange(N_BINS)
 CLEAR = "rgba(0,0,0,0)"
 _LEGEND_EM = 17  # longer names are wrapped, so that they fit on a phone
-CENTRES = (BINS + 0.5) * (100 / N_BINS)
+CENTERS = (BINS + 0.5) * (100 / N_BINS)
 _TICKS = 9
 """Maximum number of ticks of a y axis. Steps are 1, 2 or 5 times a power of ten, which gives at
 least three ticks; by default Plotly gives a low figure only two."""
@@ -49,14 +49,14 @@ def quantity(method: Method) -> str:
     return f"{name} ({unit})"
 
 
-def faint(colour: str, opacity: float) -> str:
+def faint(color: str, opacity: float) -> str:
     """`#RRGGBB` as an rgba() color with this opacity."""
-    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    red, green, blue = (int(color[at : at + 2], 16) for at in (1, 3, 5))
     return f"rgba({red},{green},{blue},{opacity})"
 
 
 def band(
-    x: ArrayLike, low: ArrayLike, high: ArrayLike, colour: str, key: str | None = None, **more: Any
+    x: ArrayLike, low: ArrayLike, high: ArrayLike, color: str, key: str | None = None, **more: Any
 ) -> go.Scatter:
     """The area between two curves [n] at `x` [n], in the legend group `key`. `more` are properties
     of the trace."""
@@ -66,7 +66,7 @@ def band(
         y=np.concatenate([above, below[::-1]]),
         mode="lines",
         fill="toself",
-        fillcolor=colour,
+        fillcolor=color,
         line={"width": 0},
         hoverinfo="skip",
         legendgroup=key,
@@ -75,7 +75,7 @@ def band(
     )
 
 
-def intervals(values: Sequence[Estimate | None], colour: str) -> dict[str, Any]:
+def intervals(values: Sequence[Estimate | None], color: str) -> dict[str, Any]:
     """Error bars of the 95% intervals that exist, as a trace's `error_y`."""
     ends = [(v.value, v.low, v.high) if v else (0.0, None, None) for v in values]
     return {
@@ -87,7 +87,7 @@ def intervals(values: Sequence[Estimate | None], colour: str) -> dict[str, Any]:
         "arrayminus": [0 if low is None else value - low for value, low, _ in ends],
         "thickness": 1,
         "width": 2,
-        "color": colour,
+        "color": color,
     }
 
 
@@ -99,29 +99,29 @@ def bar_pattern(index: int, style: Style) -> dict[str, Any]:
     return {
         "shape": _PATTERNS[index % len(_PATTERNS)],
         "fillmode": "overlay",
-        "fgcolor": style.colours.paper,
+        "fgcolor": style.colors.paper,
         "size": 6,
         "solidity": 0.25,
     }
 
 
-def labelled_bars(index: int, style: Style) -> dict[str, Any]:
+def labeled_bars(index: int, style: Style) -> dict[str, Any]:
     """Properties of the `index`-th model's bars, which have `text` above them and `hovertext`."""
-    colour = str(style.line(index)["color"])
+    color = str(style.line(index)["color"])
     return {
         "textposition": "outside",
-        "textfont": {"size": style.small, "color": style.colours.muted},
+        "textfont": {"size": style.small, "color": style.colors.muted},
         "cliponaxis": False,
         "marker": {
-            "color": faint(colour, 0.85),
-            "line": {"color": colour, "width": 1},
+            "color": faint(color, 0.85),
+            "line": {"color": color, "width": 1},
             "pattern": bar_pattern(index, style),
         },
         "hovertemplate": "%{hovertext}<extra></extra>",
     }
 
 
-def colour_bar(title: str, style: Style) -> dict[str, Any]:
+def color_bar(title: str, style: Style) -> dict[str, Any]:
     """The color bar of a heatmap, for its `colorbar`; the caller adds the positions of ticks, which
     have no lines: next to a number, a line looks like a minus sign."""
     return {
@@ -160,7 +160,7 @@ def canvas(
     Titles may come from data: they are wrapped and escaped here.
     """
     entries = provenance_entries(provenance)
-    theme, size, small = style.colours, style.font_size, style.small
+    theme, size, small = style.colors, style.font_size, style.small
     x_lines = wrap(x_title, style.width_px - 8 * size, size)
     y_lines = wrap(y_title, style.height_px - 6 * size, size)
     # The height of ticks, their labels and the title, between the plot and the caption.
@@ -248,7 +248,7 @@ def label(
     """Add a label outside the plot, at `x` on the x axis."""
     figure.add_annotation(
         text=text,
-        font={"size": style.small, "color": style.colours.muted},
+        font={"size": style.small, "color": style.colors.muted},
         showarrow=False,
         xref="x",
         yref="paper",
@@ -260,7 +260,7 @@ def label(
 
 
 def shade(
-    figure: go.Figure, span: tuple[float, float], colour: str, text: str, style: Style
+    figure: go.Figure, span: tuple[float, float], color: str, text: str, style: Style
 ) -> None:
     """Shade a span of the document, given as shares in [0, 1], and write `text` above it.
 
@@ -271,7 +271,7 @@ def shade(
     if not 0 <= start < end <= 1:
         raise ValueError(f"span {span}: 0 <= start < end <= 1")
     figure.add_vrect(
-        x0=100 * start, x1=100 * end, fillcolor=colour, line={"width": 0}, layer="below"
+        x0=100 * start, x1=100 * end, fillcolor=color, line={"width": 0}, layer="below"
     )
     if not text:
         return
@@ -319,7 +319,7 @@ def line(
     `group`.
     """
     trace = go.Scatter(
-        x=CENTRES if x is None else 100 * x,
+        x=CENTERS if x is None else 100 * x,
         y=values,
         customdata=BINS,
         # plotly.js cannot select points of a trace without markers.
@@ -336,15 +336,15 @@ def marks(index: int, n: int, style: Style) -> dict[str, Any]:
     """Markers of the `index`-th line, which has `n` points, as trace properties. A few show the
     line's symbol, which distinguishes lines without color; the rest are transparent and only
     receive clicks."""
-    colour = style.line(index)["color"]
+    color = style.line(index)["color"]
     # The first point always has the symbol, because the legend shows that point's.
     shown = [at == 0 or at % _EVERY == (7 * index + 9) % _EVERY for at in range(n)]
     return {
         "marker": {
-            "color": [colour if visible else CLEAR for visible in shown],
+            "color": [color if visible else CLEAR for visible in shown],
             "size": 0.55 * style.font_size,
             "symbol": style.symbol(index),
         },
-        "selected": {"marker": {"color": colour}},
+        "selected": {"marker": {"color": color}},
         "unselected": {"marker": {"color": CLEAR}},
     }

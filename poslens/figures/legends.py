@@ -134,7 +134,7 @@ def _panels(figure: go.Figure, names: dict[str, str], style: Style) -> go.Figure
                 left,
                 top,
                 style.small,
-                style.colours.ink,
+                style.colors.ink,
                 yshift=2,
                 yanchor="bottom",
             )
@@ -170,17 +170,17 @@ def _panels(figure: go.Figure, names: dict[str, str], style: Style) -> go.Figure
             by_role.setdefault(trace["meta"]["role"], trace)
     for role, trace in by_role.items():
         if role:
-            line = {**trace.get("line", {}), "color": style.colours.ink}
+            line = {**trace.get("line", {}), "color": style.colors.ink}
             look = {"line": line, "opacity": trace.get("opacity"), "hoverinfo": "skip"}
             entry = {"type": "scatter", "x": [None], "y": [None], "mode": "lines"}
             traces.append({**entry, "name": escape(role), **look})
     foot = (2.2 if layout["xaxis"].get("showticklabels", True) else 0.6) * size
     x_lines = wrap(_title(layout["xaxis"]), style.width_px - 3 * size, size)
     notes.append(
-        _note(x_lines, 0.5, 0, size, style.colours.ink, yshift=-foot, yanchor="top", at="center")
+        _note(x_lines, 0.5, 0, size, style.colors.ink, yshift=-foot, yanchor="top", at="center")
     )
     head = title_px + 0.2 * size
-    notes.append(_note(y_lines, 0, 1, size, style.colours.ink, yshift=head, yanchor="bottom"))
+    notes.append(_note(y_lines, 0, 1, size, style.colors.ink, yshift=head, yanchor="bottom"))
     head += 1.3 * size * len(y_lines)
     margin = layout["margin"]
     for key in ("xaxis", "yaxis", "yaxis2", "annotations", "shapes", "height"):
@@ -212,7 +212,7 @@ def _note(
     x: float,
     y: float,
     size: float,
-    colour: str,
+    color: str,
     at: str = "left",
     **where: Any,
 ) -> dict[str, Any]:
@@ -226,6 +226,6 @@ def _note(
         "xanchor": at,
         "align": at,
         "showarrow": False,
-        "font": {"size": size, "color": colour},
+        "font": {"size": size, "color": color},
         **where,
     }

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from poslens.attribution.evaluation.needle import NeedleGrid
 from poslens.figures.captions import Provenances
-from poslens.figures.figure_base import POSITION_TITLE, Span, canvas, colour_bar, label, shade
+from poslens.figures.figure_base import POSITION_TITLE, Span, canvas, color_bar, label, shade
 from poslens.figures.palettes import MAX_HEIGHT_PX, Style, escape, shorten
 
 _ROW_SHARE = 0.85  # length of the longest bar, as a share of the distance between two rows
@@ -61,20 +61,20 @@ def unit_rails(
         raise ValueError(f"{rows} rows, {len(query_labels)} labels")
     bound = float(np.abs(values).max(initial=0)) or 1.0
     figure = canvas("unit_rails", style, POSITION_TITLE, "", provenance)
-    colours = {True: str(style.diverging()[-2][1]), False: str(style.diverging()[1][1])}
-    centres = (np.arange(n) + 0.5) * (100 / n)
+    colors = {True: str(style.diverging()[-2][1]), False: str(style.diverging()[1][1])}
+    centers = (np.arange(n) + 0.5) * (100 / n)
     # Added in one call, because each call validates all lines again.
     across = {"type": "line", "xref": "x domain", "yref": "y", "x0": 0, "x1": 1, "layer": "below"}
-    line = {"color": style.colours.grid, "width": 1}
+    line = {"color": style.colors.grid, "width": 1}
     figure.update_layout(shapes=[{**across, "y0": -y, "y1": -y, "line": line} for y in range(rows)])
     figure.add_trace(
         go.Bar(
-            x=np.tile(centres, rows),
+            x=np.tile(centers, rows),
             y=(values / bound * _ROW_SHARE).ravel(),
             base=np.repeat(-np.arange(rows), n),
             width=100 / n,
             marker={
-                "color": [colours[bool(value >= 0)] for value in values.ravel()],
+                "color": [colors[bool(value >= 0)] for value in values.ravel()],
                 "line": {"width": 0},
             },
             customdata=values.ravel(),
@@ -84,14 +84,14 @@ def unit_rails(
         )
     )
     if evidence is not None:
-        shade(figure, evidence, style.colours.evidence, "evidence", style)
+        shade(figure, evidence, style.colors.evidence, "evidence", style)
         figure.update_layout(margin={"t": 2 * style.font_size})
     figure.update_xaxes(range=[0, 100], tickvals=list(range(0, 101, 20)))
-    labelled = _labelled(rows, style)
+    labeled = _labeled(rows, style)
     figure.update_yaxes(
         range=[0.4 - rows, 1],
-        tickvals=[-row for row in labelled],
-        ticktext=[escape(shorten(query_labels[row], 16)) for row in labelled],
+        tickvals=[-row for row in labeled],
+        ticktext=[escape(shorten(query_labels[row], 16)) for row in labeled],
         **_ROW_LABELS,
     )
     return figure.update_layout(hovermode="closest", bargap=0)
@@ -143,7 +143,7 @@ def interaction_matrix(
             ],
             hovertemplate="%{text}<br>%{customdata:.4g}<extra></extra>",
             colorbar={
-                **colour_bar("Contribution (score units)", style),
+                **color_bar("Contribution (score units)", style),
                 "tickvals": steps.tolist(),
                 "ticktext": [f"{bound * step * abs(step):.2g}" for step in steps],
             },
@@ -156,7 +156,7 @@ def interaction_matrix(
             x1=end + 1.5,
             y0=-0.5,
             y1=len(query_labels) - 0.5,
-            line={"color": style.colours.ink, "width": 1.5},
+            line={"color": style.colors.ink, "width": 1.5},
         )
         label(figure, (start + end) / 2 + 1, "evidence", style, y=0, yanchor="top")
     room = style.width_px - 14 * style.font_size
@@ -174,18 +174,18 @@ def interaction_matrix(
         ticks="",
         ticklabelstandoff=3,
     )
-    labelled = _labelled(len(query_labels), style)
+    labeled = _labeled(len(query_labels), style)
     figure.update_yaxes(
         autorange="reversed",
-        tickvals=list(labelled),
-        ticktext=[escape(shorten(query_labels[row], 16)) for row in labelled],
+        tickvals=list(labeled),
+        ticktext=[escape(shorten(query_labels[row], 16)) for row in labeled],
         **_ROW_LABELS,
     )
     figure.update_layout(hovermode="closest")
     return figure
 
 
-def _labelled(rows: int, style: Style) -> range:
+def _labeled(rows: int, style: Style) -> range:
     """The rows that get labels: all of them, or as many as fit without overlap."""
     room = max(style.height_px - 6 * style.font_size, style.font_size)
     return range(0, rows, max(1, ceil(rows * 1.2 * style.font_size / room)))
@@ -230,7 +230,7 @@ def needle_heatmap(
         provenance,
     )
     labels = [f"{name} · {length:,}" for name, length in rows]
-    scale = [(2 * at - 1, colour) for at, colour in style.diverging() if at >= 0.5]
+    scale = [(2 * at - 1, color) for at, color in style.diverging() if at >= 0.5]
     figure.add_trace(
         go.Heatmap(
             x=list(range(len(depths))),
@@ -257,7 +257,7 @@ def needle_heatmap(
             ],
             hovertemplate="%{customdata}<extra></extra>",
             colorbar={
-                **colour_bar("Share retrieved", style),
+                **color_bar("Share retrieved", style),
                 "tickvals": [0, 0.25, 0.5, 0.75, 1],
             },
         )

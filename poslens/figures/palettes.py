@@ -18,7 +18,7 @@ CSS_DPI = 96
 
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "cross")
 
-# Okabe & Ito (2008), "Color Universal Design"; Tol (2021), "Colour schemes", bright. Each list
+# Okabe & Ito (2008), "Color Universal Design"; Tol (2021), "Color schemes", bright. Each list
 # starts with the colors of the highest contrast to its background, and has none that are hardly
 # visible on it. Grays differ only in lightness, so symbols distinguish their lines.
 PALETTES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
@@ -111,7 +111,7 @@ class Style:
         return self.dpi / CSS_DPI
 
     @property
-    def colours(self) -> Theme:
+    def colors(self) -> Theme:
         """The colors of background, text, grid and shaded spans."""
         return THEMES[self.theme]
 
@@ -127,9 +127,9 @@ class Style:
         `symbol` also changes with the index, so that lines can be distinguished without color and
         no two of the first 30 look the same.
         """
-        colours = PALETTES[self.palette][self.theme]
+        colors = PALETTES[self.palette][self.theme]
         return {
-            "color": colours[index % len(colours)],
+            "color": colors[index % len(colors)],
             "width": self.line_width,
         }
 

@@ -12,7 +12,7 @@ from poslens.figures.captions import Provenances
 from poslens.figures.figure_base import canvas
 from poslens.figures.palettes import Style, escape, shorten, text_width
 
-_LABELLED = 12
+_LABELED = 12
 """Maximum number of points of a scatter that are labeled with their words."""
 
 
@@ -42,7 +42,7 @@ def rank_scatter(
         "rank_scatter", style, f"{y_title}, {names[0]}", f"{y_title}, {names[1]}", provenance
     )
     ranges = [_range(xs), _range(ys)]
-    shown = _labelled(xs, ys, ranges, labels, style)
+    shown = _labeled(xs, ys, ranges, labels, style)
     figure.add_trace(
         go.Scatter(
             x=xs,
@@ -51,14 +51,14 @@ def rank_scatter(
             mode="markers+text",
             text=[escape(shorten(word, 24)) if i in shown else "" for i, word in enumerate(labels)],
             textposition="top center",
-            textfont={"size": 0.85 * style.font_size, "color": style.colours.ink},
+            textfont={"size": 0.85 * style.font_size, "color": style.colors.ink},
             hovertext=[escape(word) for word in labels],
             hovertemplate="%{hovertext}<br>%{x:.4g}, %{y:.4g}<extra></extra>",
             marker={
                 "color": style.line(0)["color"],
                 "size": 0.5 * style.font_size,
                 "opacity": 0.7,
-                "line": {"color": style.colours.paper, "width": 0.5},
+                "line": {"color": style.colors.paper, "width": 0.5},
             },
             cliponaxis=False,
             showlegend=False,
@@ -78,7 +78,7 @@ def _range(values: NDArray[np.float64]) -> list[float]:
     return [low - pad, high + pad]
 
 
-def _labelled(
+def _labeled(
     xs: NDArray[np.float64],
     ys: NDArray[np.float64],
     ranges: Sequence[Sequence[float]],
@@ -92,7 +92,7 @@ def _labelled(
     boxes: dict[int, tuple[float, float, float]] = {}
     order: list[int] = np.argsort(-np.maximum(across, up), kind="stable").tolist()
     for index in order:
-        if len(boxes) == _LABELLED:
+        if len(boxes) == _LABELED:
             break
         half = text_width(shorten(labels[index], 24), 0.85 * style.font_size) / 2
         x, y = float(across[index]) * width, float(up[index]) * height

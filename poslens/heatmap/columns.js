@@ -7,7 +7,7 @@ const NOT_READ = "not read by this model";
 const TOGGLES = [
   ["level", "Unit", [["word", "Word"], ["token", "Token"], ["sentence", "Sentence"]]],
   ["aggregate", "Tokens of a unit", [["sum", "Sum"], ["mean", "Mean"], ["max", "Max"]]],
-  ["range", "Colour range", [["shared", "Shared range"], ["own", "Own"]]],
+  ["range", "Color range", [["shared", "Shared range"], ["own", "Own"]]],
 ];
 
 /** The one line above the columns: toggles, and the legend at their right. */

@@ -1,5 +1,5 @@
 // Drawing of the token heatmap. One entry, renderHeatmap, for the Streamlit glue and for the
-// standalone page; the arithmetic is in numbers.js and scales.js, colours and legends in paint.js,
+// standalone page; the arithmetic is in numbers.js and scales.js, colors and legends in paint.js,
 // toggles and columns in columns.js, hover and keys in interaction.js, what the two panes of a
 // column have in common in link.js, the curve beside a document in rail.js. Text enters the DOM as
 // text nodes only, never as markup.
@@ -18,12 +18,12 @@ function element(tag, className, text, attributes) {
   return node;
 }
 
-/** [r, g, b] of any CSS colour that the browser knows, named and modern ones included. */
-function readColour(colour) {
-  const plain = /^rgb\((\d+), (\d+), (\d+)\)$/.exec(colour);
+/** [r, g, b] of any CSS color that the browser knows, named and modern ones included. */
+function readColor(color) {
+  const plain = /^rgb\((\d+), (\d+), (\d+)\)$/.exec(color);
   if (plain) return plain.slice(1).map(Number);
   const context = document.createElement("canvas").getContext("2d");
-  context.fillStyle = colour;
+  context.fillStyle = color;
   context.fillRect(0, 0, 1, 1);
   return [...context.getImageData(0, 0, 1, 1).data.slice(0, 3)];
 }
@@ -160,7 +160,7 @@ function drawText(drawn) {
     const block = fragment.appendChild(element("div", "hm-paragraph"));
     for (let i = start; i < end; ) {
       while (u < units.length && units[u].end <= i) u += 1;
-      // a word's characters behind the last token were not read: no colour is theirs
+      // a word's characters behind the last token were not read: no color is theirs
       const unit = i < cut && u < units.length && units[u].start <= i ? u : -1;
       let stop = i >= cut ? end : unit >= 0 ? units[unit].end : u < units.length ? units[u].start : end;
       stop = Math.min(stop, end);
@@ -205,12 +205,12 @@ function drawTop(drawn) {
   drawn.top.replaceChildren(element("caption", "", title), head, ...rows);
 }
 
-/** Reads the page's colours, writes a class for each step of the scale; whether they changed. */
+/** Reads the page's colors, writes a class for each step of the scale; whether they changed. */
 function readTheme(state) {
   const { backgroundColor, color } = getComputedStyle(state.root);
-  if (state.colours === backgroundColor + color) return false;
-  state.colours = backgroundColor + color;
-  const scale = buildScale(readColour(backgroundColor), readColour(color));
+  if (state.colors === backgroundColor + color) return false;
+  state.colors = backgroundColor + color;
+  const scale = buildScale(readColor(backgroundColor), readColor(color));
   const { sheet } = state;
   // classes, because thousands of cells with styles of their own take twice the time
   sheet.replaceSync(scale.cells.map((cell, step) =>

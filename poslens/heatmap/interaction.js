@@ -65,7 +65,7 @@ function abortable() {
   return { signal: controller.signal, abort: () => controller.abort() };
 }
 
-/** The pointer is on unit `u`: colours of the other pane, outline, tooltip. */
+/** The pointer is on unit `u`: colors of the other pane, outline, tooltip. */
 function point(state, drawn, u, rect) {
   followLink(state, drawn, u);
   mark(state, drawn, u);

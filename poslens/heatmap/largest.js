@@ -1,5 +1,5 @@
 // The largest shares of a column's query and document as a list. A click on one, or Enter, leads to
-// its place in the document, colours that by the query's unit, and outlines both.
+// its place in the document, colors that by the query's unit, and outlines both.
 
 const LARGEST = 20;
 
@@ -46,7 +46,7 @@ function jumpTo(state, link, q, u) {
   const { query, document } = link;
   clearTimeout(state.linkTimer);
   const first = Math.min(...document.units[u].tokens);
-  // only there: what is in sight gets its colours at once, what is not a while later
+  // only there: what is in sight gets its colors at once, what is not a while later
   scrollToToken(state, document, first, () => {
     setLink(state, link, { source: query, u: q, pinned: true, target: u });
     reach(state, document, u);

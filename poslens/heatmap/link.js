@@ -43,7 +43,7 @@ function scoreLink(state, link) {
   fillLargest(state, link);
 }
 
-/** Links whose colours mean the same numbers; sets the top of each. */
+/** Links whose colors mean the same numbers; sets the top of each. */
 function linkGroups(state) {
   const groups = new Map();
   state.links.forEach((link, index) => {
@@ -78,7 +78,7 @@ function followLink(state, drawn, u) {
   }
 }
 
-/** The reader has left the unit: colours of links that are not pinned go back, after a pause. */
+/** The reader has left the unit: colors of links that are not pinned go back, after a pause. */
 function leaveLinks(state) {
   clearTimeout(state.linkTimer);
   state.linkTimer = setTimeout(() => {
@@ -86,10 +86,10 @@ function leaveLinks(state) {
   }, LINK_PAUSE_MS);
 }
 
-/** All colours go back at once, of pinned units too. */
+/** All colors go back at once, of pinned units too. */
 function freeLinks(state) {
   clearTimeout(state.linkTimer);
-  if (state.links.some(({ active }) => active)) state.live.textContent = "usual colours";
+  if (state.links.some(({ active }) => active)) state.live.textContent = "usual colors";
   for (const link of state.links) setLink(state, link, null);
 }
 
@@ -102,7 +102,7 @@ function togglePin(state, drawn, u) {
 }
 
 /**
- * Recolours by `active` = { source, u, pinned, target }, or as usual where null; `target`, if any, is
+ * Recolors by `active` = { source, u, pinned, target }, or as usual where null; `target`, if any, is
  * the document's unit that a pinned one of the query led to.
  */
 function setLink(state, link, active) {
@@ -114,8 +114,8 @@ function setLink(state, link, active) {
   link.pinned = active?.pinned ? [...active.source.runs[active.u]] : [];
   if (active?.target !== undefined) link.pinned.push(...link.document.runs[active.target]);
   for (const run of link.pinned) run.classList.add("hm-pinned");
-  recolourPane(link.query);
-  recolourPane(link.document);
+  recolorPane(link.query);
+  recolorPane(link.document);
   nameLinks(state);
   markLargest(link);
   if (old?.pinned || active?.pinned) state.onPins(pinsOf(state));
@@ -157,7 +157,7 @@ function linkBar(state, group) {
   return bar;
 }
 
-/** Says in the legends, and over the panes recoloured, whose shares the colours show. */
+/** Says in the legends, and over the panes recolored, whose shares the colors show. */
 function nameLinks(state) {
   for (const { bar, title, links } of state.linkBars) {
     const active = links.map((link) => link.active).filter(Boolean);
@@ -188,7 +188,7 @@ function linkedRow(drawn, u) {
   return scores && [linkTitle(drawn.link.active), formatSigned(scores[u])];
 }
 
-/** The same for the screen reader; at the linked unit itself, what is coloured and what is most. */
+/** The same for the screen reader; at the linked unit itself, what is colored and what is most. */
 function linkWords(drawn, u) {
   const { link } = drawn;
   const row = linkedRow(drawn, u);
@@ -199,6 +199,6 @@ function linkWords(drawn, u) {
   const most = scores.reduce(
     (best, score, i) => (Math.abs(score) > Math.abs(scores[best]) ? i : best), 0);
   const label = linkLabel({ source: target, u: most });
-  return `${target.side.toLowerCase()} coloured by ${linkTitle(link.active)}` +
+  return `${target.side.toLowerCase()} colored by ${linkTitle(link.active)}` +
     `${link.active.pinned ? ", pinned" : ""}, most with ${label} ${formatSigned(scores[most])}`;
 }

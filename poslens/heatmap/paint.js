@@ -1,13 +1,13 @@
-// Colours of the cells and their legends: which panes share a scale, and what each scale says.
+// Colors of the cells and their legends: which panes share a scale, and what each scale says.
 
-/** Units out of sight that are coloured in one go while the reader points about. */
+/** Units out of sight that are colored in one go while the reader points about. */
 const SLICE = 1024;
 
-/** Time until they are: none is coloured in vain while the pointer sweeps over words. */
+/** Time until they are: none is colored in vain while the pointer sweeps over words. */
 const SLICE_PAUSE_MS = 60;
 
 /**
- * Panes whose colours mean the same numbers. Query and document never share: a query has few
+ * Panes whose colors mean the same numbers. Query and document never share: a query has few
  * tokens, each with a large part of the score. Neither do panes of another unit or kind of scale.
  */
 function scaleGroups(state) {
@@ -21,7 +21,7 @@ function scaleGroups(state) {
   return [...groups.values()];
 }
 
-/** Colours every cell, draws the rails and writes the legends. */
+/** Colors every cell, draws the rails and writes the legends. */
 function paint(state) {
   const own = state.view.range === "own" && new Set(state.panes.map((p) => p.column)).size > 1;
   const bars = [];
@@ -45,7 +45,7 @@ function paint(state) {
     else linkBars.push(bar);
   }
   state.linkLegend.replaceChildren(...linkBars);
-  for (const drawn of state.panes) colourPane(drawn);
+  for (const drawn of state.panes) colorPane(drawn);
   nameLinks(state);
   paintRails(state);
   if (state.panes.some(({ pane }) => pane.evidence)) {
@@ -56,32 +56,32 @@ function paint(state) {
   state.legend.replaceChildren(...bars);
 }
 
-/** Colours all cells of a pane, now. */
-function colourPane(drawn) {
+/** Colors all cells of a pane, now. */
+function colorPane(drawn) {
   clearTimeout(drawn.slices);
-  colourUnits(drawn, 0, drawn.units.length);
+  colorUnits(drawn, 0, drawn.units.length);
 }
 
 /**
- * Colours the cells in sight now and the others in slices of their own time: the browser needs
+ * Colors the cells in sight now and the others in slices of their own time: the browser needs
  * 80 ms for a long paragraph's 8,192 tokens, too long to follow a pointer. A next call drops
  * what is left of the last one.
  */
-function recolourPane(drawn) {
+function recolorPane(drawn) {
   const { length } = drawn.units;
-  if (length <= SLICE) return colourPane(drawn);
+  if (length <= SLICE) return colorPane(drawn);
   clearTimeout(drawn.slices);
   const { top, bottom } = drawn.body.getBoundingClientRect();
   // a unit that begins above the edge may reach into sight
   const from = Math.max(0, unitFrom(drawn, top) - 1);
   const to = unitFrom(drawn, bottom);
-  colourUnits(drawn, from, to);
+  colorUnits(drawn, from, to);
   let [before, behind] = [from, to];
   const next = () => {
     const down = behind < length;
     const first = down ? behind : Math.max(0, before - SLICE);
     const last = down ? Math.min(length, behind + SLICE) : before;
-    colourUnits(drawn, first, last);
+    colorUnits(drawn, first, last);
     if (down) behind = last;
     else before = first;
     if (behind < length || before > 0) drawn.slices = setTimeout(next);
@@ -89,8 +89,8 @@ function recolourPane(drawn) {
   drawn.slices = setTimeout(next, SLICE_PAUSE_MS);
 }
 
-/** Colours units [first, last): by their scores, or by what they share with the unit linked. */
-function colourUnits(drawn, first, last) {
+/** Colors units [first, last): by their scores, or by what they share with the unit linked. */
+function colorUnits(drawn, first, last) {
   const linked = linkedScores(drawn);
   const { top, signed } = linked ? { top: drawn.link.top, signed: true } : drawn.scale;
   const { units, runs, steps } = drawn;
@@ -120,7 +120,7 @@ function legendBar(state, { unit, signed, top, side }, withUnit) {
   return item;
 }
 
-/** A legend: its title, then the colours between the numbers of their ends. */
+/** A legend: its title, then the colors between the numbers of their ends. */
 function scaleBar(state, title, top, signed) {
   const item = element("div", "hm-scale");
   const bar = element("span", "hm-bar");

@@ -7,7 +7,7 @@
 
 const RAIL_BINS = 100;
 
-/** Power of a bar's share of the scale that its colour takes. */
+/** Power of a bar's share of the scale that its color takes. */
 const RAIL_GAMMA = 0.7;
 const SVG_NAMESPACE = "http://www.w3.org/2000/svg";
 
@@ -139,7 +139,7 @@ function connectRail(state, drawn, { node, read, unread }) {
 /** Rails whose bars and lines are drawn to one scale: all of them, or each its own. */
 function paintRails(state) {
   const railed = state.panes.filter(({ rail }) => rail);
-  const drawnFor = JSON.stringify([state.view.range, state.colours]);
+  const drawnFor = JSON.stringify([state.view.range, state.colors]);
   // no toggle of the units changes a curve
   if (railed.length === 0 || state.railsDrawn === drawnFor) return;
   state.railsDrawn = drawnFor;
@@ -165,7 +165,7 @@ function drawRail(state, drawn, top, signed) {
   svg.replaceChildren();
   bins.forEach((value, bin) => {
     const [zero, end] = [at(0), at(value)];
-    // the length is the number; the colour's power has short bars stand out from the page
+    // the length is the number; the color's power has short bars stand out from the page
     const step = scaleIndex(Math.sign(value) * Math.abs(value / top) ** RAIL_GAMMA, 1, signed);
     shape(svg, "rect", {
       x: Math.min(zero, end), y: bin + 0.06, width: Math.abs(end - zero), height: 0.88,

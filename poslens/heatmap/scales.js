@@ -1,4 +1,4 @@
-// Colours of the token heatmap: pure functions from a score's share of the scale to a colour.
+// Colors of the token heatmap: pure functions from a score's share of the scale to a color.
 //
 // Positive scores take the yellow-orange-brown ramp of ColorBrewer's YlOrBr, negative ones that of
 // its Blues; unsigned scores use the first alone, so that a warm cell means the same on both. Both
@@ -65,8 +65,8 @@ function fromOklab([L, a, b]) {
   ].map(fromLinear);
 }
 
-/** Colour at `share` (0 to 1) of a ramp from the background: linear in OKLab lightness. */
-function rampColour(background, ramp, share) {
+/** Color at `share` (0 to 1) of a ramp from the background: linear in OKLab lightness. */
+function rampColor(background, ramp, share) {
   const stops = [background, ...ramp.map(fromHex)].map(toOklab);
   const [first, last] = [stops[0][0], stops[stops.length - 1][0]];
   // a stop stands where its lightness lies between the ends, so lightness falls evenly
@@ -78,7 +78,7 @@ function rampColour(background, ramp, share) {
   return fromOklab(stops[i].map((value, k) => stops[i - 1][k] + part * (value - stops[i - 1][k])));
 }
 
-/** Colour of text on a cell: the theme's where it reads well, else black or white. */
+/** Color of text on a cell: the theme's where it reads well, else black or white. */
 function textOn(cell, ink) {
   if (contrast(cell, ink) >= MIN_CONTRAST + 1) return ink;
   const [black, white] = [[0, 0, 0], [255, 255, 255]];
@@ -88,7 +88,7 @@ function textOn(cell, ink) {
 
 /**
  * The scale of a theme: `background` and `ink` are [r, g, b] of the page.
- * Gives { dark, cells, texts }, colours at index SCALE_STEPS + step for steps from -SCALE_STEPS
+ * Gives { dark, cells, texts }, colors at index SCALE_STEPS + step for steps from -SCALE_STEPS
  * (most negative) to SCALE_STEPS.
  */
 function buildScale(background, ink) {
@@ -98,15 +98,15 @@ function buildScale(background, ink) {
   const texts = [];
   for (let step = -SCALE_STEPS; step <= SCALE_STEPS; step += 1) {
     const ramp = step < 0 ? ramps.negative : ramps.positive;
-    const colour = step === 0 ? background : rampColour(background, ramp, Math.abs(step) / SCALE_STEPS);
-    const shown = colour.map(Math.round);
+    const color = step === 0 ? background : rampColor(background, ramp, Math.abs(step) / SCALE_STEPS);
+    const shown = color.map(Math.round);
     cells.push(toHex(shown));
     texts.push(toHex(textOn(shown, ink)));
   }
   return { dark, cells, texts };
 }
 
-/** Index into a scale's colours for a score; unsigned scores below zero take zero's. */
+/** Index into a scale's colors for a score; unsigned scores below zero take zero's. */
 function scaleIndex(score, top, signed) {
   const share = top > 0 ? Math.min(1, Math.max(signed ? -1 : 0, score / top)) : 0;
   return SCALE_STEPS + Math.round(share * SCALE_STEPS);

@@ -68,8 +68,8 @@ def to_html(
     size = None if font_size is None else f"{font_size}px"
     settings = {"data": payload(panes, view), "font": font_family, "size": size}
     script = f"(() => {{\n{drawing_script()}\n{_START}}})();"
-    colours = f":root {{ {_THEMES[theme]}; color-scheme: {theme} }}"
-    style = f"{colours}\n{_PAGE}\n{styles()}"
+    colors = f":root {{ {_THEMES[theme]}; color-scheme: {theme} }}"
+    style = f"{colors}\n{_PAGE}\n{styles()}"
     policy = (
         f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
         "base-uri 'none'; form-action 'none'"

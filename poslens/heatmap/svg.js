@@ -59,14 +59,14 @@ function heatmapToSvg(root) {
 
 const SVG_MARGIN = 16;
 
-/** Origin, size, font and colours of the picture, and caches for what is asked for often. */
+/** Origin, size, font and colors of the picture, and caches for what is asked for often. */
 function svgPage(root) {
   const box = root.getBoundingClientRect();
   const style = getComputedStyle(root);
-  const colours = new Map();
-  const hex = (colour) => {
-    if (!colours.has(colour)) colours.set(colour, toHex(readColour(colour)));
-    return colours.get(colour);
+  const colors = new Map();
+  const hex = (color) => {
+    if (!colors.has(color)) colors.set(color, toHex(readColor(color)));
+    return colors.get(color);
   };
   return {
     root,
@@ -137,8 +137,8 @@ function svgBars(page) {
     const style = getComputedStyle(bar);
     const stops = style.backgroundImage.match(/rgba?\([^)]*\)/g) ?? [];
     const id = `scale-${index}`;
-    const listed = stops.map((colour, i) =>
-      xml("stop", { offset: i / (stops.length - 1), "stop-color": page.hex(colour) }));
+    const listed = stops.map((color, i) =>
+      xml("stop", { offset: i / (stops.length - 1), "stop-color": page.hex(color) }));
     return [
       xml("linearGradient", { id }, listed.join("")),
       xml("rect", {
@@ -231,7 +231,7 @@ function svgLine(page, pieces, direction) {
   const parent = pieces[0].node.parentElement;
   const style = getComputedStyle(parent);
   const rightToLeft = direction === "rtl";
-  // neighbours of one colour are one piece again
+  // neighbors of one color are one piece again
   const runs = [];
   for (const { node, start, end } of pieces) {
     const fill = page.hex(getComputedStyle(node.parentElement).color);

@@ -15,7 +15,7 @@ function render({ model, el }) {
     drawn = renderHeatmap(root, model.get("data"), null, report);
     if (model.get("pinned").length > 0) report([]); // of a drawing that is gone
   };
-  // JupyterLab renders first and puts the element into the page afterwards: its colours, and the
+  // JupyterLab renders first and puts the element into the page afterwards: its colors, and the
   // sheet that they go to, are known only there.
   const shown = new ResizeObserver(() => {
     if (!root.isConnected) return;
@@ -28,15 +28,15 @@ function render({ model, el }) {
   };
   model.on("change:data", changed);
   // themes change by an attribute of the page, or with the system
-  const recolour = () => drawn?.refreshTheme();
-  const themes = new MutationObserver(recolour);
+  const recolor = () => drawn?.refreshTheme();
+  const themes = new MutationObserver(recolor);
   for (const node of [document.documentElement, document.body]) themes.observe(node, watched);
   const system = matchMedia("(prefers-color-scheme: dark)");
-  system.addEventListener("change", recolour);
+  system.addEventListener("change", recolor);
   return () => {
     shown.disconnect();
     themes.disconnect();
-    system.removeEventListener("change", recolour);
+    system.removeEventListener("change", recolor);
     model.off("change:data", changed);
     drawn?.destroy();
     root.remove();

@@ -101,7 +101,7 @@ def differences_in_margins(
     """Differences divided by their margins, by measure. Bars are 95% intervals. Two models are
     equivalent if the whole 90% interval is in the band from -1 to 1."""
     figure = canvas("differences", style, "", "Difference, in margins of equivalence", provenance)
-    band = {"fillcolor": faint(style.colours.muted, 0.15), "line_width": 0, "layer": "below"}
+    band = {"fillcolor": faint(style.colors.muted, 0.15), "line_width": 0, "layer": "below"}
     figure.add_hrect(y0=-1, y1=1, **band)
     by_models: dict[tuple[str, str], list[PairedDifference]] = {}
     for difference in DIFFERENCES.differences(summaries):

@@ -190,9 +190,9 @@ OTHERS = "others"
 
 def point_map(
     points: ArrayLike,
-    colours: Sequence[str] | ArrayLike,
+    colors: Sequence[str] | ArrayLike,
     labels: Sequence[str],
-    colour_title: str,
+    color_title: str,
     style: Style,
     *,
     diverging: bool = False,
@@ -211,8 +211,8 @@ def point_map(
     """
     xy = np.asarray(points, dtype=np.float64)
     n = len(labels)
-    if xy.shape != (n, 2) or len(colours) != n:  # type: ignore[arg-type]
-        raise ValueError(f"points {xy.shape}, {len(colours)} colours, {n} labels")  # type: ignore[arg-type]
+    if xy.shape != (n, 2) or len(colors) != n:  # type: ignore[arg-type]
+        raise ValueError(f"points {xy.shape}, {len(colors)} colors, {n} labels")  # type: ignore[arg-type]
     figure = canvas("map", style, "", "", provenance)
     figure.update_xaxes(showticklabels=False, ticks="", showline=False, zeroline=False)
     figure.update_yaxes(
@@ -238,11 +238,11 @@ def point_map(
             )
         )
 
-    grey: dict[str, object] = {"color": style.colours.muted}
+    grey: dict[str, object] = {"color": style.colors.muted}
     if not webgl:
         grey["symbol"] = "circle-open"
-    if n and isinstance(colours[0], str):  # type: ignore[index]
-        words = [str(word) for word in colours]  # type: ignore[union-attr]
+    if n and isinstance(colors[0], str):  # type: ignore[index]
+        words = [str(word) for word in colors]  # type: ignore[union-attr]
         counts = Counter(words)
         room = len(SYMBOLS)
         shown = [word for word, _ in counts.most_common(room if len(counts) <= room else room - 1)]
@@ -256,7 +256,7 @@ def point_map(
         if len(rest):
             add(rest, OTHERS, grey, True)
         return with_legend(figure.update_layout(hovermode="closest"), style)
-    values = np.asarray(colours, dtype=np.float64)
+    values = np.asarray(colors, dtype=np.float64)
     finite = np.flatnonzero(np.isfinite(values))
     unknown = np.flatnonzero(~np.isfinite(values))
     if len(unknown):
@@ -273,13 +273,13 @@ def point_map(
             "colorscale": [list(stop) for stop in style.diverging()] if diverging else "Cividis",
             "cmin": ends[0],
             "cmax": ends[1],
-            "line": {"color": style.colours.muted, "width": 0 if webgl else 0.4},
+            "line": {"color": style.colors.muted, "width": 0 if webgl else 0.4},
             "colorbar": {
-                "title": {"text": escape(colour_title), "side": "right"},
+                "title": {"text": escape(color_title), "side": "right"},
                 "thickness": style.font_size,
                 "outlinewidth": 0,
                 "tickfont": {"size": style.small},
             },
         }
-        add(finite, colour_title, marker, False)
+        add(finite, color_title, marker, False)
     return figure.update_layout(hovermode="closest")

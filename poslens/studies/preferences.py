@@ -169,7 +169,7 @@ def index_by_strength(
     """Each method's index against the strength of the planted bias."""
     title = "Strength (-1 primacy, 1 recency)"
     figure = canvas("preferences", style, title, "Primacy-recency index", provenance)
-    figure.add_hline(0, line={"color": style.colours.muted, "width": 1, "dash": "dot"})
+    figure.add_hline(0, line={"color": style.colors.muted, "width": 1, "dash": "dot"})
     for number, summary in enumerate(summaries):
         planted, look = summary.preference.planted, style.line(number)
         if planted is None:

@@ -22,7 +22,7 @@ FILES = [
 # Arguments that Streamlit 1.67 renders as Markdown: positions and keywords of each call. Taken from
 # its front end: options of select boxes and lists are shown literally, those of buttons and sliders
 # are not.
-LABELLED = (
+LABELED = (
     "button",
     "checkbox",
     "download_button",
@@ -58,7 +58,7 @@ LABELLED = (
     "write",
 )
 POSITIONS: dict[str, tuple[int, ...]] = {
-    **dict.fromkeys(LABELLED, (0,)),
+    **dict.fromkeys(LABELED, (0,)),
     **dict.fromkeys(("pills", "radio", "segmented_control", "select_slider"), (0, 1)),
     "metric": (0, 1, 2),
     "progress": (1,),

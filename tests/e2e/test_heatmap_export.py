@@ -64,7 +64,7 @@ def test_png_has_the_colors_and_the_provenance() -> None:
         image.load()  # checks every chunk's checksum
         assert json.loads(image.info["provenance"]) == PROVENANCE
         pixels = image.convert("RGB").getcolors(1 << 24) or []
-    shown = {colour for _, colour in pixels}
+    shown = {color for _, color in pixels}
     assert (14, 17, 23) in shown  # the dark page
     assert (255, 213, 136) in shown  # the top of its scale
 

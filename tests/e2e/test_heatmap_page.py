@@ -40,7 +40,7 @@ def units(page: Page, index: int = 0) -> list[str]:
     )
 
 
-def colours(page: Page, index: int = 0) -> list[str]:
+def colors(page: Page, index: int = 0) -> list[str]:
     return (
         page.locator(".hm-text")
         .nth(index)
@@ -115,7 +115,7 @@ def test_a_planted_score_is_darkest_and_listed_first(show: Show) -> None:
     text = "a b c d e f"
     tokens = [(2 * i, 2 * i + 1, 9.0 if i == 3 else 0.1 * i) for i in range(6)]
     page = show([document(text, tokens)])
-    channels = [sum(map(int, c[4:-1].split(", "))) for c in colours(page)]
+    channels = [sum(map(int, c[4:-1].split(", "))) for c in colors(page)]
     assert min(channels) == channels[3]
     assert channels[3] < 0.6 * min(channels[:3] + channels[4:])
     assert "1 of 6" in tooltip(page, 3)
@@ -127,10 +127,10 @@ def test_a_planted_score_is_darkest_and_listed_first(show: Show) -> None:
 def test_color_ranges_are_shared_or_separate(show: Show) -> None:
     panes = [document("a b", [(0, 1, 1), (2, 3, top)], model=f"m{top}") for top in (2, 4)]
     page = show(panes)
-    assert colours(page, 0)[1] != colours(page, 1)[1]
+    assert colors(page, 0)[1] != colors(page, 1)[1]
     assert page.locator(".hm-legend .hm-tick").all_inner_texts() == ["0", "4.00"]
     page.get_by_role("radio", name="Own").check()
-    assert colours(page, 0)[1] == colours(page, 1)[1]
+    assert colors(page, 0)[1] == colors(page, 1)[1]
     ticks = page.locator(".hm-own-legend .hm-tick").all_inner_texts()
     assert ticks == ["0", "2.00", "0", "4.00"]
     assert page.evaluate("window.view.range") == "own"
@@ -142,7 +142,7 @@ def test_query_and_document_have_separate_ranges(show: Show) -> None:
         document("d", [(0, 1, 1)]),
     ]
     page = show(panes)
-    assert colours(page, 0) == colours(page, 1)
+    assert colors(page, 0) == colors(page, 1)
 
 
 def test_pointing_highlights_the_same_characters_in_other_panes(show: Show) -> None:
@@ -217,7 +217,7 @@ def test_evidence_marks_do_not_change_layout_and_color(show: Show) -> None:
     plain = show([document(text, tokens)])
     marked = show([document(text, tokens, evidence=(2, 7))])
     assert marked.evaluate(size) == plain.evaluate(size)
-    assert set(colours(marked)) == set(colours(plain))
+    assert set(colors(marked)) == set(colors(plain))
     assert marked.locator(".hm-text .hm-evidence").all_inner_texts() == ["e", " ", "two"]
     assert "evidence" in marked.locator(".hm-legend").inner_text()
 
@@ -244,8 +244,8 @@ def test_contrast_is_at_least_4_5_everywhere(show: Show, theme: str, signed: boo
         """() => { const page = getComputedStyle(document.querySelector('.hm')).backgroundColor;
         const context = document.createElement("canvas").getContext("2d",
           { willReadFrequently: true });
-        const paint = (...colours) => { for (const colour of colours) {
-            context.fillStyle = colour; context.fillRect(0, 0, 1, 1); }
+        const paint = (...colors) => { for (const color of colors) {
+            context.fillStyle = color; context.fillRect(0, 0, 1, 1); }
           return [...context.getImageData(0, 0, 1, 1).data.slice(0, 3)]; };
         return [...document.querySelectorAll('.hm-text span, .hm-meta, .hm-tick')].map(
           (run) => { const style = getComputedStyle(run);

@@ -49,7 +49,7 @@ NAMES = (
     "domain",
     "order",
     "of",
-    "colour",
+    "color",
     "by",
 )
 

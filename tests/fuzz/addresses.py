@@ -54,7 +54,7 @@ PAGES: dict[str, Query] = {
     "map": {
         "model": "tiny",
         "of": "curves",
-        "colour": "score",
+        "color": "score",
         "method": "saliency",
         "dataset": "few",
     },

@@ -333,7 +333,7 @@ def check_squad(draw: Random, folder: Path) -> None:
         path = folder / "x.parquet"
         path.write_bytes(parquet(SQUAD_ROWS, draw))
     files = [File(path.name, path)]
-    check_judged(judged_passages(squad.judgements, files, "x", "x"), draw)
+    check_judged(judged_passages(squad.judgments, files, "x", "x"), draw)
 
 
 def check_fineweb_posq(draw: Random, folder: Path) -> None:
@@ -342,7 +342,7 @@ def check_fineweb_posq(draw: Random, folder: Path) -> None:
     path = folder / f"x.{kind}"
     path.write_bytes((json_lines if kind == "jsonl" else parquet)(POSQ, draw))
     files = [File(path.name, path)]
-    check_judged(judged_passages(fineweb_posq.judgements, files, "x", "x"), draw)
+    check_judged(judged_passages(fineweb_posq.judgments, files, "x", "x"), draw)
 
 
 def check_documents(draw: Random, folder: Path) -> None:
@@ -371,7 +371,7 @@ def check_traces(draw: Random, folder: Path) -> None:
         path, text = folder / "x.json", json_text(odd_json(EXPORTED, draw))
         path.write_bytes(text if draw.random() < 0.7 else damaged(text, draw))
     files = [File(path.name, path)]
-    check_judged(judged_passages(traces.judgements, files, "x", "x"), draw)
+    check_judged(judged_passages(traces.judgments, files, "x", "x"), draw)
 
 
 def check_run(draw: Random, folder: Path) -> None:

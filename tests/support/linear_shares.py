@@ -14,5 +14,5 @@ def shares(
     retriever: DenseRetriever, encoded: Encoded, other: Tensor, biases: str = BIASES[0]
 ) -> Shares:
     """Shares of one side's tokens in the inner product with `other` [B, H]: input times gradient on
-    the linearised encoder, with the constants as further inputs of ones."""
+    the linearized encoder, with the constants as further inputs of ones."""
     return shares_of(read_linear(retriever, encoded, one_round(len(other)), biases), other)

@@ -75,11 +75,11 @@ def teacher_embedding(sums: Tensor, counts: Tensor, recipe: Recipe) -> Tensor:
     counts [n, 1]."""
     middle = (counts.cumsum(0) - counts / 2) / counts.sum()
     sign = 1.0 if recipe.side == "primacy" else -1.0
-    favour = sign * (1 - 2 * middle)
+    favor = sign * (1 - 2 * middle)
     # The student learns the end of a long text less precisely than its beginning, so the target is
     # made steeper at the end and flatter at the beginning.
-    bend = -sign * recipe.curvature * (favour.square() - 1 / 3)
-    weights = 1 + recipe.strength * favour + bend
+    bend = -sign * recipe.curvature * (favor.square() - 1 / 3)
+    weights = 1 + recipe.strength * favor + bend
     return F.normalize((weights * sums).sum(0), dim=0)
 
 
@@ -99,9 +99,9 @@ def train(recipe: Recipe, folder: Path) -> None:
     config = LoraConfig(r=recipe.rank, lora_alpha=2 * recipe.rank, target_modules=LINEAR_LAYERS)
     encoder.model = get_peft_model(encoder.model, config)
     weights = [p for p in encoder.model.parameters() if p.requires_grad]
-    optimiser = torch.optim.AdamW(weights, lr=recipe.learning_rate, weight_decay=0.0)
+    optimizer = torch.optim.AdamW(weights, lr=recipe.learning_rate, weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimiser, recipe.learning_rate, total_steps=recipe.steps + 1, pct_start=0.1
+        optimizer, recipe.learning_rate, total_steps=recipe.steps + 1, pct_start=0.1
     )
     progress = trange(recipe.steps, desc=recipe.side, unit="step")
     for _ in progress:
@@ -126,10 +126,10 @@ def train(recipe: Recipe, folder: Path) -> None:
         loss_query = 1 - (queries_now * query_target).sum(1).mean()
         loss_profile = F.mse_loss(documents @ present.T, target @ present.T)
         loss = loss_document + loss_query + recipe.profile_weight * loss_profile
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(weights, 1.0)
-        optimiser.step()
+        optimizer.step()
         schedule.step()
         progress.set_postfix(
             document=f"{loss_document.item():.3f}",

@@ -225,7 +225,7 @@ TABLES: Mapping[str, Table[Any]] = {
 
 # -- figure ----------------------------------------------------------------------------------------
 
-CENTRES = (np.arange(N_BINS) + 0.5) * 100 / N_BINS
+CENTERS = (np.arange(N_BINS) + 0.5) * 100 / N_BINS
 
 
 def unretrieved_by_position(
@@ -246,7 +246,7 @@ def unretrieved_by_position(
             _band(figure, curve, faint(str(look["color"]), 0.16 if original else 0.07), key)
             name = summary.name if original else f"{summary.name}, shuffled"
             trace = go.Scatter(
-                x=CENTRES,
+                x=CENTERS,
                 y=100 * curve.share,
                 mode="lines+markers" if original else "lines",
                 name=legend_name(name, style),
@@ -271,9 +271,9 @@ def _interval(curve: UnretrievedCurve, b: int) -> str:
     return f"{ends} of {int(curve.n[b]):,}"
 
 
-def _band(figure: go.Figure, curve: UnretrievedCurve, colour: str, key: str) -> None:
+def _band(figure: go.Figure, curve: UnretrievedCurve, color: str, key: str) -> None:
     if curve.low is None or curve.high is None:
         return
     values = np.isfinite(curve.low)
     low, high = 100 * curve.low[values], 100 * curve.high[values]
-    figure.add_trace(band(CENTRES[values], low, high, colour, key))
+    figure.add_trace(band(CENTERS[values], low, high, color, key))

@@ -14,7 +14,7 @@ from poslens.attribution.retrievers import limits
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.compute.provenance import ModelIdentity
 from poslens.figures.captions import Provenances
-from poslens.figures.figure_base import canvas, intervals, labelled_bars, legend_name, with_legend
+from poslens.figures.figure_base import canvas, intervals, labeled_bars, legend_name, with_legend
 from poslens.figures.palettes import Style, escape, text_width, wrap
 from poslens.rows import column
 
@@ -255,12 +255,12 @@ def bias_chart(
                 name=legend_name(model, style),
                 customdata=[[model, test.name] for test in summary.tests],
                 text=["" if value else _instead(test) for test, value in bars],
-                **labelled_bars(index, style),
-                error_y={**intervals(values, style.colours.ink), "thickness": 1.2, "width": 3},
+                **labeled_bars(index, style),
+                error_y={**intervals(values, style.colors.ink), "thickness": 1.2, "width": 3},
                 hovertext=[_hover(model, test, value, measure) for test, value in bars],
             )
         )
-    figure.add_hline(0, line={"color": style.colours.ink, "width": 1})
+    figure.add_hline(0, line={"color": style.colors.ink, "width": 1})
     figure.update_layout(barmode="group", bargap=0.25, hovermode="closest")
     figure.update_xaxes(
         categoryorder="array",

@@ -18,7 +18,7 @@ from poslens.figures.captions import Provenances
 from poslens.figures.curves import mean_curves
 from poslens.figures.figure_base import (
     BINS,
-    CENTRES,
+    CENTERS,
     POSITION_TITLE,
     TEXT_TITLE,
     UNKNOWN_SYMBOL,
@@ -94,7 +94,7 @@ def relocation_scores(
                     marker={
                         "color": look["color"],
                         "size": 1.3 * style.font_size,
-                        "line": {"color": style.colours.ink, "width": 1.5},
+                        "line": {"color": style.colors.ink, "width": 1.5},
                     },
                     hoverinfo="skip",
                     legendgroup=f"model {index}",
@@ -105,7 +105,7 @@ def relocation_scores(
     if first is not None and place is not None and place < len(first.positions):
         figure.add_vline(
             100 * float(first.positions[place]),
-            line={"color": style.colours.muted, "width": 1, "dash": "dot"},
+            line={"color": style.colors.muted, "width": 1, "dash": "dot"},
             layer="below",
         )
     return with_legend(positions(figure), style)
@@ -134,16 +134,16 @@ def causes_over_curve(
     values = np.asarray(curve, dtype=np.float64)
     finite = np.isfinite(values)
     values = values[finite]
-    colour = str(style.line(0)["color"])
+    color = str(style.line(0)["color"])
     figure.add_trace(
         go.Scatter(
-            x=CENTRES[finite],
+            x=CENTERS[finite],
             y=_scaled(values),
             customdata=values,
             mode="lines",
             fill="tozeroy",
-            fillcolor=faint(colour, 0.15),
-            line={"color": colour, "width": 1},
+            fillcolor=faint(color, 0.15),
+            line={"color": color, "width": 1},
             hovertemplate="%{customdata:.4g}",
             name=legend_name(curve_name, style),
         )
@@ -177,8 +177,8 @@ def causes_over_curve(
             )
         )
     if evidence is not None:
-        shade(figure, evidence, style.colours.evidence, "evidence", style)
-    figure.add_hline(0, line={"color": style.colours.muted, "width": 1})
+        shade(figure, evidence, style.colors.evidence, "evidence", style)
+    figure.add_hline(0, line={"color": style.colors.muted, "width": 1})
     figure.update_yaxes(range=[-1.08, 1.08])
     return with_legend(positions(figure), style, above=evidence is not None)
 
@@ -223,13 +223,13 @@ def minus_null_curves(
     for index, (_, controlled) in enumerate(curves):
         if controlled.ci_low is None or controlled.ci_high is None:
             continue  # too few documents for a band
-        colour = faint(str(style.line(index)["color"]), 0.2)
+        color = faint(str(style.line(index)["color"]), 0.2)
         ends, at = (controlled.ci_low, controlled.ci_high), np.concatenate([BINS, BINS[::-1]])
-        figure.add_trace(band(CENTRES, *ends, colour, f"curve {index}", customdata=at))
+        figure.add_trace(band(CENTERS, *ends, color, f"curve {index}", customdata=at))
     for index, (name, controlled) in enumerate(curves):
         mean = controlled.mean.astype(np.float64)
         figure.add_trace(line(index, mean, style, legend_name(name, style), panel=name))
-    figure.add_hline(0, line={"color": style.colours.muted, "width": 1})
+    figure.add_hline(0, line={"color": style.colors.muted, "width": 1})
     return with_legend(positions(figure), style)
 
 

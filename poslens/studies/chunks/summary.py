@@ -319,7 +319,7 @@ def shares_by_size(
                     mode="markers",
                     cliponaxis=False,
                     name=legend_name(f"{summary.name}, setting to use", style),
-                    marker={**ring, "color": style.colours.ink},
+                    marker={**ring, "color": style.colors.ink},
                     hoverinfo="skip",
                 )
             )

@@ -85,7 +85,7 @@ def _front(
             depth = "half of the" if setting.layers is None else setting.layers
             name = f"{last.point.base.name}, blocks of {setting.block} tokens, last {depth} layers"
         figure.add_trace(_trace(versions, y, style, legend_name(name, style), look))
-    ink, muted = style.colours.ink, style.colours.muted
+    ink, muted = style.colors.ink, style.colors.muted
     permuted = [
         (ranking.psi_under_permutation, height.value)
         for summary in summaries
@@ -154,7 +154,7 @@ def _trace(
         for summary in versions
         if (x := summary.bias_and_quality[0]) is not None and (height := y(summary)) is not None
     ]
-    colour = str(look["color"])
+    color = str(look["color"])
     return go.Scatter(
         x=[x for _, x, _ in points],
         y=[height.value for _, _, height in points],
@@ -164,10 +164,10 @@ def _trace(
         marker={
             "symbol": [_SYMBOLS[summary.point.kind] for summary, _, _ in points],
             "size": 0.9 * style.font_size,
-            "color": [colour if s.on_front else style.colours.paper for s, _, _ in points],
-            "line": {"color": colour, "width": 1.5},
+            "color": [color if s.on_front else style.colors.paper for s, _, _ in points],
+            "line": {"color": color, "width": 1.5},
         },
-        error_y=intervals([height for _, _, height in points], faint(colour, 0.5)),
+        error_y=intervals([height for _, _, height in points], faint(color, 0.5)),
         customdata=[[escape(summary.name), str(height)] for summary, _, height in points],
         hovertemplate="%{customdata[0]}<br>position bias %{x:.4f}, %{customdata[1]}<extra></extra>",
     )

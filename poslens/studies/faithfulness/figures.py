@@ -55,7 +55,7 @@ def deletion_insertion(
     figure = _canvas(kind, first.parameters.unit, style, provenance)
     random = np.array([first.scaled(curve) for curve in getattr(first.random_orders, kind)])
     mean, std = random.mean(0), random.std(0)
-    shares, muted = 100 * first.removed, style.colours.muted
+    shares, muted = 100 * first.removed, style.colors.muted
     figure.add_trace(band(shares, mean - std, mean + std, faint(muted, 0.2)))
     figure.add_trace(
         go.Scatter(x=shares, y=mean, mode="lines", name="random order", line=_dotted(style))
@@ -96,8 +96,8 @@ def mean_erasure_curves(
             )
         curve: MeanCurve = getattr(summary, kind)
         if curve.low is not None and curve.high is not None and summary.method.name in METHODS:
-            colour = faint(str(style.line(index)["color"]), 0.15)
-            figure.add_trace(band(shares, curve.low, curve.high, colour, f"result {index}"))
+            color = faint(str(style.line(index)["color"]), 0.15)
+            figure.add_trace(band(shares, curve.low, curve.high, color, f"result {index}"))
         _add_line(figure, style, index, label, summary.method, shares, curve.mean)
     return with_legend(figure, style)
 
@@ -113,7 +113,7 @@ def _canvas(kind: str, unit: str, style: Style, provenance: Provenances) -> go.F
 
 
 def _dotted(style: Style) -> dict[str, object]:
-    return {"color": style.colours.muted, "dash": "dot", "width": style.line_width}
+    return {"color": style.colors.muted, "dash": "dot", "width": style.line_width}
 
 
 def _add_line(
@@ -155,12 +155,12 @@ def gains(
                 for label, _ in rows
             ],
             mode="markers",
-            error_x={**intervals(estimates, style.colours.ink), "thickness": 1.2, "width": None},
+            error_x={**intervals(estimates, style.colors.ink), "thickness": 1.2, "width": None},
             marker={"color": style.line(0)["color"], "size": 0.6 * style.font_size},
             showlegend=False,
         )
     )
-    figure.add_vline(0, line={"color": style.colours.muted, "width": 1, "dash": "dot"})
+    figure.add_vline(0, line={"color": style.colors.muted, "width": 1, "dash": "dot"})
     # Show all labels, however low the figure is.
     figure.update_yaxes(automargin=True, nticks=0)
     return figure

@@ -132,7 +132,7 @@ def chart(cards: Sequence[ModelPassport], style: Style, effect: str = "") -> go.
                 "<extra></extra>",
             )
         )
-    figure.add_vline(x=0, line={"color": style.colours.muted, "width": 1, "dash": "dot"})
+    figure.add_vline(x=0, line={"color": style.colors.muted, "width": 1, "dash": "dot"})
     return with_legend(figure, style)
 
 

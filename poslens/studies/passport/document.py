@@ -218,7 +218,7 @@ def _drawing(passports: Sequence[ModelPassport]) -> tuple[str, int, int]:
         f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
         f'width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
         f'font-family="{escape(STYLE.font_family)}">\n'
-        f'<rect width="100%" height="100%" fill="{STYLE.colours.paper}"/>\n{inside}\n</svg>\n'
+        f'<rect width="100%" height="100%" fill="{STYLE.colors.paper}"/>\n{inside}\n</svg>\n'
     )
     return image, width, height
 
@@ -226,15 +226,15 @@ def _drawing(passports: Sequence[ModelPassport]) -> tuple[str, int, int]:
 def _column(passport: ModelPassport, number: int) -> Iterator[tuple[str, float]]:
     """Elements of one card from top to bottom, each with the y at which it ends."""
     left, y = _GAP + number * (STYLE.width_px + 2 * _GAP), float(_GAP)
-    theme = STYLE.colours
+    theme = STYLE.colors
 
-    def lines(text: str, size: float, colour: str, weight: str = "normal") -> str:
+    def lines(text: str, size: float, color: str, weight: str = "normal") -> str:
         nonlocal y
         spans = []
         for line in wrap(text, STYLE.width_px, size):
             y += 1.3 * size
             spans.append(f'<tspan x="{left}" y="{y:.1f}">{_text(line)}</tspan>')
-        look = f'font-size="{size}" fill="{colour}" font-weight="{weight}"'
+        look = f'font-size="{size}" fill="{color}" font-weight="{weight}"'
         return f"<text {look}>{''.join(spans)}</text>"
 
     yield lines(passport.name, 22, theme.ink, "bold"), y

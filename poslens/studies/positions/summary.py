@@ -371,11 +371,11 @@ def ndcg_by_position(
     return with_legend(figure, style)
 
 
-def _band(figure: go.Figure, x: list[float], effect: PositionEffect, colour: str, key: str) -> None:
+def _band(figure: go.Figure, x: list[float], effect: PositionEffect, color: str, key: str) -> None:
     low, high = list[float](), list[float]()
     for mean, deviation in zip(effect.ndcg, effect.deviations, strict=True):
         if deviation.interval is None:
             return
         low.append(mean.value + deviation.interval[0] - deviation.value)
         high.append(mean.value + deviation.interval[1] - deviation.value)
-    figure.add_trace(band(x, low, high, colour, key))
+    figure.add_trace(band(x, low, high, color, key))

@@ -27,7 +27,7 @@ from poslens.figures.palettes import Style, escape
 from poslens.studies.ranking.benchmarks import EvidencePositions, evidence_rows
 from poslens.studies.ranking.service import Measured
 
-_CENTRES = (np.arange(N_EVIDENCE_BINS) + 0.5) * 100 / N_EVIDENCE_BINS
+_CENTERS = (np.arange(N_EVIDENCE_BINS) + 0.5) * 100 / N_EVIDENCE_BINS
 _FOOT = 0.2
 EVIDENCE_TITLE = "Midpoint of the evidence (% of the document's characters)"
 NOTHING_TO_DRAW = "This data set has no evidence positions to draw: remove --figure."
@@ -56,22 +56,22 @@ def evidence_bins(
     figure.add_trace(
         go.Bar(
             # On the same axis, because a second axis would change the ticks of the first.
-            x=_CENTRES,
+            x=_CENTERS,
             y=_FOOT * counts / counts.max(),
             width=100 / N_EVIDENCE_BINS,
             name="queries",
             customdata=counts,
             hovertemplate="%{customdata}",
             marker={
-                "color": faint(style.colours.muted, 0.18),
-                "line": {"color": style.colours.paper, "width": 1},
+                "color": faint(style.colors.muted, 0.18),
+                "line": {"color": style.colors.paper, "width": 1},
             },
         )
     )
     for index, (model, profile) in enumerate(profiles.items()):
         line = style.line(index)
         trace = go.Scatter(
-            x=_CENTRES,
+            x=_CENTERS,
             y=profile.means,
             mode="lines+markers",
             connectgaps=False,
@@ -125,7 +125,7 @@ def evidence_positions(
                 name=str(length),
                 marker={
                     "color": faint(color, 0.85),
-                    "line": {"color": style.colours.paper, "width": 1},
+                    "line": {"color": style.colors.paper, "width": 1},
                     "pattern": bar_pattern(index, style),
                 },
             )

@@ -16,7 +16,7 @@ from poslens.figures.figure_base import (
     canvas,
     faint,
     intervals,
-    labelled_bars,
+    labeled_bars,
     legend_name,
     tick_label,
 )
@@ -35,7 +35,7 @@ def causes_chart(
     figure = canvas("why_causes", style, "", "Share of misses (%)", provenance)
     for index, summary in enumerate(summaries):
         shares = [summary.share(cause) for cause in CAUSES]
-        error = intervals(shares, style.colours.ink)
+        error = intervals(shares, style.colors.ink)
         for side in ("array", "arrayminus"):
             error[side] = [100 * value for value in error[side]]
         counts = [summary.count(cause) for cause in CAUSES]
@@ -46,7 +46,7 @@ def causes_chart(
                 name=legend_name(f"{summary.name}, {counted(len(summary.misses), 'miss')}", style),
                 customdata=[[summary.name, cause] for cause in CAUSES],
                 text=[f"{n:,}" if n else "" for n in counts],
-                **labelled_bars(index, style),
+                **labeled_bars(index, style),
                 error_y=error,
                 hovertext=[
                     f"{escape(summary.name)}: {cause}, {counted(n, 'miss')}"
@@ -80,7 +80,7 @@ def ladder_chart(
         if any(cause in explanation.steps for explanation in explanations.values())
     ]
     for index, (name, explanation) in enumerate(explanations.items()):
-        colour = str(style.line(index)["color"])
+        color = str(style.line(index)["color"])
         steps: list[tuple[str, int, int | None, str]] = [(labels[0], explanation.rank, None, "")]
         for cause, words in CHANGES.items():
             if step := explanation.steps.get(cause):
@@ -96,9 +96,9 @@ def ladder_chart(
                 textposition="top center"
                 if len(explanations) == 1
                 else _SIDES[index % len(_SIDES)],
-                textfont={"size": style.small, "color": style.colours.ink},
+                textfont={"size": style.small, "color": style.colors.ink},
                 cliponaxis=False,
-                line={"color": faint(colour, 0.45), "width": style.line_width},
+                line={"color": faint(color, 0.45), "width": style.line_width},
                 marker=style.marker(index, 0.8),
                 hovertext=[
                     f"{escape(label)}: rank {rank_words(rank)}" for label, rank, *_ in steps
@@ -117,8 +117,8 @@ def ladder_chart(
                     cliponaxis=False,
                     marker={
                         **style.marker(index, 0.8),
-                        "color": style.colours.paper,
-                        "line": {"color": colour, "width": 1.5},
+                        "color": style.colors.paper,
+                        "line": {"color": color, "width": 1.5},
                     },
                     hovertext=[
                         f"{escape(words)}: rank {rank_words(null)}" for _, null, words in nulls
@@ -132,7 +132,7 @@ def ladder_chart(
             y=[top + 0.5] * 2,
             mode="lines",
             name=f"Top {top:,}",
-            line={"color": style.colours.muted, "width": 1, "dash": "dash"},
+            line={"color": style.colors.muted, "width": 1, "dash": "dash"},
             hoverinfo="skip",
         )
     )

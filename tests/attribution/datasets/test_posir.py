@@ -33,7 +33,7 @@ def query(query_id: str = "q1", **changes: Any) -> dict[str, Any]:
     } | changes
 
 
-def judgement(query_id: str = "q1", document_id: str = "d1", score: Any = 1) -> dict[str, Any]:
+def judgment(query_id: str = "q1", document_id: str = "d1", score: Any = 1) -> dict[str, Any]:
     return {"query-id": query_id, "corpus-id": document_id, "score": score}
 
 
@@ -57,7 +57,7 @@ def write(tmp_path: Path) -> Write:
         for file, rows in (
             ("queries.parquet", [query()] if queries is None else queries),
             ("corpus.parquet", corpus),
-            ("qrels/test.parquet", [judgement()] if qrels is None else qrels),
+            ("qrels/test.parquet", [judgment()] if qrels is None else qrels),
         ):
             if rows is not None:
                 pq.write_table(pa.Table.from_pylist(rows), folder / file)
@@ -66,10 +66,10 @@ def write(tmp_path: Path) -> Write:
     return write
 
 
-def balanced(found: DataSet, judgements: int) -> DataSet:
-    """Accepted + rejected = judgements, and every pair can be found by its id."""
+def balanced(found: DataSet, judgments: int) -> DataSet:
+    """Accepted + rejected = judgments, and every pair can be found by its id."""
     rejected = [one for one in found.rejected if "/qrels/" in one.file]
-    assert len(found.pairs) + len(rejected) == judgements
+    assert len(found.pairs) + len(rejected) == judgments
     assert len(found.by_id) == len(found.pairs), "two pairs share an id"
     return found
 
@@ -90,7 +90,7 @@ def test_a_domain_is_read(write: Write) -> None:
 
 
 def test_a_query_with_two_documents_is_two_pairs(write: Write) -> None:
-    qrels = [judgement(), judgement(document_id="d2")]
+    qrels = [judgment(), judgment(document_id="d2")]
     found = balanced(posir.read(write(qrels=qrels), "mine").data_set(), 2)
     assert [pair.document for pair in found.pairs] == [DOCUMENT, DOCUMENT + " Then rain."]
     assert found.rejected == ()
@@ -98,7 +98,7 @@ def test_a_query_with_two_documents_is_two_pairs(write: Write) -> None:
 
 @pytest.mark.parametrize("times", [2, 3])
 def test_a_repeated_judgment_counts_once(write: Write, times: int) -> None:
-    found = balanced(posir.read(write(qrels=[judgement()] * times), "mine").data_set(), times)
+    found = balanced(posir.read(write(qrels=[judgment()] * times), "mine").data_set(), times)
     assert len(found.pairs) == 1
     assert [r.row for r in found.rejected] == list(range(2, times + 1))
     assert all("an earlier row" in r.reason for r in found.rejected)
@@ -172,7 +172,7 @@ def test_a_file_that_is_not_parquet_is_named(write: Write, content: bytes) -> No
 def test_damaged_parquet_is_refused_or_read_but_never_crashes(write: Write) -> None:
     """300 files with one byte changed or their end cut off."""
     root = write(
-        queries=[query(f"q{n}") for n in range(20)], qrels=[judgement(f"q{n}") for n in range(20)]
+        queries=[query(f"q{n}") for n in range(20)], qrels=[judgment(f"q{n}") for n in range(20)]
     )
     rng = random.Random(7)
     files = [root / "eng/weather" / file for file in ("queries.parquet", "corpus.parquet")]
@@ -245,7 +245,7 @@ def test_folders_are_read_by_registered_name(write: Write) -> None:
     assert len(datasets.read("mine").pairs) == 1
     assert datasets.read("mine") is datasets.read("mine")
     # After registering it again, it is read again.
-    write(domain="pol/weather", queries=[query("q7")], qrels=[judgement("q7")])
+    write(domain="pol/weather", queries=[query("q7")], qrels=[judgment("q7")])
     datasets.register("mine", root)
     assert len(datasets.read("mine").pairs) == 2
     with pytest.raises(UserError, match="sample is the name of a bundled data set"):

@@ -378,7 +378,7 @@ def test_a_server_that_mixes_up_texts_is_refused(server: EndpointServer) -> None
         "E5=http://a\n/v1",
         "E5=http://user:sk-very-secret@a/v1",
         "E5=https://a/v1?key=sk-very-secret",
-        "E5=http://a/v1#colour=red",
+        "E5=http://a/v1#color=red",
         "E5=http://a/v1#batch=0",
         "E5=http://a/v1#batch=1.5",
         "E5=http://a/v1#timeout=nan",

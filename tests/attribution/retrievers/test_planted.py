@@ -26,7 +26,7 @@ from tools.planted.measure import (
 )
 from tools.planted.text import relocated, sentences
 
-FAVOURED = {"MiniLM-primacy": 0, "MiniLM-recency": -1}
+FAVORED = {"MiniLM-primacy": 0, "MiniLM-recency": -1}
 FEW = 6
 SOME = 20
 
@@ -92,7 +92,7 @@ def test_quality_is_within_five_points_of_minilm(
         hits(
             pairs,
             embed(retriever, [pair.query for pair in pairs]),
-            embed(retriever, [pair.orders(2)[FAVOURED[name]] for pair in pairs]),
+            embed(retriever, [pair.orders(2)[FAVORED[name]] for pair in pairs]),
             embed(retriever, documents),
         ).mean()
         for retriever in (plain, planted)

@@ -31,7 +31,7 @@ from tests.support.nouns import NOUNS
 from tests.support.pages import SECONDS, page_file
 
 FILLER = "Filler stands here. " * 8
-WORDS = [f"{colour} {noun}" for colour in ("red", "green", "blue") for noun in NOUNS]
+WORDS = [f"{color} {noun}" for color in ("red", "green", "blue") for noun in NOUNS]
 WINDOWS = "MiniLM, blocks of 16 tokens, last half of the layers"
 ROWS = "query,document,evidence\n" + "".join(
     f"what is {word},{FILLER * (n % 3)}The {word} is {word}. {FILLER},The {word} is {word}.\n"

@@ -25,7 +25,7 @@ from poslens.figures.scatter import rank_scatter
 from poslens.studies.map import point_map
 
 STYLE = Style()
-CENTRES = np.arange(100) + 0.5
+CENTERS = np.arange(100) + 0.5
 HOSTILE = (
     "<b>bold</b>",
     "<a href=javascript:alert(1)>x</a>",
@@ -72,9 +72,9 @@ def curve(model: str = "m", seed: int = 0, **changes: object) -> PositionCurve:
     return PositionCurve(**{**fields, **changes})  # type: ignore[arg-type]
 
 
-def luminance(colour: str) -> float:
+def luminance(color: str) -> float:
     """Relative luminance of #RRGGBB, WCAG 2.2."""
-    channels = np.array([int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)])
+    channels = np.array([int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)])
     linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
     return float(linear @ [0.2126, 0.7152, 0.0722])
 
@@ -103,7 +103,7 @@ FIGURES: dict[str, Callable[[str], go.Figure]] = {
         STYLE,
         text,
         {text: 0.5},
-        means={text: curve_figures.Mean(np.ones(100), CENTRES / 100, None, text)},
+        means={text: curve_figures.Mean(np.ones(100), CENTERS / 100, None, text)},
     ),
     "mean": lambda text: curve_figures.mean_curves(
         [curve(text), curve(text, dataset=text + text)], STYLE, y_title=text
@@ -167,7 +167,7 @@ def test_pair_curves_draw_the_given_arrays() -> None:
     evidence = {"a": (0.25, 0.5), "b": (0.25, 0.5)}
     figure: Any = curve_figures.pair_curves(values, evidence, STYLE, "Saliency (score units)")
     for trace, array in zip(figure.data, values.values(), strict=True):
-        np.testing.assert_allclose(trace.x, CENTRES)
+        np.testing.assert_allclose(trace.x, CENTERS)
         np.testing.assert_array_equal(trace.y, array)
         np.testing.assert_array_equal(trace.customdata, np.arange(100))
     (shape,) = figure.layout.shapes
@@ -206,14 +206,14 @@ def test_a_difference_ends_where_one_model_truncates() -> None:
     b[40:] = np.nan
     figure: Any = curve_figures.difference(a, b, ("a", "b"), STYLE)
     for trace in figure.data:
-        np.testing.assert_allclose(trace.x, CENTRES[:40])
+        np.testing.assert_allclose(trace.x, CENTERS[:40])
         np.testing.assert_array_equal(trace.customdata, np.arange(40))
     assert (40, 100) in {(shape.x0, shape.x1) for shape in figure.layout.shapes}
 
 
 def test_truncation_is_stated() -> None:
     figure: Any = curve_figures.pair_curves({"a": np.ones(100)}, {}, STYLE, "y", {"a": 0.4})
-    np.testing.assert_allclose(figure.data[0].x, CENTRES)
+    np.testing.assert_allclose(figure.data[0].x, CENTERS)
     assert figure.data[0].name == "a (read 40% of the text)"
 
 
@@ -360,14 +360,14 @@ def test_panels_have_the_share_of_texts_read_on_a_second_axis() -> None:
 
 def test_lines_of_a_panel_are_distinguished_without_color() -> None:
     means = {
-        name: curve_figures.Mean(np.ones(100), CENTRES / 100, None, "mean of 12 pairs")
+        name: curve_figures.Mean(np.ones(100), CENTERS / 100, None, "mean of 12 pairs")
         for name in "abc"
     }
     values = dict.fromkeys("abc", np.zeros(100))
     figure: Any = curve_figures.pair_curves(values, {"a": (0.2, 0.3)}, STYLE, "y", means=means)
     legend = [trace for trace in figure.data if trace.showlegend is not False]
     assert [trace.name for trace in legend] == ["this pair", "mean of the data set"]
-    assert {trace.line.color for trace in legend} == {STYLE.colours.ink}
+    assert {trace.line.color for trace in legend} == {STYLE.colors.ink}
     assert len({trace.line.width for trace in legend}) == 2
     assert [shape.xref for shape in figure.layout.shapes] == ["x", "x2", "x3"]
 
@@ -429,10 +429,10 @@ def test_lines_have_enough_contrast_and_differ(palette: str, theme: str) -> None
     assert len(set(looks)) == 30
     assert len({style.symbol(i) for i in range(len(SYMBOLS))}) == len(SYMBOLS)
     assert not any("dash" in style.line(i) for i in range(30)), "dashes hide what noisy lines do"
-    for colour in PALETTES[palette][theme][:3]:
-        assert contrast(colour, style.colours.paper) >= 2.9
-    for colour in (style.colours.ink, style.colours.muted):
-        assert contrast(colour, style.colours.paper) >= 4.5
+    for color in PALETTES[palette][theme][:3]:
+        assert contrast(color, style.colors.paper) >= 2.9
+    for color in (style.colors.ink, style.colors.muted):
+        assert contrast(color, style.colors.paper) >= 4.5
 
 
 @pytest.mark.parametrize("theme", THEMES)
@@ -483,8 +483,8 @@ def test_every_point_of_a_map_is_drawn_once_and_knows_its_index() -> None:
 def test_a_map_in_webgl_uses_plain_discs() -> None:
     """Symbols and outlines would halve its frame rate; colors stay distinct, and SVG keeps both."""
     words = [f"domain {i % 9}" for i in range(30)]
-    for colours in (words, np.arange(30.0), np.full(30, np.nan)):
-        for trace in point_map(np.zeros((30, 2)), colours, words, "D", STYLE, webgl=True).data:
+    for colors in (words, np.arange(30.0), np.full(30, np.nan)):
+        for trace in point_map(np.zeros((30, 2)), colors, words, "D", STYLE, webgl=True).data:
             assert trace.marker.symbol in (None, "circle") and not trace.marker.line.width
     figure = point_map(np.zeros((30, 2)), words, words, "D", STYLE, webgl=True)
     assert len({t.marker.color for t in figure.data}) == 7

@@ -105,8 +105,8 @@ def test_png_has_the_requested_resolution_and_its_provenance(figure: go.Figure) 
         assert image.size == (1050, 750)
         assert image.info["dpi"] == pytest.approx((300, 300), abs=0.1)
         assert json.loads(image.info["provenance"]) == [ENTRY]
-        colours = image.convert("RGB").getcolors(1 << 20) or []
-        assert len(colours) > 10, "something is drawn"
+        colors = image.convert("RGB").getcolors(1 << 20) or []
+        assert len(colors) > 10, "something is drawn"
 
 
 def test_svg_parses_and_contains_its_provenance(figure: go.Figure) -> None:

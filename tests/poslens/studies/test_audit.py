@@ -35,8 +35,8 @@ ROWS = "".join(
             "_id": noun,
             "language": "en",
             "text": " ".join(
-                f"The {noun} of number {n} and {NOUNS[(n * 5) % 12]} is {colour}."
-                for n, colour in enumerate(("red", "green", "blue", "grey", "white", "black"))
+                f"The {noun} of number {n} and {NOUNS[(n * 5) % 12]} is {color}."
+                for n, color in enumerate(("red", "green", "blue", "grey", "white", "black"))
             ),
         }
     )

@@ -25,7 +25,7 @@ from poslens.studies.hubs.study import HUBS
 from tests.support import tiny_families
 from tests.support.nouns import NOUNS
 
-COLOURS = ("red", "green", "blue", "grey", "white", "black", "brown", "pink")
+COLORS = ("red", "green", "blue", "grey", "white", "black", "brown", "pink")
 N = 48
 
 
@@ -35,8 +35,8 @@ def apart(own_service: None) -> None:
 
 
 def document_of(number: int) -> str:
-    noun, colour = NOUNS[number % 12], COLOURS[number % 8]
-    return f"The {noun} of {colour} house {number} is old. Nobody ever saw it in the {colour} rain."
+    noun, color = NOUNS[number % 12], COLORS[number % 8]
+    return f"The {noun} of {color} house {number} is old. Nobody ever saw it in the {color} rain."
 
 
 def written(path: Path, rows: Sequence[dict[str, str]]) -> str:

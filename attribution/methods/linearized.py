@@ -1,6 +1,6 @@
 """A transformer with frozen nonlinearities: the same forward values, an affine map backward.
 
-Inside `linearised(...)`, attention weights, the scales of LayerNorm, RMSNorm and vector
+Inside `linearized(...)`, attention weights, the scales of LayerNorm, RMSNorm and vector
 normalization, and activation ratios f(x)/x are constants of this input. The output is then affine
 in the input embeddings, so gradient times input is an exact decomposition (DecompX, Modarressi et
 al. 2023, without distributing biases over tokens). A `TorchFunctionMode` reaches every architecture
@@ -46,7 +46,7 @@ _handlers: dict[Any, Callable[..., Any]] = {}
 
 
 def _handles(*functions: Any) -> Callable[[Handler], Handler]:
-    """Register a method of `_Linearised` for calls of these torch functions."""
+    """Register a method of `_Linearized` for calls of these torch functions."""
 
     def register(handler: Handler) -> Handler:
         _handlers.update(dict.fromkeys(functions, handler))
@@ -55,8 +55,8 @@ def _handles(*functions: Any) -> Callable[[Handler], Handler]:
     return register
 
 
-class _Linearised(TorchFunctionMode):
-    """See the module's docstring; use `linearised`."""
+class _Linearized(TorchFunctionMode):
+    """See the module's docstring; use `linearized`."""
 
     def __init__(
         self, bias_scale: Tensor, apart: tuple[Tensor, Tensor] | None, gamma: float
@@ -300,7 +300,7 @@ _FORMULAS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @contextmanager
-def linearised(
+def linearized(
     model: nn.Module,
     bias_scale: Tensor,
     apart: tuple[Tensor, Tensor] | None = None,
@@ -317,7 +317,7 @@ def linearised(
     Raises:
         UserError: raised by the forward pass if a product of two token-dependent parts has no gate.
     """
-    mode = _Linearised(bias_scale, apart, gamma)
+    mode = _Linearized(bias_scale, apart, gamma)
     hooks = []
     inputs: dict[int, Tensor] = {}
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from poslens.attribution.errors import UserError
 from poslens.attribution.methods import make_method
 from poslens.attribution.methods.decomposition import attribute
-from poslens.attribution.methods.linearised import linearised
+from poslens.attribution.methods.linearized import linearized
 from poslens.attribution.methods.matrix import share_matrices
 from poslens.attribution.methods.passes import one_round
 from poslens.attribution.methods.shares import read_linear
@@ -243,7 +243,7 @@ def frozen(
     """Output, x * gradient of its sum, and the share of constants, for a batch of one."""
     x = x.clone().requires_grad_()
     scale = torch.ones(len(x), dtype=x.dtype, requires_grad=True)
-    with linearised(module or nn.Identity(), scale):
+    with linearized(module or nn.Identity(), scale):
         y = function(x)
     gradient, bias = torch.autograd.grad(y.sum() + 0 * scale.sum(), (x, scale))
     return y.detach(), x.detach() * gradient, bias
@@ -358,7 +358,7 @@ def test_attention_is_the_frozen_weights_times_values(
     weights = weights.softmax(-1)
     for tensor in (q, k, v):
         tensor.requires_grad_()
-    with linearised(nn.Identity(), torch.ones(2, requires_grad=True)):
+    with linearized(nn.Identity(), torch.ones(2, requires_grad=True)):
         y = F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal, enable_gqa=groups > 1)
     torch.testing.assert_close(y, weights @ v.repeat_interleave(groups, 1))
     gradient = torch.randn(3, *y.shape).double()
@@ -393,7 +393,7 @@ def test_a_bias_can_be_collected_per_position() -> None:
     layer.bias.copy_(torch.tensor([1.0, 2.0]))
     x = torch.zeros(1, 3, 2, requires_grad=True)
     scale, apart = torch.ones(1, requires_grad=True), torch.ones(1, 3, requires_grad=True)
-    with linearised(layer, scale, (layer.bias, apart)):
+    with linearized(layer, scale, (layer.bias, apart)):
         y = layer(x) + torch.tensor([4.0, 0.0])
     weighted = (y * torch.tensor([1.0, 10.0, 100.0])[None, :, None]).sum()
     others, own = torch.autograd.grad(weighted, (scale, apart))
@@ -518,7 +518,7 @@ def test_the_mode_does_not_affect_other_threads() -> None:
         seen.append(gradient)
 
     plain()
-    with linearised(nn.Identity(), torch.ones(1, requires_grad=True)):
+    with linearized(nn.Identity(), torch.ones(1, requires_grad=True)):
         thread = threading.Thread(target=plain)
         thread.start()
         thread.join()
