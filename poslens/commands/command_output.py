@@ -150,6 +150,8 @@ def watched(
     ) as bar:
 
         def show(progress: Any) -> None:
+            if bar.disable:  # by TQDM_DISABLE
+                return
             bar.total = progress.total
             before = progress.done - progress.computed
             if bar.initial != before:

@@ -76,19 +76,19 @@ def fetch_model(
 
     from poslens.attribution.retrievers.fetch import fetch
 
-    bars: list[tqdm] = []  # one for each step, opened when it begins
+    bars: dict[str, tqdm] = {}  # by step, opened when it begins
 
     def show(step: str, done: int, total: int | None) -> None:
-        if not bars or bars[-1].desc != step:
-            bars.append(tqdm(unit="B", unit_scale=True, desc=step, total=total, file=sys.stderr))
-        bars[-1].total = total
-        bars[-1].n = done
-        bars[-1].refresh()
+        if step not in bars:
+            bars[step] = tqdm(unit="B", unit_scale=True, desc=step, total=total, file=sys.stderr)
+        bars[step].total = total
+        bars[step].n = done
+        bars[step].refresh()
 
     try:
         folder = fetch(name, show)
     finally:
-        for bar in bars:
+        for bar in bars.values():
             bar.close()
     if format is LineFormat.json:
         answer: FetchedModel = {"model": name, "folder": str(folder)}

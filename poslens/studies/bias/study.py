@@ -95,7 +95,7 @@ def _measure(test: ScoredTest) -> ItemMeasure:
     both = [(scores.first, scores.second) for scores in read.values()]
     scale = (float(np.std(both)) if both else 0.0) or 1.0
     rows = {item: np.array([scores.difference / scale]) for item, scores in read.items()}
-    title = f"{test.pairs.title.lower()} (d1 − d2)"
+    title = f"{test.pairs.title.lower()} (d1 − d2, standard deviations)"
     return ItemMeasure(title, "pairs", DEVIATIONS_MARGIN, rows, groups, by_document=True)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from poslens.attribution.evaluation.comparison import Comparison, paired, paired_sizes
+from poslens.attribution.types import ROUNDING
 from poslens.studies.check.answers import Outcome
 from poslens.studies.check.baseline import Baseline, BaselineNumber
 from poslens.studies.passport.service import ModelPassport
@@ -90,6 +91,8 @@ class PairedMeasure:
             # values do not depend on the model's scale.
             _, old, new = _same_pairs(passport, baseline)
             before, after = before / _spread(old), after / _spread(new)
+        # Rounding, as by another batch size, is no effect, however consistent it is.
+        before = np.where(np.isclose(before, after, rtol=ROUNDING, atol=ROUNDING), after, before)
         documents = [item.document for _, item in both]
         comparison = self.worse(before, after, documents, tolerance)
         assert comparison is not None  # there are items, and means are defined

@@ -138,6 +138,8 @@ def ranked_queries(
 def no_effect(name: str, failed: Mapping[str, str], n: int) -> UserError:
     """The error for a model that has ranks at two positions for none of `n` pairs; `failed` has
     reasons by pair."""
+    if not n:
+        return UserError("There is no pair whose evidence can be moved: select other pairs.")
     if len(failed) == n:
         return UserError(f"No pair could be ranked with {name}: {next(iter(failed.values()))}")
     return UserError(

@@ -150,6 +150,8 @@ def test_the_largest_p_counts_as_adjusted_though_unchanged() -> None:
     assert p_in_words(among) == f"{p_in_words(less)}, Holm-adjusted over 2 tests"
     tiny = replace(among, p_holm=0.0002)
     assert p_in_words(tiny) == "p < 0.001, Holm-adjusted over 2 tests"
+    for p, text in ((0.0502, "0.0502"), (0.04996, "0.04996"), (0.05, "0.05"), (0.0612, "0.061")):
+        assert p_in_words(replace(tiny, p_holm=p, n_compared=1)) == f"p = {text}"
 
 
 def test_holm_computed_by_hand() -> None:

@@ -129,7 +129,7 @@ def test_models_are_compared_test_by_test(results: dict[str, BiasSummary]) -> No
     names = ("MiniLM-primacy", "MiniLM-recency")
     summaries = [results[name] for name in names]
     frame = BIAS_STUDY.all_tables["differences"].frame(summaries).set_index("measure")
-    row = frame.loc["position (d1 − d2)"]
+    row = frame.loc["position (d1 − d2, standard deviations)"]
     assert (row["model"], row["against"], row["difference_verdict"]) == (*names[::-1], "lower")
     for summary, value in zip(summaries, (row["other_value"], row["value"]), strict=True):
         test = of(summary, "position")

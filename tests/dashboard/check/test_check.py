@@ -157,6 +157,19 @@ def with_items(
     return replace(card, parts=parts)
 
 
+def test_consistent_rounding_is_no_effect(
+    cards: Callable[[str], ModelPassport], stored: Baseline
+) -> None:
+    """All items differ by less than a float32 score is exact to, and all in the same direction."""
+    rounded = with_items(cards("MiniLM"), "relocation", "last_minus_first", lambda _, v: v + 1e-8)
+    check = single(rounded, stored, "relocation")
+    assert check.comparison is not None and check.comparison.verdict == "equivalent"
+    assert check.difference == 0 and check.outcome == "pass"
+    moved = with_items(cards("MiniLM"), "relocation", "last_minus_first", lambda _, v: 1.1 * v)
+    check = single(moved, stored, "relocation")
+    assert check.difference is not None and check.difference > 0
+
+
 # -- verdicts --------------------------------------------------------------------------------------
 
 
@@ -577,6 +590,25 @@ def test_the_command_computes_missing_results_and_reports_outcomes(
     assert run(mine, *(word for name in asked for word in ("--only", name))).exit_code == 0
     truncation = run(mine, "--only", "truncation", "--format", "json")
     assert truncation.exit_code == 3 and not json.loads(truncation.stdout)["passed"]
+
+
+def test_nothing_is_checked_on_another_data_set(mine: Path, tmp_path: Path) -> None:
+    rows = [
+        {**row, "query": f"{row['query']} again", "pair_id": f"other {row['query']}"}
+        for row in ROWS
+    ]
+    (tmp_path / "other.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    arguments = [
+        "--dataset",
+        str(tmp_path / "other.jsonl"),
+        "--baseline",
+        str(mine / "baseline.json"),
+    ]
+    done = CliRunner().invoke(app, ["check", "--model", "BM25", *arguments])
+    assert done.exit_code == 3, done.output
+    lines = done.stdout.splitlines()
+    assert [line for line in lines if not line.startswith("not checked: ")] == []
+    assert lines[1] == "not checked: position_effect: None of the baseline's pairs exists in other.jsonl."
 
 
 def test_the_command_fails_with_exit_code_1(mine: Path, tmp_path: Path) -> None:

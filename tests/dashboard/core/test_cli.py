@@ -6,11 +6,13 @@ import io
 import json
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from tqdm import tqdm
 from typer.testing import CliRunner
 
 from poslens.attribution import datasets
@@ -351,6 +353,16 @@ def test_curve_computes_missing_results_of_the_requested_pairs(tmp_path: Path) -
     # A curve over the text has no index, because models read different parts of it.
     assert "primacy-recency index is" in two.stderr
     assert "primacy-recency index is" not in every.stderr and "has no primacy" not in every.stderr
+
+
+def test_progress_bars_can_be_turned_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As TQDM_DISABLE=1 does, which tqdm reads when it is imported."""
+    (tmp_path / "one.csv").write_text("query,document\nwhat is ice,Ice is old.\n")
+    monkeypatch.setattr("tqdm.tqdm", partial(tqdm, disable=True))
+    arguments = ("--model", "BM25", "--method", "terms", "--data", f"one={tmp_path / 'one.csv'}")
+    done = run("precompute", *arguments)
+    assert done.exit_code == 0 and json.loads(done.stdout)["computed"] == 1
+    assert "pair/s" not in done.stderr
 
 
 def test_two_folders_of_the_same_name_are_two_models(
