@@ -34,7 +34,7 @@ from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import TextPair
 from poslens.averages import curve as curve
 from poslens.compute.compute import service
-from poslens.names import data_name
+from poslens.names import data_name, with_rejections
 from poslens.quietly import quietly
 from poslens.results import Explanation, Passport, StudyResult
 from poslens.studies import declared
@@ -222,7 +222,7 @@ def run_study(
             raise UserError(f"{study.title} writes no model or folder: remove `out`.")
         study.require_product(Path(out))
     with quietly():
-        data = study.read(data_name(study.dataset if dataset is None else dataset))
+        data = with_rejections(study.read(data_name(study.dataset if dataset is None else dataset)))
         compute = service()
         settings = study.parameters.settings(parameters)
         corpus = study.corpus(data, settings)

@@ -19,7 +19,7 @@ from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.text import clean
 from poslens.attribution.types import EvidenceSpan, Method, TextPair
 from poslens.compute.runs import Job
-from poslens.names import data_name, distinct, resolve
+from poslens.names import data_name, distinct, resolve, with_rejections
 from poslens.saved_models import folder_of
 
 if TYPE_CHECKING:
@@ -120,12 +120,12 @@ Models: TypeAlias = "list[Any] | tuple[Any, ...]"
 
 
 def data_set(dataset: str | Path) -> DataSet:
-    """The data set with a name, or at a path.
+    """The data set with a name, or at a path. Its rejected rows are reported on stderr.
 
     Raises:
         UserError: it does not exist, or it cannot be read.
     """
-    return known_datasets.read(data_name(dataset))
+    return with_rejections(known_datasets.read(data_name(dataset)))
 
 
 def spec_of(model: Model, data: DataSet) -> RetrieverSpec:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -11,6 +12,7 @@ from poslens.attribution.names import Names
 from poslens.attribution.paths import exists, expanded, is_folder
 
 if TYPE_CHECKING:
+    from poslens.attribution.datasets import DataSet
     from poslens.attribution.retrievers.specs import RetrieverSpec
 
 T = TypeVar("T")
@@ -210,3 +212,19 @@ def _parted(value: str, message: str) -> tuple[str, str]:
     if not separator or not name or not source:
         raise UserError(message)
     return name, source
+
+
+_REJECTIONS = 3
+"""Number of rejected rows that are printed."""
+
+
+def with_rejections(data: DataSet) -> DataSet:
+    """The same data set, after printing on stderr how many of its rows could not be read, with the
+    first reasons."""
+    if n := len(data.rejected):
+        print("1 row was rejected:" if n == 1 else f"{n:,} rows were rejected:", file=sys.stderr)
+        for row in data.rejected[:_REJECTIONS]:
+            print(f"  {row.file} row {row.row}: {row.reason}", file=sys.stderr)
+        if n > _REJECTIONS:
+            print(f"  and {n - _REJECTIONS:,} more, which the dashboard lists", file=sys.stderr)
+    return data

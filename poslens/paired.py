@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from poslens.cache.storage.store import StoredCurves
     from poslens.compute.compute import DataSetCurve
 
-TITLE = "Paired differences"
+DIFFERENCES, TITLE = "differences", "Paired differences"
 MAX_NUMBERS = 3
 """Number of measures up to which a sentence gives the numbers of each."""
 _NO_DIFFERENCE = {

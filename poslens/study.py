@@ -26,6 +26,7 @@ from poslens.compute.coverage import Report
 from poslens.compute.runs import Job
 from poslens.figures.palettes import Style
 from poslens.paired import (
+    DIFFERENCES,
     TITLE,
     DifferenceRow,
     MeasuredModel,
@@ -206,7 +207,7 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
         def rows(summaries: Sequence[Summary]) -> Iterable[DifferenceRow]:
             return difference_rows(self.differences(summaries))
 
-        return {**self.tables, "differences": Table(DifferenceRow, rows, TITLE, joint=True)}
+        return {**self.tables, DIFFERENCES: Table(DifferenceRow, rows, TITLE, joint=True)}
 
     def tables_of(self, summaries: Sequence[Summary]) -> Mapping[str, Table[Any]]:
         """The tables that these results can fill."""

@@ -67,13 +67,13 @@ def serve(
         from poslens.attribution.curves.published import register as register_published
         from poslens.attribution.evaluation.trec_runs import register as register_run
         from poslens.attribution.retrievers import resolve
-        from poslens.names import data_name, distinct, register_data
+        from poslens.names import data_name, distinct, register_data, with_rejections
         from poslens.names import resolve as by_name
 
     given = distinct(map(by_name, models))
     resolve.allow_code([*allow_code, *filter(None, map(str.strip, ALLOW_CODE.get().split(",")))])
     for registered in register_data(data):
-        datasets.read(registered)
+        with_rejections(datasets.read(registered))
     chosen = data_name(dataset) if dataset else next(iter(data), None)
     page = ""
     if chosen:

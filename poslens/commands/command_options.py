@@ -15,7 +15,7 @@ import typer
 
 from poslens.attribution.errors import UserError
 from poslens.commands.completion import dataset_names, method_names, model_names
-from poslens.names import data_name, register_data, sources
+from poslens.names import data_name, register_data, sources, with_rejections
 
 if TYPE_CHECKING:
     from poslens.attribution.datasets import DataSet
@@ -197,22 +197,6 @@ def method_of(
         parameters[key] = value
     curve = {"normalization": normalization, "resampling": resampling}
     return make_method(name, {**parameters, **(POSIR_CURVE if posir else curve)})
-
-
-_REJECTIONS = 3
-"""Number of rejected rows that commands list."""
-
-
-def with_rejections(data: DataSet) -> DataSet:
-    """The same data set, after printing on stderr how many of its rows could not be read, with the
-    first reasons."""
-    if n := len(data.rejected):
-        print("1 row was rejected:" if n == 1 else f"{n:,} rows were rejected:", file=sys.stderr)
-        for row in data.rejected[:_REJECTIONS]:
-            print(f"  {row.file} row {row.row}: {row.reason}", file=sys.stderr)
-        if n > _REJECTIONS:
-            print(f"  and {n - _REJECTIONS:,} more", file=sys.stderr)
-    return data
 
 
 def pairs_of(dataset: str, posir: bool) -> tuple[DataSet, Pairs]:

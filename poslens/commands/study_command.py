@@ -16,11 +16,11 @@ import typer
 
 from poslens.attribution.errors import UserError
 from poslens.commands.answers import print_table, table_answer
-from poslens.commands.command_options import Dataset, several_models, with_rejections
+from poslens.commands.command_options import Dataset, print_error, several_models
 from poslens.commands.command_output import TextFormat, cli_command, quiet, watched
 from poslens.commands.result_files import FigureFile, FigureOption
-from poslens.names import data_name, resolve, specs_of
-from poslens.paired import difference_sentences
+from poslens.names import data_name, resolve, specs_of, with_rejections
+from poslens.paired import DIFFERENCES, difference_sentences
 from poslens.parameters import (
     Choice,
     Integer,
@@ -161,7 +161,14 @@ def _run(study: Study[Any, Any, Any], given: dict[str, Any]) -> None:
     corpus = study.narrowed(service(), specs, corpus, settings)
     for sentence in study.notes(data, corpus):
         print(sentence, file=sys.stderr)
-    summaries, refused = computed(study, specs, corpus, settings, given.get("retry_failed", False))
+    summaries, refused = computed(
+        study,
+        specs,
+        corpus,
+        settings,
+        given.get("retry_failed", False),
+        compared=table == DIFFERENCES,
+    )
     verdicts = [] if study.streams else [study.verdict(summary) for summary in summaries]
     verdicts += difference_sentences(study.differences(summaries))
     for sentence in (*verdicts, *study.remarks(summaries), *dict.fromkeys(refused)):
@@ -178,17 +185,22 @@ def computed(
     corpus: Any,
     settings: Settings,
     retry_failed: bool = False,
+    *,
+    compared: bool = False,
 ) -> tuple[list[Summary], list[str]]:
     """The results, and the reasons why models have none. Missing results are computed, with
     progress on stderr.
 
     Raises:
-        UserError: there is no result, or a run is not complete.
+        UserError: there is no result, or a run is not complete; or there would be a single result
+            although results are to be `compared`.
     """
     from poslens.compute.compute import service
 
     planned = plan(study, service(), specs, corpus, settings)
     refused, summaries = list(planned.refused), list[Summary]()
+    if compared and len(planned.subjects) + len(study.without_models(corpus)) < 2:
+        raise UserError("--table differences compares models: add another --model.")
     for subject, job in zip(planned.subjects, planned.jobs, strict=True):
         try:
             _compute(study, subject, job, retry_failed)
@@ -217,16 +229,22 @@ def print_summaries(
     figure: FigureFile | None,
     format: TextFormat,
 ) -> None:
-    """Print a table of the results, and draw them if `figure` is a file."""
+    """Print a table of the results, and draw them if `figure` is a file. If there is nothing to
+    draw, the table is printed nevertheless, and the exit code is 2."""
     provenance = study.provenances(summaries, table)
+    nothing_to_draw: UserError | None = None
     if figure is not None:
-        figure.draw(study.draw(summaries, figure.style, provenance, table), provenance)
+        try:
+            figure.draw(study.draw(summaries, figure.style, provenance, table), provenance)
+        except UserError as reason:
+            nothing_to_draw = reason
     frame = study.all_tables[table].frame(summaries)
     if frame.empty:
-        alone = table == "differences" and len(summaries) == 1
-        reason = ", because it compares models: add another --model." if alone else "."
-        print(f"The table {table} has no rows for these results{reason}", file=sys.stderr)
+        print(f"The table {table} has no rows for these results.", file=sys.stderr)
     print_table(frame, format.value, provenance)
+    if nothing_to_draw is not None:
+        print_error(nothing_to_draw)
+        raise typer.Exit(2)
 
 
 def _compute(study: Study[Any, Any, Any], subject: Any, job: Job, retry_failed: bool) -> None:

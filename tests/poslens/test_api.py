@@ -111,6 +111,16 @@ def test_it_is_saved_with_its_provenance(
     assert len(list(tmp_path.iterdir())) == (2 if suffix == "csv" else 1)
 
 
+def test_rejected_rows_are_reported_on_stderr(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "rows.csv").write_text("query,document\nwhat is ice,Ice is old.\n,No query.\n")
+    poslens.rank("BM25", tmp_path / "rows.csv")
+    assert "1 row was rejected:\n  rows.csv row 3: " in capsys.readouterr().err
+    poslens.curve("BM25", tmp_path / "rows.csv", method="terms")
+    assert "1 row was rejected:" in capsys.readouterr().err
+
+
 def test_several_models_are_explained_at_once() -> None:
     found = poslens.explain(["MiniLM", "BM25"], QUERY, DOCUMENT, method="occlusion")
     assert list(found.scores) == ["MiniLM", "BM25"]

@@ -322,6 +322,8 @@ def curve(
     published_curves = [read_curves(name, path.name, read_bytes(path)) for name, path in files]
     if table is CurveTable.published and not published_curves:
         raise UserError("--table published prints published curves: give --published NAME=FILE.")
+    if table is CurveTable.differences and len(model or ()) < 2:
+        raise UserError("--table differences compares models: add another --model.")
     models = model or ([] if table is CurveTable.published else ["MiniLM"])
     averages, averaged = _curves(models, chosen, dataset, posir, readable, pairs)
     curves = [average.summary.curve for average in averages]

@@ -608,7 +608,10 @@ def test_nothing_is_checked_on_another_data_set(mine: Path, tmp_path: Path) -> N
     assert done.exit_code == 3, done.output
     lines = done.stdout.splitlines()
     assert [line for line in lines if not line.startswith("not checked: ")] == []
-    assert lines[1] == "not checked: position_effect: None of the baseline's pairs exists in other.jsonl."
+    assert (
+        lines[1]
+        == "not checked: position_effect: None of the baseline's pairs exists in other.jsonl."
+    )
 
 
 def test_the_command_fails_with_exit_code_1(mine: Path, tmp_path: Path) -> None:

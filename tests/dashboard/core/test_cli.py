@@ -289,7 +289,7 @@ def test_the_first_rejected_rows_are_listed(tmp_path: Path) -> None:
     (tmp_path / "own.csv").write_text("query,document,evidence\n" + "\n".join(rows))
     done = run("precompute", "--dataset", str(tmp_path / "own.csv"))
     first, *listed, last = done.stderr.splitlines()[:5]
-    assert first == "5 rows were rejected:" and last == "  and 2 more"
+    assert first == "5 rows were rejected:" and last == "  and 2 more, which the dashboard lists"
     assert [line.split(":")[0] for line in listed] == [f"  own.csv row {n}" for n in (3, 4, 5)]
 
 

@@ -97,19 +97,36 @@ def test_each_query_counts_once_over_all_lengths(posir: Path) -> None:
     assert overall.to_dict() == {"language": 12, "domain": 12} and whole == 12
 
 
-@pytest.mark.parametrize(
-    ("table", "words"),
-    [
-        ("languages", "The table languages has no rows for these results."),
-        ("differences", "because it compares models: add another --model."),
-    ],
-)
-def test_a_table_without_rows_is_reported(tmp_path: Path, table: str, words: str) -> None:
+@pytest.fixture
+def plain(tmp_path: Path) -> str:
+    """The path of a data set without evidence and languages."""
     path = tmp_path / "plain.csv"
     path.write_text("query,document\nwhen does the tide turn,The tide turns at noon.\n")
-    run = CliRunner().invoke(
-        app, ["rank", "--dataset", str(path), "--model", "BM25", "--table", table]
-    )
+    return str(path)
+
+
+def test_a_table_without_rows_is_reported(plain: str) -> None:
+    arguments = ["--dataset", plain, "--model", "BM25"]
+    run = CliRunner().invoke(app, ["rank", *arguments, "--table", "languages"])
     assert run.exit_code == 0, run.output
     assert json.loads(run.stdout)["rows"] == []
-    assert run.stderr.splitlines()[-1].endswith(words)
+    reason = "The table languages has no rows for these results."
+    assert run.stderr.splitlines()[-1] == reason
+
+
+@pytest.mark.parametrize("command", ["rank", "curve"])
+def test_differences_of_one_model_are_refused_before_anything_is_computed(
+    plain: str, command: str
+) -> None:
+    arguments = ["--dataset", plain, "--model", "BM25", "--table", "differences"]
+    run = CliRunner().invoke(app, [command, *arguments])
+    assert run.exit_code == 2 and "BM25:" not in run.stderr
+    assert run.stderr.splitlines()[-1].endswith("compares models: add another --model.")
+
+
+def test_a_figure_that_cannot_be_drawn_leaves_the_table(plain: str, tmp_path: Path) -> None:
+    figure, table = tmp_path / "figure.html", tmp_path / "table.csv"
+    arguments = ["--dataset", plain, "--model", "BM25", "--figure", str(figure)]
+    run = CliRunner().invoke(app, ["rank", *arguments, "--out", str(table)])
+    assert run.exit_code == 2 and "There is nothing to draw" in run.stderr
+    assert table.is_file() and not figure.exists()
