@@ -103,8 +103,11 @@ class Survey:
     @property
     def notes(self) -> tuple[str, ...]:
         """How many rows were rejected, and why the first one was; empty if none was."""
-        words = f"Rejected: {counted(len(self.rejected), 'row')} of the corpus, the first in"
-        return tuple(f"{words} {r.file} row {r.row}: {r.reason}." for r in self.rejected[:1])
+        return tuple(
+            f"Rejected: {counted(len(self.rejected), 'row')} of the corpus, the first in "
+            f"{first.file} row {first.row}: {first.reason.rstrip('.')}."
+            for first in self.rejected[:1]
+        )
 
 
 @dataclass(frozen=True)

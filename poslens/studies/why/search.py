@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from poslens.attribution.datasets import Collection
-from poslens.attribution.datasets.corpus import Query
+from poslens.attribution.datasets.corpus import Document, Query
 from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.evaluation.chunks import WHOLE
 from poslens.attribution.evaluation.document_index import NOT_FOUND, LexicalIndex, VectorIndex
@@ -381,3 +381,20 @@ def _key(
 ) -> tuple[object, ...]:
     model = compute.identify(spec)
     return (str(compute.root), model.key, collection.digest, query)
+
+
+def named_document(collection: Collection, name: str) -> Document:
+    """The document with this id.
+
+    Raises:
+        UserError: the corpus lacks it.
+    """
+    first = ""
+    for document in collection.documents():
+        if name in (document.key, document.document_id):
+            return document
+        first = first or document.key
+    raise UserError(
+        f"{collection.title} has no document {name[:80]!r}: use an id of the corpus, such as "
+        f"{first[:80]!r}."
+    )

@@ -7,7 +7,7 @@ from operator import methodcaller
 
 from poslens.arguments import evidence_span
 from poslens.attribution.datasets import Collection, DataSet
-from poslens.attribution.datasets.corpus import Document, Query
+from poslens.attribution.datasets.corpus import Query
 from poslens.attribution.datasets.types import spread_evenly
 from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.evaluation.why import Wanted, why
@@ -30,7 +30,7 @@ from poslens.paired import MeasuredModel
 from poslens.parameters import Integer, Parameters, Settings, Text
 from poslens.studies.ranking.service import read_searched, searched
 from poslens.studies.why.figures import chart
-from poslens.studies.why.search import Searcher, opened, require_ranking
+from poslens.studies.why.search import Searcher, named_document, opened, require_ranking
 from poslens.studies.why.summary import TABLES, Misses, WhyCorpus, WhySummary, sentence
 from poslens.study import Figure, Study, register
 from poslens.study_part import MAX_PAIRS, Item, Measure, StudyPart
@@ -187,6 +187,13 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
             words = _asked(settings.query, settings.document)
         typed = len(items) == 1 and bool(settings.query or settings.document)
         return WhyCorpus(collection, items, words, typed)
+
+    def notes(self, data: DataSet, corpus: WhyCorpus) -> list[str]:
+        """A sentence on a query of one word that is not an id, because it may be a mistyped one."""
+        item = corpus.items[0]
+        if not corpus.typed or item.query_id or " " in item.query:
+            return []
+        return [f"{data.title} has no judged query with the id {item.query}: it is used as text."]
 
     def subjects(
         self, compute: Compute, spec: RetrieverSpec, corpus: WhyCorpus, settings: Settings
@@ -355,7 +362,7 @@ def _typed(collection: Collection, settings: Settings) -> WhyCorpus:
             f"{collection.title} has no relevance judgments, so PosLens can't list all misses: use "
             "--query and --document for the document that a query should retrieve."
         )
-    document = _document(collection, settings.document)
+    document = named_document(collection, settings.document)
     row = collection.row_of.get(settings.query)
     query = settings.query if row is None else collection.queries[row].text
     span = evidence_span(document.text, settings.evidence or None)
@@ -376,18 +383,6 @@ def _asked(query: str, document: str) -> str:
     """The query and the document that are named, as text."""
     named = {"query": shorten(query, 60), "document": document}
     return ", ".join(f"{what} {name}" for what, name in named.items() if name)
-
-
-def _document(collection: Collection, name: str) -> Document:
-    first = ""
-    for document in collection.documents():
-        if name in (document.key, document.document_id):
-            return document
-        first = first or document.key
-    raise UserError(
-        f"{collection.title} has no document {name[:80]!r}: use an id of the corpus, such as "
-        f"{first[:80]!r}."
-    )
 
 
 def _scope(corpus: WhyCorpus) -> str:

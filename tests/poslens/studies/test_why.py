@@ -261,6 +261,14 @@ def test_invalid_input_is_refused_in_one_sentence(
     assert result.exit_code == 2 and words in result.stderr and "Traceback" not in result.stderr
 
 
+def test_a_word_that_is_not_an_id_is_reported_as_text(corpus: str) -> None:
+    """It may be a mistyped id."""
+    asked = ("--model", "BM25", "--dataset", corpus, "--document", "long")
+    note = "has no judged query with the id hheron: it is used as text."
+    assert note in run(*asked, "--query", "hheron").stderr
+    assert "used as text" not in run(*asked, "--query", "where is the heron").stderr
+
+
 def test_an_empty_corpus_is_refused_in_one_sentence(corpus: str) -> None:
     collection = replace(datasets.collection(data_name(corpus)), stream=lambda: iter(()))
     nothing = Misses(resolve("BM25"), WhyCorpus(collection, (), ""), 10)
