@@ -119,7 +119,7 @@ def nothing_stored(model: str, dataset: str) -> UserError:
     """Raised if there are no curves to average."""
     return UserError(
         f"{model} has no results for these pairs of {dataset} yet: compute the curves (command "
-        "`precompute`, or the page Curves), or select other pairs."
+        "`curve`, or the page Curves), or select other pairs."
     )
 
 

@@ -335,7 +335,13 @@ class Compute:
         """
         model = self.identify(spec)
         self.require_fit(model, method)
-        content, summary = self.means.of(model.key, method, pairs, dataset)
+        try:
+            content, summary = self.means.of(model.key, method, pairs, dataset)
+        except UserError as nothing_stored:
+            if failed := self.store.curves(model.key, method, pairs).failed:
+                reason = next(iter(failed.values()))
+                raise UserError(f"No pair of {dataset} has a result: {reason}") from nothing_stored
+            raise
         read = partial(self.store.curves, model.key, method, pairs)
         return DataSetCurve(content, summary, model, len(pairs), selection, read)
 

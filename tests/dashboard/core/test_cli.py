@@ -355,6 +355,15 @@ def test_curve_computes_missing_results_of_the_requested_pairs(tmp_path: Path) -
     assert "primacy-recency index is" not in every.stderr and "has no primacy" not in every.stderr
 
 
+def test_curve_states_why_every_pair_failed(tmp_path: Path) -> None:
+    """Documents alone have no queries, which saliency needs."""
+    (tmp_path / "docs.jsonl").write_text('{"text": "Ice melts."}\n{"text": "Fog rises."}\n')
+    done = run("curve", "--data", f"docs={tmp_path / 'docs.jsonl'}")
+    assert done.exit_code == 2
+    assert "No pair of docs has a result: Gradient saliency needs a query" in done.stderr
+    assert run("curve", "--data", f"docs={tmp_path / 'docs.jsonl'}").exit_code == 2
+
+
 def test_progress_bars_can_be_turned_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As TQDM_DISABLE=1 does, which tqdm reads when it is imported."""
     (tmp_path / "one.csv").write_text("query,document\nwhat is ice,Ice is old.\n")
