@@ -1,12 +1,12 @@
-# `make run` opens the dashboard, `make test` runs every test; both set up what they need first.
+# `make run` starts the dashboard and `make test` runs all tests. Both first install what they need.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PORT ?= 8501
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
-# pip compiles nothing, so Python must keep what it compiles on import, even if the environment sets
-# PYTHONDONTWRITEBYTECODE, as in many containers. Otherwise importing the libraries would take three
-# times as long in every process.
+# pip compiles no modules, so Python must store those that it compiles on import, even if the
+# environment sets PYTHONDONTWRITEBYTECODE, as in many containers. Otherwise every process would
+# take three times as long to import the libraries.
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: run test check install clean bench picture docs lock links
@@ -14,8 +14,9 @@ export PYTHONDONTWRITEBYTECODE :=
 run: $(VENV)/.installed
 	$(BIN)/python -m poslens run --port $(PORT)
 
-# File by file in the order of tests/e2e/conftest.py; small files come last, so all workers stay busy.
-# A worker uses up to 3.5 GB of memory. Tests often wait, so three workers suit two cores.
+# Each worker runs whole files, in the order of tests/e2e/conftest.py: small files last, so that all
+# workers stay busy. A worker uses up to 3.5 GB of memory. Tests often wait, so three workers suit
+# two cores.
 WORKERS ?= 3
 test: $(VENV)/.installed-tests check
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
@@ -25,30 +26,30 @@ check: $(VENV)/.installed-tests links
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# One module of bench/: `make bench BENCH=store`; by default, those that measure the pages.
+# Run modules of bench/, such as `make bench BENCH=store`; by default, those that measure pages.
 BENCH ?= saliency decomposition page
 bench: $(VENV)/.installed-tests
 	for name in $(BENCH); do $(BIN)/python -m bench.$$name || exit 1; done
 
-# Retake the screenshots of README and the tour, after a page has changed.
+# Retake the screenshots of README and the tour after a page has changed.
 picture: $(VENV)/.installed-tests
 	$(BIN)/python -m bench.picture
 
-# The docs as a site, in build/site.
+# Build the docs as a site in build/site.
 docs: $(VENV)/.installed-tests links
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet -f tools/site/mkdocs.yml
 
 install: $(VENV)/.installed
 
 # Imports use `poslens.attribution`, `poslens.cache` and `poslens.dashboard`. Python finds these
-# folders (poslens/__init__.py); editors and mypy need links.
+# folders through poslens/__init__.py; editors and mypy need links.
 links:
 	@for name in attribution cache dashboard; do ln -sfn ../$$name poslens/$$name; done
 
-# Install torch first and separately: as a dependency of another package it could be replaced by a
-# build with gigabytes of CUDA libraries. The other packages are those of requirements.lock, checked
-# by their hashes; torch's hash depends on the build that the user chose. Python compiles modules on
-# their first import; pip would compile all of them, which takes longer than unpacking them.
+# Install torch first and separately: as a dependency of another package, it could be replaced by a
+# build with gigabytes of CUDA libraries. The other packages come from requirements.lock, which has
+# their hashes; torch's hash depends on the build that the user chose. pip compiles no modules,
+# because compiling all of them takes longer than unpacking them.
 $(VENV)/.installed: requirements.txt requirements.lock
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) "$$(grep '^torch==' requirements.txt)"
@@ -61,7 +62,7 @@ $(VENV)/.installed-tests: $(VENV)/.installed tests/requirements.txt
 	@sh tests/system_packages.sh chromium headless-shell fonts nginx
 	@touch $@
 
-# Update the locks after a change of the requirements, for every system and Python from 3.11.
+# Update the locks after the requirements have changed, for all platforms and Python 3.11 or later.
 UNLOCKED := torch==|triton==|nvidia-|cuda-|.*sys_platform == 'emscripten'
 define locked
 	( sed -n '/^#/p' $(1).lock; \

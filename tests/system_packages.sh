@@ -1,5 +1,6 @@
 #!/bin/sh
-# Install what no Python package brings, where it is missing: system_packages.sh [chromium] [headless-shell] [fonts] [nginx]
+# Install missing system packages:
+#     system_packages.sh [chromium] [headless-shell] [fonts] [nginx]
 set -eu
 wanted=""
 optional=""
@@ -9,17 +10,17 @@ for name in "$@"; do
       command -v chromium >/dev/null || command -v chromium-browser >/dev/null ||
         command -v google-chrome >/dev/null || wanted="$wanted chromium" ;;
     headless-shell)
-      # Chromium without a window, which draws a page in less time; where there is no such
-      # package browser tests run in Chromium.
+      # Chromium without a window, which draws pages faster. Without such a package, browser tests
+      # run in Chromium.
       command -v chromium-headless-shell >/dev/null || ! command -v apt-cache >/dev/null ||
         optional="chromium-headless-shell" ;;
     nginx)
-      # Tests start one of their own. Where systemd runs, Debian's package would start another on
-      # port 80: there it is left to whoever owns the machine, and the tests that need it are skipped.
+      # Tests start their own nginx. Under systemd, Debian's package would start another one on
+      # port 80. So don't install it there; tests that need it are skipped.
       command -v nginx >/dev/null || [ -x /usr/sbin/nginx ] || [ -d /run/systemd/system ] ||
         wanted="$wanted nginx-light" ;;
     fonts)
-      # Arabic, Thai and Chinese must have glyphs, or layout tests would measure empty boxes.
+      # Layout tests need glyphs for Arabic, Thai and Chinese, or they would measure empty boxes.
       [ -n "$(find /usr/share/fonts -name 'NotoSansThai*' 2>/dev/null | head -n 1)" ] ||
         wanted="$wanted fonts-noto-core"
       [ -n "$(find /usr/share/fonts -name 'NotoSansCJK*' 2>/dev/null | head -n 1)" ] ||

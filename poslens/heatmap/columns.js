@@ -1,16 +1,16 @@
-// What stands around the texts: the line of toggles and legends, a column for each model with its
-// head above and what else is known of it below, and the line under all columns.
+// Everything around the texts: the row of toggles and legends, a column for each model with a line
+// above and a line below its panes, and the legends below all columns.
 
 const SIDES = { query: "Query", document: "Document" };
 const NOT_READ = "not read by this model";
 
 const TOGGLES = [
   ["level", "Unit", [["word", "Word"], ["token", "Token"], ["sentence", "Sentence"]]],
-  ["aggregate", "Tokens of a unit", [["sum", "Sum"], ["mean", "Mean"], ["max", "Max"]]],
+  ["aggregate", "Token aggregation", [["sum", "Sum"], ["mean", "Mean"], ["max", "Max"]]],
   ["range", "Color range", [["shared", "Shared range"], ["own", "Own"]]],
 ];
 
-/** The one line above the columns: toggles, and the legend at their right. */
+/** Builds the row above the columns: toggles on the left, the legend on the right. */
 function buildTools(state) {
   const tools = state.root.appendChild(element("div", "hm-tools"));
   const bar = tools.appendChild(element("div", "hm-toolbar"));
@@ -62,7 +62,7 @@ function buildGrid(state) {
   state.columns = [...columns.values()];
   for (const column of state.columns) buildUnder(column);
   grid.dataset.columns = String(state.data.columns ?? columns.size);
-  // head, own scales and what is below take a row each beside the panes
+  // besides its panes, a column has three rows: the line above, its own legend, the line below
   const rows = 3 + Math.max(...state.columns.map(({ panes }) => panes.length));
   grid.style.setProperty("--hm-rows", rows);
   drawHeads(state);
@@ -80,7 +80,7 @@ function buildColumn(grid, model, index) {
   return { index, node, facts, legend, panes: [] };
 }
 
-/** The line over each column: score, facts, warnings with a sign before them. */
+/** Draws the line above each column: score and facts; a warning starts with a warning sign. */
 function drawHeads(state) {
   for (const { facts, panes } of state.columns) {
     const head = panes.map(({ pane }) => pane.head).find(Boolean);
@@ -110,26 +110,26 @@ function buildPane(drawn) {
   const section = element("section", "hm-pane", undefined, { "aria-label": name });
   section.dataset.side = pane.side;
   section.append(element("h3", "hm-hidden", side));
-  // always there, over the box's edge: the text must not move while the reader points at it
+  // positioned over the box's border, so that the text doesn't move when the note appears
   drawn.linkNote = section.appendChild(element("span", "hm-link-note"));
   drawn.box = section.appendChild(element("div", "hm-box"));
   drawn.body = drawn.box.appendChild(
     element("div", "hm-text", undefined, {
       tabindex: "0",
-      // the arrow keys must reach this element while a screen reader runs
+      // with this role, screen readers pass the arrow keys on to this element
       role: "application",
       "aria-roledescription": "token heatmap",
       "aria-label": `${name}: arrow keys move between units`,
     }),
   );
   drawn.body.dataset.pane = pane.id;
-  // a table takes no width of 1 px: the block around it is what is hidden
+  // a table can't be 1 px wide, so the block around it is hidden instead
   drawn.top = section.appendChild(element("div", "hm-hidden")).appendChild(element("table"));
   drawn.section = section;
   return section;
 }
 
-/** Below a column: how many units, what was not read, special tokens folded. */
+/** Builds the line below a column: number of units, text not read, collapsed special tokens. */
 function buildUnder(column) {
   const { panes } = column;
   const under = column.node.appendChild(element("div", "hm-under"));

@@ -1,15 +1,15 @@
-// Drawing of the token heatmap. One entry, renderHeatmap, for the Streamlit glue and for the
-// standalone page; the arithmetic is in numbers.js and scales.js, colors and legends in paint.js,
-// toggles and columns in columns.js, hover and keys in interaction.js, what the two panes of a
-// column have in common in link.js, the curve beside a document in rail.js. Text enters the DOM as
-// text nodes only, never as markup.
+// Draws the token heatmap. The dashboard, the widget and the standalone page all call
+// `renderHeatmap`. Other files: arithmetic in numbers.js and scales.js, colors and legends in
+// paint.js, toggles and columns in columns.js, hover and keys in interaction.js, links in link.js
+// and largest.js, rails in rail.js and places.js, the SVG export in svg.js and rail_svg.js.
+// Text enters the DOM only as text nodes, never as markup.
 
 const TOP_UNITS = 10;
 
-/** Characters from which a text certainly fills its pane. */
+/** Number of characters above which a text certainly fills its pane. */
 const LONG_TEXT = 8000;
 
-/** A new element with a class, text and attributes. */
+/** Creates an element with a class, text and attributes. */
 function element(tag, className, text, attributes) {
   const node = document.createElement(tag);
   if (className) node.className = className;
@@ -18,7 +18,7 @@ function element(tag, className, text, attributes) {
   return node;
 }
 
-/** [r, g, b] of any CSS color that the browser knows, named and modern ones included. */
+/** Returns [r, g, b], 0 to 255, of any CSS color that the browser supports. */
 function readColor(color) {
   const plain = /^rgb\((\d+), (\d+), (\d+)\)$/.exec(color);
   if (plain) return plain.slice(1).map(Number);
@@ -29,11 +29,12 @@ function readColor(color) {
 }
 
 /**
- * Draws `data` = { panes, view, columns } into `root`, replacing what it holds; `onView` is called
- * with { level, aggregate, range, linked } after each toggle, `onPins` with what is pinned
- * (`pinsOf`) after each change of that.
- * Gives { setView, setBeside, refreshTheme, destroy, view }; `setBeside` takes panes of the same
- * texts and scores, of which it draws the rails and heads.
+ * Draws `data` = { panes, view, columns } into `root` and replaces its contents.
+ *
+ * When the user changes a toggle, it calls `onView` with { level, aggregate, range, linked }. When
+ * pins change, it calls `onPins` with all pinned units (`pinsOf`).
+ * Returns { setView, setBeside, refreshTheme, destroy, view }. `setBeside` takes panes with the
+ * same texts and scores, and redraws only their rails and the lines above the columns.
  */
 function renderHeatmap(root, data, onView, onPins) {
   const state = {
@@ -45,7 +46,7 @@ function renderHeatmap(root, data, onView, onPins) {
     panes: data.panes.map((pane) => ({ pane, side: SIDES[pane.side] })),
     cleanups: [],
   };
-  // panes of several models mostly hold one text
+  // panes of different models usually have the same text: segment it once
   const segmented = new Map();
   for (const { pane } of state.panes) {
     if (!segmented.has(pane.text)) segmented.set(pane.text, segmentText(pane.text));
@@ -61,7 +62,7 @@ function renderHeatmap(root, data, onView, onPins) {
   root.classList.add("hm");
   root.replaceChildren();
   state.sheet = adoptSheet(state);
-  // while the root is empty: asking for a style makes the browser compute all of them
+  // read the theme while the root is empty: reading a style makes the browser compute all of them
   readTheme(state);
   buildTools(state);
   buildGrid(state);
@@ -78,7 +79,7 @@ function renderHeatmap(root, data, onView, onPins) {
     syncToolbar(state);
     hideTip(state);
     if (old.level !== state.view.level) {
-      // a unit of another level is another unit
+      // pins refer to units of the old level
       freeLinks(state);
       drawUnits(state);
     }
@@ -105,7 +106,7 @@ function renderHeatmap(root, data, onView, onPins) {
   return { setView, setBeside, refreshTheme, destroy, view: () => ({ ...state.view }) };
 }
 
-/** An own style sheet in the document or shadow root that holds `root`. */
+/** Adds a style sheet to the document or shadow root that contains `root`, and returns it. */
 function adoptSheet({ root, cleanups }) {
   const sheet = new CSSStyleSheet();
   const scope = root.getRootNode();
@@ -116,7 +117,7 @@ function adoptSheet({ root, cleanups }) {
   return sheet;
 }
 
-/** Cuts every pane into the units of the view, scores them and writes the text. */
+/** Splits each pane's text into units of the view's level, scores them and draws the text. */
 function drawUnits(state) {
   scoreUnits(state);
   const { level } = state.view;
@@ -133,7 +134,7 @@ function drawUnits(state) {
   }
 }
 
-/** Scores and ranks of the units. The aggregate moves no unit, so the text drawn stays. */
+/** Scores and ranks the units. A new aggregate moves no unit, so the text is not redrawn. */
 function scoreUnits(state) {
   const { level, aggregate } = state.view;
   for (const drawn of state.panes) {
@@ -145,7 +146,10 @@ function scoreUnits(state) {
   for (const link of state.links) scoreLink(state, link);
 }
 
-/** The whole text, a block a paragraph, a span for each run of one unit, evidence and reading. */
+/**
+ * Returns the text as a fragment with a block per paragraph and a span per run. Units are split
+ * into runs at the edges of paragraphs, of the evidence and of the text read.
+ */
 function drawText(drawn) {
   const { pane, segmented, units, runs, cut } = drawn;
   const { text, cp } = segmented;
@@ -160,7 +164,7 @@ function drawText(drawn) {
     const block = fragment.appendChild(element("div", "hm-paragraph"));
     for (let i = start; i < end; ) {
       while (u < units.length && units[u].end <= i) u += 1;
-      // a word's characters behind the last token were not read: no color is theirs
+      // characters from `cut` on were not read, so they have no color even inside a unit
       const unit = i < cut && u < units.length && units[u].start <= i ? u : -1;
       let stop = i >= cut ? end : unit >= 0 ? units[unit].end : u < units.length ? units[u].start : end;
       stop = Math.min(stop, end);
@@ -179,13 +183,13 @@ function drawText(drawn) {
       }
       i = stop;
     }
-    // last: with dir="auto" each child appended would have the browser read the block again
+    // set this last: with dir="auto", the browser would read the block again after each append
     block.dir = "auto";
   }
   return fragment;
 }
 
-/** The strongest units as a table for screen readers. */
+/** Lists the units with the largest scores in a table for screen readers. */
 function drawTop(drawn) {
   const { units, order, segmented, ranks, pane, side } = drawn;
   const title = `Highest scores, ${side.toLowerCase()}, ${pane.model}`;
@@ -205,14 +209,17 @@ function drawTop(drawn) {
   drawn.top.replaceChildren(element("caption", "", title), head, ...rows);
 }
 
-/** Reads the page's colors, writes a class for each step of the scale; whether they changed. */
+/**
+ * Reads the page's colors and, if they have changed, writes a CSS class for each step of the scale.
+ * Returns whether they have changed.
+ */
 function readTheme(state) {
   const { backgroundColor, color } = getComputedStyle(state.root);
   if (state.colors === backgroundColor + color) return false;
   state.colors = backgroundColor + color;
   const scale = buildScale(readColor(backgroundColor), readColor(color));
   const { sheet } = state;
-  // classes, because thousands of cells with styles of their own take twice the time
+  // classes, because inline styles on thousands of cells take twice as long
   sheet.replaceSync(scale.cells.map((cell, step) =>
     `.hm-${step} { background-color: ${cell}; color: ${scale.texts[step]}; }`).join("\n"));
   state.scale = scale;

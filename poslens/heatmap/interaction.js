@@ -1,7 +1,6 @@
-// What the reader does with a drawn heatmap: pointing, keys, scrolling. A handful of listeners on
-// the root serve every unit.
+// Hover, clicks, keys and scrolling. A few listeners on the root serve all units.
 
-/** Texts longer than this are cut in the tooltip and for the screen reader. */
+/** Maximum number of characters of a unit's text in the tooltip and for screen readers. */
 const TIP_CHARACTERS = 140;
 
 function connect(state) {
@@ -9,7 +8,7 @@ function connect(state) {
   const { signal, abort } = abortable();
   state.cleanups.push(abort);
   state.tip = root.appendChild(element("div", "hm-tip", "", { role: "tooltip" }));
-  // the top layer lies over Streamlit's containers and is not cut by them
+  // popovers are in the top layer, where Streamlit's containers neither cover nor clip them
   if (state.tip.showPopover) state.tip.setAttribute("popover", "manual");
   const byBody = new Map(state.panes.map((drawn) => [drawn.body, drawn]));
   const paneOf = (node) => byBody.get(node.closest?.(".hm-text"));
@@ -32,7 +31,7 @@ function connect(state) {
   }, { signal });
   root.addEventListener("click", (event) => {
     const run = event.target.closest?.(".hm-text [data-u]");
-    // who drags selects text
+    // dragging selects text and must not pin
     const moved = Math.hypot(event.clientX - pressed.x, event.clientY - pressed.y);
     if (!run || !paneOf(run).link || moved > 4) return;
     togglePin(state, paneOf(run), Number(run.dataset.u));
@@ -50,7 +49,7 @@ function connect(state) {
     event.preventDefault();
     if (next >= 0) reach(state, drawn, next);
   }, { signal });
-  // wherever the focus is: a pin stays when it has gone
+  // on the document, because units stay pinned when the heatmap has lost the focus
   root.ownerDocument.addEventListener("keydown", ({ key }) => {
     if (key !== "Escape") return;
     hideTip(state);
@@ -65,7 +64,7 @@ function abortable() {
   return { signal: controller.signal, abort: () => controller.abort() };
 }
 
-/** The pointer is on unit `u`: colors of the other pane, outline, tooltip. */
+/** Shows unit `u` under the pointer: recolors the other pane, outlines, opens the tooltip. */
 function point(state, drawn, u, rect) {
   followLink(state, drawn, u);
   mark(state, drawn, u);
@@ -74,21 +73,21 @@ function point(state, drawn, u, rect) {
   if (linked) state.live.textContent = `${unitLabel(drawn, u)}, ${linked}`;
 }
 
-/** The rectangle of a run (it has one a line) nearest to a point. */
+/** Returns a run's rectangle (one per line) that contains the point, or else its first one. */
 function rectAt(run, x, y) {
   const rects = [...run.getClientRects()];
   const inside = rects.find((r) => x >= r.left && x <= r.right && y >= r.top && y <= r.bottom);
   return inside ?? rects[0] ?? run.getBoundingClientRect();
 }
 
-/** Text of a unit on one line, shortened between grapheme clusters. */
+/** Returns a unit's text, cut between grapheme clusters if longer than TIP_CHARACTERS. */
 function unitLabel({ segmented, units }, u) {
   const { start, end } = units[u];
   if (end - start <= TIP_CHARACTERS) return segmented.text.slice(start, end);
   return `${segmented.text.slice(start, clusterFloor(segmented, start + TIP_CHARACTERS))}\u2026`;
 }
 
-/** Outlines a unit, and in the other columns the units over the same characters. */
+/** Outlines a unit, and the units at the same characters in columns with the same text. */
 function mark(state, drawn, u) {
   unmark(state);
   light(state, drawn, u, u + 1, "hm-at");
@@ -100,7 +99,7 @@ function mark(state, drawn, u) {
   }
 }
 
-/** Outlines units [first, last) of a pane, and their bins on its rail. */
+/** Outlines units [first, last) of a pane and marks their bins on its rail. */
 function light(state, drawn, first, last, className) {
   for (let u = first; u < last; u += 1) {
     for (const run of drawn.runs[u]) {
@@ -138,12 +137,12 @@ function showUnit(state, drawn, u, rect) {
   ];
   const list = factList(rows);
   const title = element("bdi", "hm-tip-text", unitLabel(drawn, u), { dir: "auto" });
-  // the query stands above its document, and is what to look at
+  // the query is above its document and must stay visible
   const below = drawn.link && pane.side === "document";
   showTip(state, [title, list], rect, below ? "below" : "above");
 }
 
-/** Names and values as a list. */
+/** Returns a definition list of [name, value] rows. */
 function factList(rows) {
   const list = element("dl");
   for (const [name, value] of rows) list.append(element("dt", "", name), element("dd", "", value));
@@ -158,8 +157,8 @@ function showUnread(state, drawn, rect, place) {
 }
 
 /**
- * Above `rect` where there is room, else on its other side; `place` "below" prefers under it,
- * "before" stands at its left. Inside the window.
+ * Shows the tooltip above `rect`, or below it if it doesn't fit. With `place` "below", it prefers
+ * below; with "before", it is to the left of `rect`. Horizontally, it stays in the window.
  */
 function showTip(state, content, rect, place = "above") {
   const { tip } = state;
@@ -189,13 +188,13 @@ function hideTip(state) {
   if (tip.hidePopover && tip.matches(":popover-open")) tip.hidePopover();
 }
 
-/** The keyboard reaches unit `u`: outline, tooltip, and a line for the screen reader. */
+/** Moves the cursor to unit `u`: scrolls there, outlines, opens the tooltip and announces it. */
 function reach(state, drawn, u) {
   drawn.cursor = u;
   const run = drawn.runs[u][0];
   const before = drawn.body.scrollTop;
   run.scrollIntoView({ block: "nearest", inline: "nearest" });
-  // this scroll must not take away what the key has led to
+  // this scroll must not hide the tooltip
   if (drawn.body.scrollTop !== before) state.scrolledTo = drawn.body;
   followLink(state, drawn, u);
   mark(state, drawn, u);
@@ -208,7 +207,7 @@ function reach(state, drawn, u) {
   state.live.textContent = [...parts, ...(linked ? [linked] : [])].join(", ");
 }
 
-/** Unit that a key leads to; -1 where there is none, null for a key that means nothing here. */
+/** Returns the unit that a key moves to: -1 if there are no units, null for any other key. */
 function nextUnit(drawn, key) {
   const { units, cursor, runs } = drawn;
   const last = units.length - 1;
@@ -223,7 +222,7 @@ function nextUnit(drawn, key) {
   return Math.min(last, Math.max(0, cursor + step));
 }
 
-/** The unit nearest above or below the cursor's, on the next line that has one. */
+/** Returns the nearest unit on the next line up (-1) or down (1) that has one; else the cursor. */
 function unitByLine({ units, cursor, runs }, step) {
   const rects = (u) => runs[u].flatMap((run) => [...run.getClientRects()]);
   const own = rects(cursor);
@@ -242,7 +241,7 @@ function unitByLine({ units, cursor, runs }, step) {
   return best;
 }
 
-/** Documents of equal text show the same character at the top. */
+/** Keeps documents with the same text scrolled to the same character, and rails up to date. */
 function linkScrolling(state, paneOf, signal) {
   const expected = new Map();
   let frame = 0;
@@ -265,7 +264,7 @@ function linkScrolling(state, paneOf, signal) {
     followFrame(drawn);
     const own = expected.get(drawn.body);
     expected.delete(drawn.body);
-    // this scroll is the answer to another pane's, not the reader's
+    // `follow` caused this scroll, not the user
     if (own !== undefined && Math.abs(own - drawn.body.scrollTop) < 2) return;
     if (state.scrolledTo !== drawn.body) hideTip(state);
     state.scrolledTo = null;
@@ -273,13 +272,13 @@ function linkScrolling(state, paneOf, signal) {
     cancelAnimationFrame(frame);
     frame = requestAnimationFrame(() => follow(drawn));
   };
-  // scroll events don't bubble: catch them on their way down
+  // scroll events don't bubble, so listen in the capture phase
   state.root.addEventListener("scroll", onScroll, { capture: true, signal });
 }
 
 const topOf = (run) => (run.getClientRects()[0] ?? run.getBoundingClientRect()).top;
 
-/** First unit that begins at height `y` of the window or under it; as many as there are if none. */
+/** Returns the first unit whose top is at or below `y` (client px); the number of units if none. */
 function unitFrom({ runs, units }, y) {
   let [low, high] = [0, units.length];
   while (low < high) {
@@ -290,7 +289,10 @@ function unitFrom({ runs, units }, y) {
   return low;
 }
 
-/** First unit whose top is visible, and how far under the pane's edge: { offset, below }. */
+/**
+ * Returns { offset, below } of the first unit whose top is not above the pane: its UTF-16 start,
+ * and its distance from the pane's top edge in px. Null if there is none.
+ */
 function topUnit(drawn) {
   const edge = drawn.body.getBoundingClientRect().top;
   const u = unitFrom(drawn, edge);
@@ -298,7 +300,7 @@ function topUnit(drawn) {
   return { offset: drawn.units[u].start, below: topOf(drawn.runs[u][0]) - edge };
 }
 
-/** The scrollTop at which the character at an anchor's offset stands where the anchor does. */
+/** Returns the scrollTop that puts an anchor (`topUnit`) at its distance; null without units. */
 function scrollFor({ body, runs, units }, { offset, below }) {
   const [first] = unitsWithin(units, offset, offset + 1);
   const u = Math.min(first, units.length - 1);

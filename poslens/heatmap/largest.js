@@ -1,9 +1,9 @@
-// The largest shares of a column's query and document as a list. A click on one, or Enter, leads to
-// its place in the document, colors that by the query's unit, and outlines both.
+// The list of a column's largest shares. Activating one (click or Enter) scrolls to its document
+// unit, colors the document by the query unit, and outlines both units.
 
 const LARGEST = 20;
 
-/** The folded list below a column; it is filled when it opens. */
+/** Builds the collapsed list below a column, which is filled when it opens. */
 function buildLargest(state, link) {
   const node = link.document.column.under.appendChild(element("details", "hm-largest hm-act"));
   node.append(element("summary", "", "Largest shares"));
@@ -32,7 +32,7 @@ function fillLargest(state, link) {
   markLargest(link);
 }
 
-/** Says in the list which of its shares the reader has gone to. */
+/** Marks the entry whose two units are pinned as current (`aria-current`). */
 function markLargest({ largest, active, document }) {
   const cell = active?.target === undefined ? "" : active.u * document.units.length + active.target;
   for (const { firstChild: button } of largest.list.children) {
@@ -41,12 +41,12 @@ function markLargest({ largest, active, document }) {
   }
 }
 
-/** Leads to document unit `u`, and pins query unit `q`. */
+/** Pins query unit `q` and moves to document unit `u`. */
 function jumpTo(state, link, q, u) {
   const { query, document } = link;
   clearTimeout(state.linkTimer);
   const first = Math.min(...document.units[u].tokens);
-  // only there: what is in sight gets its colors at once, what is not a while later
+  // pin after scrolling: visible units are recolored at once, off-screen units later
   scrollToToken(state, document, first, () => {
     setLink(state, link, { source: query, u: q, pinned: true, target: u });
     reach(state, document, u);

@@ -1,14 +1,14 @@
-// What the two panes of a column have in common: while the reader points at a unit of one, the
-// other shows each unit's share with it. A click or Enter pins the unit, so that the reader can go
-// over to the other pane and read the values there.
+// The link between a column's query and document. While the user hovers over a unit of one pane,
+// the other pane shows each of its units' share with it. A click or Enter pins the unit, so that
+// the user can move to the other pane and read the values there.
 
-/** Time in which the pointer may cross the space between two units without a flash between. */
+/** Delay before colors revert, so that crossing the gap between two units causes no flash. */
 const LINK_PAUSE_MS = 80;
 
-/** A label longer than this is cut in legends and notes. */
+/** Maximum number of characters of a unit's text in legends, notes and lists, or of a bin's text. */
 const LINK_LABEL = 40;
 
-/** One link for each document that has a matrix and a query in its column. */
+/** Builds a link for each document that has a matrix, and a query in its column. */
 function buildLinks(state) {
   state.links = [];
   for (const drawn of state.panes) {
@@ -29,7 +29,7 @@ function buildLinks(state) {
   });
 }
 
-/** Float32Array of base64; its bytes are little-endian, as every machine with a browser is. */
+/** Decodes base64 to a Float32Array. The bytes are little-endian, as on all browsers' machines. */
 function readFloats(base64) {
   const characters = atob(base64);
   const bytes = new Uint8Array(characters.length);
@@ -43,7 +43,7 @@ function scoreLink(state, link) {
   fillLargest(state, link);
 }
 
-/** Links whose colors mean the same numbers; sets the top of each. */
+/** Groups the links that share a color scale, and sets the `top` of each link's scale. */
 function linkGroups(state) {
   const groups = new Map();
   state.links.forEach((link, index) => {
@@ -59,7 +59,7 @@ function linkGroups(state) {
   return [...groups.values()];
 }
 
-/** Share of each unit of a pane with the unit linked in the other one; null where none is. */
+/** Returns each unit's share [units] with the other pane's linked unit; null if there is none. */
 function linkedScores(drawn) {
   const { link } = drawn;
   if (!link?.active || link.active.source === drawn) return null;
@@ -69,7 +69,7 @@ function linkedScores(drawn) {
   return Float64Array.from(link.query.units, (_, q) => values[q * n + u]);
 }
 
-/** The reader points at a unit or reaches it by key: its link follows, unless one is pinned. */
+/** Links unit `u` (hovered or reached by key) in its column; pinned units stay linked. */
 function followLink(state, drawn, u) {
   clearTimeout(state.linkTimer);
   for (const link of state.links) {
@@ -78,7 +78,7 @@ function followLink(state, drawn, u) {
   }
 }
 
-/** The reader has left the unit: colors of links that are not pinned go back, after a pause. */
+/** Restores the colors of columns without a pin after LINK_PAUSE_MS. */
 function leaveLinks(state) {
   clearTimeout(state.linkTimer);
   state.linkTimer = setTimeout(() => {
@@ -86,14 +86,14 @@ function leaveLinks(state) {
   }, LINK_PAUSE_MS);
 }
 
-/** All colors go back at once, of pinned units too. */
+/** Removes all links and pins, and restores the colors at once. */
 function freeLinks(state) {
   clearTimeout(state.linkTimer);
-  if (state.links.some(({ active }) => active)) state.live.textContent = "usual colors";
+  if (state.links.some(({ active }) => active)) state.live.textContent = "colored by score";
   for (const link of state.links) setLink(state, link, null);
 }
 
-/** Pins a unit in place of any other of its column, or frees it where it is the one pinned. */
+/** Pins a unit and unpins any other in its column; unpins the unit if it is pinned already. */
 function togglePin(state, drawn, u) {
   clearTimeout(state.linkTimer);
   const { active } = drawn.link;
@@ -102,8 +102,8 @@ function togglePin(state, drawn, u) {
 }
 
 /**
- * Recolors by `active` = { source, u, pinned, target }, or as usual where null; `target`, if any, is
- * the document's unit that a pinned one of the query led to.
+ * Recolors a column by `active` = { source, u, pinned, target }, or by score if it is null.
+ * `target` is the document unit of the activated list entry, if any.
  */
 function setLink(state, link, active) {
   const old = link.active;
@@ -121,7 +121,10 @@ function setLink(state, link, active) {
   if (old?.pinned || active?.pinned) state.onPins(pinsOf(state));
 }
 
-/** Each unit that is pinned, or was led to: { model, side, start, end, text }, in code points. */
+/**
+ * Returns the pinned units, and the document units of activated list entries, as { model, side,
+ * start, end, text } with offsets in code points.
+ */
 function pinsOf(state) {
   const pinned = state.links.filter(({ active }) => active?.pinned);
   return pinned.flatMap(({ document, active }) => {
@@ -135,7 +138,7 @@ function pinsOf(state) {
   });
 }
 
-/** A unit's text, short enough for a line. */
+/** Returns a unit's text on one line, cut to LINK_LABEL characters. */
 function shortText({ segmented, units }, u) {
   const { start, end } = units[u];
   const stop = clusterFloor(segmented, Math.min(end, start + LINK_LABEL));
@@ -143,12 +146,12 @@ function shortText({ segmented, units }, u) {
   return stop < end ? `${text}\u2026` : text;
 }
 
-/** "«dough»": the unit that a link shows the shares of. */
+/** The linked unit as a label, such as "«dough»". */
 const linkLabel = ({ source, u }) => `\u00ab${shortText(source, u)}\u00bb`;
 
 const linkTitle = (active) => `share with ${linkLabel(active)}`;
 
-/** The legend of a group of links; `nameLinks` writes its title. */
+/** Returns the legend of a group of links; `nameLinks` fills in its title. */
 function linkBar(state, group) {
   const title = element("span", "hm-scale-title");
   const bar = scaleBar(state, title, group.top, true);
@@ -157,7 +160,7 @@ function linkBar(state, group) {
   return bar;
 }
 
-/** Says in the legends, and over the panes recolored, whose shares the colors show. */
+/** Names the linked units in the legends and above the recolored panes. */
 function nameLinks(state) {
   for (const { bar, title, links } of state.linkBars) {
     const active = links.map((link) => link.active).filter(Boolean);
@@ -168,7 +171,8 @@ function nameLinks(state) {
         element("span", "hm-scale-note", hint));
     } else {
       const labels = [...new Set(active.map(linkLabel))].join(", ");
-      const note = active.some(({ pinned }) => pinned) ? "pinned: Esc frees" : "ends: \u00b1 largest";
+      const pinned = active.some((linked) => linked.pinned);
+      const note = pinned ? "pinned; Esc to unpin" : "ends: \u00b1 largest value";
       const name = element("b", "", "share with ");
       name.append(element("bdi", "", labels));
       title.replaceChildren(name, element("span", "hm-scale-note", note));
@@ -182,13 +186,16 @@ function nameLinks(state) {
   }
 }
 
-/** What a unit shares with the one linked in the other pane, [name, value]; null without. */
+/** Returns a unit's share with the other pane's linked unit as [name, value]; null without one. */
 function linkedRow(drawn, u) {
   const scores = linkedScores(drawn);
   return scores && [linkTitle(drawn.link.active), formatSigned(scores[u])];
 }
 
-/** The same for the screen reader; at the linked unit itself, what is colored and what is most. */
+/**
+ * Returns the share for screen readers. For the linked unit itself: what the other pane's colors
+ * show, and its unit with the largest share. Empty for other units.
+ */
 function linkWords(drawn, u) {
   const { link } = drawn;
   const row = linkedRow(drawn, u);
@@ -200,5 +207,5 @@ function linkWords(drawn, u) {
     (best, score, i) => (Math.abs(score) > Math.abs(scores[best]) ? i : best), 0);
   const label = linkLabel({ source: target, u: most });
   return `${target.side.toLowerCase()} colored by ${linkTitle(link.active)}` +
-    `${link.active.pinned ? ", pinned" : ""}, most with ${label} ${formatSigned(scores[most])}`;
+    `${link.active.pinned ? ", pinned" : ""}, largest: ${label} ${formatSigned(scores[most])}`;
 }

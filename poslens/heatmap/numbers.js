@@ -1,6 +1,6 @@
-// Pure functions of the token heatmap: offsets, grapheme clusters, units, ranks, ranges, labels.
-// Nothing here touches the DOM. Offsets with the name `cp` are code points (Python's), all
-// others UTF-16 code units (the DOM's).
+// Pure functions: offsets, grapheme clusters, units, ranks, ranges, labels. Nothing here uses the
+// DOM. `cp` maps offsets in code points (Python's) to UTF-16 code units (the DOM's). Panes have the
+// former; all other offsets are UTF-16.
 
 /** UTF-16 offset of each code point of `text`, and of its end: Int32Array [code points + 1]. */
 function codePointOffsets(text) {
@@ -14,11 +14,11 @@ function codePointOffsets(text) {
   return offsets.subarray(0, count + 1);
 }
 
-// Below U+0300 nothing combines and only CR LF belong together, so a boundary between two such
-// characters needs no segmenter: it costs a microsecond a character, this a few nanoseconds.
+// Below U+0300 there are no combining characters, and CR LF is the only cluster of two. So
+// boundaries between such characters need no segmenter, which takes a microsecond per character.
 const isPlain = (code) => code < 0x300 && code !== 13;
 
-/** Flags [length + 1]: 1 where a grapheme cluster of `text` starts, and at its end. */
+/** Flags [length + 1]: 1 where a grapheme cluster of `text` starts, and at the end of `text`. */
 function clusterStarts(text) {
   const n = text.length;
   const starts = new Uint8Array(n + 1);
@@ -33,7 +33,7 @@ function clusterStarts(text) {
   return starts;
 }
 
-/** What is the same for every view of a text: its offsets and its clusters. */
+/** Computes what all views of a text share: { text, cp (offsets), starts (clusters) }. */
 function segmentText(text) {
   return { text, cp: codePointOffsets(text), starts: clusterStarts(text) };
 }
@@ -52,7 +52,7 @@ function clusterCeil(segmented, i) {
 
 const isSpace = (character) => /\s/.test(character);
 
-/** [start, end) without the white space at its ends; as it is where it holds nothing else. */
+/** Trims white space from both ends of [start, end); a span of only white space stays as it is. */
 function trimSpan(text, start, end) {
   let [s, e] = [start, end];
   while (s < e && isSpace(text[s])) s += 1;
@@ -61,10 +61,11 @@ function trimSpan(text, start, end) {
 }
 
 /**
- * The tokens of a pane in UTF-16, snapped outwards to whole grapheme clusters, sorted by start,
- * each with its `index` in the pane.
- * White space at a token's ends is left out (SentencePiece counts the space before a word to the
- * word); an empty token stands on the cluster at its offset, or on the last one.
+ * Converts a pane's tokens to UTF-16, extended to whole grapheme clusters and sorted by start:
+ * { start, end, score, index (in the pane) }.
+ *
+ * White space at a token's ends is removed (SentencePiece includes the space before a word in its
+ * token). An empty token gets the cluster at its offset, or the last cluster at the text's end.
  */
 function snapTokens(segmented, tokens) {
   const { text, cp } = segmented;
@@ -77,7 +78,7 @@ function snapTokens(segmented, tokens) {
   return snapped.sort((left, right) => left.start - right.start || left.end - right.end);
 }
 
-/** Code point spans as UTF-16, on whole clusters, sorted, without overlap or empty ones. */
+/** Converts code point spans to UTF-16: whole clusters, sorted, not overlapping, not empty. */
 function snapSpans(segmented, spans) {
   const snapped = spans
     .map(([from, to]) => [
@@ -93,7 +94,7 @@ function snapSpans(segmented, spans) {
   });
 }
 
-/** Joins tokens that share a cluster: each becomes { start, end, tokens }; no score is lost. */
+/** Merges tokens that share a cluster into { start, end, tokens }, which keeps all of them. */
 function mergeTokens(tokens) {
   const merged = [];
   for (const token of tokens) {
@@ -106,7 +107,7 @@ function mergeTokens(tokens) {
   return merged;
 }
 
-/** Index of the span of sorted `spans` that holds `offset`, or -1. */
+/** Index of the span in the sorted `spans` that contains `offset`, or -1. */
 function spanAt(spans, offset) {
   let [low, high] = [0, spans.length - 1];
   while (low <= high) {
@@ -118,7 +119,7 @@ function spanAt(spans, offset) {
   return -1;
 }
 
-/** Sum or mean of the scores, or the one of largest magnitude with its sign. */
+/** Sum or mean of the scores, or for "max" the score of largest magnitude, with its sign. */
 function aggregateScores(scores, aggregate) {
   if (aggregate !== "max") {
     const sum = scores.reduce((total, score) => total + score, 0);
@@ -128,11 +129,14 @@ function aggregateScores(scores, aggregate) {
 }
 
 /**
- * The units of a pane at a level, sorted, without overlap: { start, end, score, tokens (indices) }.
- * A token belongs to the word or sentence in which it starts; the unit reaches over all
- * characters of its tokens, for a Chinese token may hold several words. Tokens that start in none
- * (punctuation between words) stay units of their own; a span in which no token starts has no
- * score and so is no unit. `tokens` are the pane's, snapped; whoever keeps them saves the time.
+ * Returns a pane's units at a level, sorted and not overlapping: { start, end, score, tokens
+ * (indices in the pane) }.
+ *
+ * A token belongs to the word or sentence in which it starts. The unit extends to the end of its
+ * tokens, because a Chinese token may contain several words, but at most to the next unit. Tokens
+ * that start in no word or sentence (punctuation between words) are units of their own. A word or
+ * sentence in which no token starts has no score, so it is not a unit. `tokens` are the pane's
+ * tokens after `snapTokens`; pass them to save time.
  */
 function unitsOf(segmented, pane, level, aggregate, tokens = snapTokens(segmented, pane.tokens)) {
   const spans = level === "token" ? [] : snapSpans(segmented, pane[`${level}s`]);
@@ -163,10 +167,10 @@ function unitsOf(segmented, pane, level, aggregate, tokens = snapTokens(segmente
 }
 
 /**
- * The matrix of a link at the level of units: { values (Float64Array [query units x document
- * units], row by row), top (largest magnitude) }. `shares` is [rows x columns], tokens by tokens;
- * a cell is the sum or the mean of its units' token pairs, or the pair of largest magnitude with
- * its sign.
+ * Aggregates a link's matrix to units: { values (Float64Array [query units x document units], row
+ * by row), top (largest magnitude) }. `shares` is [query tokens x document tokens], row by row, and
+ * `columns` its number of columns. A cell is the sum or mean over its token pairs, or for "max" the
+ * share of largest magnitude, with its sign.
  */
 function linkCells(shares, columns, queryUnits, documentUnits, aggregate) {
   const values = new Float64Array(queryUnits.length * documentUnits.length);
@@ -189,7 +193,7 @@ function linkCells(shares, columns, queryUnits, documentUnits, aggregate) {
   return { values, top: values.reduce((top, value) => Math.max(top, Math.abs(value)), 0) };
 }
 
-/** Indices of the n values of largest magnitude, by falling magnitude; zeros are none of them. */
+/** Indices of the n values of largest magnitude, in descending order, without zeros. */
 function largestCells(values, n) {
   const found = [];
   const size = (at) => Math.abs(values[found[at]]);
@@ -205,13 +209,13 @@ function largestCells(values, n) {
   return found;
 }
 
-/** Unit indices by falling |score|; equal ones in reading order. */
+/** Unit indices by descending |score|; equal scores in text order. */
 function byMagnitude(units) {
   const order = units.map((_, index) => index);
   return order.sort((a, b) => Math.abs(units[b].score) - Math.abs(units[a].score) || a - b);
 }
 
-/** Rank of each unit by |score|, 1 for the largest; equal scores share the better rank. */
+/** Rank of each unit by |score|, 1 for the largest; equal magnitudes share the better rank. */
 function ranksOf(units, order = byMagnitude(units)) {
   const ranks = new Int32Array(units.length);
   let [previous, rank] = [NaN, 0];
@@ -223,7 +227,7 @@ function ranksOf(units, order = byMagnitude(units)) {
   return ranks;
 }
 
-/** [first, last) of the sorted units that share a character with [start, end). */
+/** [first, last) of the sorted units that overlap [start, end). */
 function unitsWithin(units, start, end) {
   let [low, high] = [0, units.length];
   while (low < high) {
@@ -236,17 +240,17 @@ function unitsWithin(units, start, end) {
   return [low, last];
 }
 
-/** Top of a scale: the largest score (unsigned) or magnitude (signed); 0 where all are zero. */
+/** Top of a scale: the largest score (unsigned) or magnitude (signed); at least 0. */
 function scaleTop(units, signed) {
   return units.reduce((top, { score }) => Math.max(top, signed ? Math.abs(score) : score), 0);
 }
 
-/** The two numbers at the ends of a legend's bar. */
+/** The values [low, high] at the ends of a legend's bar. */
 function legendEnds(top, signed) {
   return [signed ? -top : 0, top];
 }
 
-/** Three significant digits, as a person writes them. */
+/** Three significant digits with a minus sign (U+2212): "0.123", "1,230", "1.23e-5". */
 function formatScore(value) {
   const size = Math.abs(value);
   let text;
@@ -257,26 +261,26 @@ function formatScore(value) {
   return value < 0 ? `\u2212${text}` : text;
 }
 
-/** `formatScore` with a plus before what is above zero: for numbers whose sign is the point. */
+/** `formatScore` with a plus sign for positive values. */
 const formatSigned = (value) => (value > 0 ? `+${formatScore(value)}` : formatScore(value));
 
 const formatCount = (value) => value.toLocaleString("en");
 
-/** "37%": where a unit's first token stands among the tokens read, the axis of every curve. */
+/** Position of a unit's first token in the tokens read, the axis of all curves, such as "37%". */
 function formatPosition({ units, pane }, u) {
   return `${Math.round((100 * Math.min(...units[u].tokens)) / pane.tokens.length)}%`;
 }
 
 /**
- * [first, last] of the `m` equal parts of an axis that touch the parts first to last of `n` equal
- * ones: the bins of tokens, or the tokens of bins. Token i of n fills [i/n, (i+1)/n) of the axis,
- * as in `poslens.attribution.curves.positions`.
+ * An axis is divided both into `n` and into `m` equal parts. Returns [first, last] of the `m` parts
+ * that overlap the parts `first` to `last` of `n`: the bins of tokens, or the tokens of bins. Token
+ * i of n covers [i/n, (i+1)/n) of the axis, as in `poslens.attribution.curves.positions`.
  */
 function partsOver(first, last, n, m) {
   return [Math.floor((first * m) / n), Math.ceil(((last + 1) * m) / n) - 1];
 }
 
-/** [first, last] of a pane's tokens that share a character with its evidence; null where none do. */
+/** [first, last] of a pane's tokens that overlap its evidence; null if none does. */
 function evidenceTokens({ tokens, evidence }) {
   if (!evidence) return null;
   const inside = ([start, end]) => start < evidence[1] && end > evidence[0];
@@ -284,7 +288,7 @@ function evidenceTokens({ tokens, evidence }) {
   return first < 0 ? null : [first, tokens.findLastIndex(inside)];
 }
 
-/** [start, end) of each paragraph, its line break included; an empty text has one. */
+/** [start, end) of each paragraph with its line break; an empty text has one, empty paragraph. */
 function paragraphSpans(text) {
   const spans = [];
   let start = 0;

@@ -1,14 +1,15 @@
-// Colors of the cells and their legends: which panes share a scale, and what each scale says.
+// Colors of the units and their legends: which panes share a scale, and how legends describe it.
 
-/** Units out of sight that are colored in one go while the reader points about. */
+/** Number of off-screen units that are colored per timer call. */
 const SLICE = 1024;
 
-/** Time until they are: none is colored in vain while the pointer sweeps over words. */
+/** Delay before off-screen units are colored, so that a pointer crossing words colors none. */
 const SLICE_PAUSE_MS = 60;
 
 /**
- * Panes whose colors mean the same numbers. Query and document never share: a query has few
- * tokens, each with a large part of the score. Neither do panes of another unit or kind of scale.
+ * Groups the panes that share a color scale. Queries and documents never share one, because a query
+ * has few tokens, each with a large part of the score. Neither do panes whose scores have different
+ * units or only one of which is signed.
  */
 function scaleGroups(state) {
   const groups = new Map();
@@ -21,7 +22,7 @@ function scaleGroups(state) {
   return [...groups.values()];
 }
 
-/** Colors every cell, draws the rails and writes the legends. */
+/** Colors all units, and draws rails and legends. */
 function paint(state) {
   const own = state.view.range === "own" && new Set(state.panes.map((p) => p.column)).size > 1;
   const bars = [];
@@ -56,23 +57,23 @@ function paint(state) {
   state.legend.replaceChildren(...bars);
 }
 
-/** Colors all cells of a pane, now. */
+/** Colors all units of a pane at once. */
 function colorPane(drawn) {
   clearTimeout(drawn.slices);
   colorUnits(drawn, 0, drawn.units.length);
 }
 
 /**
- * Colors the cells in sight now and the others in slices of their own time: the browser needs
- * 80 ms for a long paragraph's 8,192 tokens, too long to follow a pointer. A next call drops
- * what is left of the last one.
+ * Colors visible units at once, and off-screen units later in slices: 8,192 tokens of a long
+ * paragraph take the browser 80 ms, too long to follow a pointer. A new call cancels what remains
+ * of the previous one.
  */
 function recolorPane(drawn) {
   const { length } = drawn.units;
   if (length <= SLICE) return colorPane(drawn);
   clearTimeout(drawn.slices);
   const { top, bottom } = drawn.body.getBoundingClientRect();
-  // a unit that begins above the edge may reach into sight
+  // a unit that starts above the edge may extend below it
   const from = Math.max(0, unitFrom(drawn, top) - 1);
   const to = unitFrom(drawn, bottom);
   colorUnits(drawn, from, to);
@@ -89,14 +90,14 @@ function recolorPane(drawn) {
   drawn.slices = setTimeout(next, SLICE_PAUSE_MS);
 }
 
-/** Colors units [first, last): by their scores, or by what they share with the unit linked. */
+/** Colors units [first, last) by score, or by their share with the other pane's linked unit. */
 function colorUnits(drawn, first, last) {
   const linked = linkedScores(drawn);
   const { top, signed } = linked ? { top: drawn.link.top, signed: true } : drawn.scale;
   const { units, runs, steps } = drawn;
   for (let u = first; u < last; u += 1) {
     const step = scaleIndex(linked ? linked[u] : units[u].score, top, signed);
-    // most cells keep their step, and outlines their class, while the reader moves along
+    // most units keep their step; replacing only the step's class keeps outlines
     if (step === steps[u]) continue;
     for (const run of runs[u]) {
       if (steps[u] >= 0) run.classList.replace(`hm-${steps[u]}`, `hm-${step}`);
@@ -106,21 +107,21 @@ function colorUnits(drawn, first, last) {
   }
 }
 
-/** A group's scale in short; what its numbers are stands in full in exports and the tooltip. */
+/** Returns the legend of a group of panes. Only exports and its tooltip show the notes. */
 function legendBar(state, { unit, signed, top, side }, withUnit) {
   const title = element("span", "hm-scale-title");
   title.append(element("b", "", side));
   if (unit && withUnit) title.append(element("span", "hm-unit", unit));
   const { level, aggregate } = state.view;
   const notes = level === "token" ? [] : [`${aggregate} of a ${level}\u2019s tokens`];
-  notes.push(signed ? "ends: \u00b1 largest" : "top: largest value");
+  notes.push(signed ? "ends: \u00b1 largest value" : "top: largest value");
   for (const note of notes) title.append(element("span", "hm-scale-note", note));
   const item = scaleBar(state, title, top, signed);
   item.title = [[side, unit].filter(Boolean).join(": "), ...notes].join("; ");
   return item;
 }
 
-/** A legend: its title, then the colors between the numbers of their ends. */
+/** Returns a legend: its title, then a bar of colors between the values at its ends. */
 function scaleBar(state, title, top, signed) {
   const item = element("div", "hm-scale");
   const bar = element("span", "hm-bar");

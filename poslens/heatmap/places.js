@@ -1,6 +1,6 @@
-// Where tokens stand in the drawn text, and which of them are in sight or in a bin.
+// Positions of tokens and characters in the drawn text, and the units of a bin.
 
-/** Where the tokens of a pane stand in its drawn text; made when first asked for, once a drawing. */
+/** Each token's unit, and each paragraph's offsets and node; computed once per drawing, if used. */
 function placesOf(drawn) {
   if (drawn.places) return drawn.places;
   const { segmented, pane, units, body } = drawn;
@@ -12,7 +12,7 @@ function placesOf(drawn) {
   return drawn.places;
 }
 
-/** First index of `items` for which `behind` is true, which then is true of all after it. */
+/** First index in [from, to] from which on `behind` is true for all items (binary search). */
 function firstWhere(items, behind, from = 0, to = items.length) {
   let [low, high] = [from, to];
   while (low < high) {
@@ -23,7 +23,7 @@ function firstWhere(items, behind, from = 0, to = items.length) {
   return low;
 }
 
-/** Height in the window of the middle of the line on which a token begins. */
+/** Vertical middle (client px) of the line on which the token at index `k` of `tokens` starts. */
 function lineMiddle(drawn, k) {
   const { start, index } = drawn.tokens[k];
   const u = placesOf(drawn).unitOf[index];
@@ -43,11 +43,11 @@ function lineMiddle(drawn, k) {
   return (box.top + box.bottom) / 2;
 }
 
-/** How many tokens stand on lines above height `y` of the window. */
+/** Number of tokens on lines whose middle is above `y` (client px). */
 function tokensAbove(drawn, y) {
   const { tokens } = drawn;
   const { blocks } = placesOf(drawn);
-  // by blocks first: inside those out of sight the browser has not placed anything
+  // search paragraphs first: inside off-screen paragraphs, the browser has laid out nothing
   const block = firstWhere(blocks, ({ node }) => node.getBoundingClientRect().bottom > y);
   const from = block < blocks.length ? blocks[block].start : Infinity;
   const to = block + 1 < blocks.length ? blocks[block + 1].start : Infinity;
@@ -55,7 +55,7 @@ function tokensAbove(drawn, y) {
   return firstWhere(tokens, (_, k) => lineMiddle(drawn, k) >= y, first, last);
 }
 
-/** How many characters stand above height `y` of the window; a block's are spread evenly over it. */
+/** Number of characters above `y` (client px), as if spread evenly over a paragraph's height. */
 function charactersAbove(drawn, y) {
   const { blocks } = placesOf(drawn);
   const b = firstWhere(blocks, ({ node }) => node.getBoundingClientRect().bottom > y);
@@ -65,7 +65,7 @@ function charactersAbove(drawn, y) {
   return start + Math.max(0, (y - top) / height) * (end - start);
 }
 
-/** The height in the window at which a character stands, in the same measure. */
+/** The inverse of `charactersAbove`: a character's vertical position (client px). */
 function heightOf(drawn, character) {
   const { blocks } = placesOf(drawn);
   const { start, end, node } = blocks[firstWhere(blocks, (block) => block.start > character) - 1];
@@ -73,7 +73,7 @@ function heightOf(drawn, character) {
   return top + (height * (character - start)) / Math.max(1, end - start);
 }
 
-/** [first, last) of the units whose tokens touch a bin; null where nothing was read. */
+/** [first, last) of the units with a token that overlaps a bin; null if no token was read. */
 function unitsOfBin(drawn, bin) {
   const n = drawn.pane.tokens.length;
   if (n === 0) return null;

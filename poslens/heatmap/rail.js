@@ -1,24 +1,24 @@
-// The rail: a document's curve at its right, top to bottom, in the place of the tokens it is made
-// of. Bars are the pair's 100 bins, the line over them is the model's mean with its band, the
-// bracket is the evidence, the dashed frame what is on screen of the text.
-// All of these lie in its upper part, at shares of the tokens read (`partsOver`), never of
-// characters; the lower part stands for the text that was not read (`fitRail`). Everything is drawn
-// in percent of its box, so no change of size draws it again.
+// The rail: a vertical chart to the right of a document, along its tokens from top to bottom. Bars
+// are the pair's 100 bins, the line is the model's mean with its band, the bracket is the evidence,
+// and the dashed frame is the visible text.
+// The upper part is the text that was read: positions on it are shares of the tokens read
+// (`partsOver`), not of characters. The lower part is the text that was not read (`fitRail`).
+// Everything is positioned in percent, so a resize does not redraw the curves.
 
 const RAIL_BINS = 100;
 
-/** Power of a bar's share of the scale that its color takes. */
+/** Exponent applied to a bar's share of the scale to get its color. */
 const RAIL_GAMMA = 0.7;
 const SVG_NAMESPACE = "http://www.w3.org/2000/svg";
 
-/** Adds an SVG element of these attributes to `parent`. */
+/** Appends an SVG element with attributes to `parent`. */
 function shape(parent, name, attributes) {
   const node = parent.appendChild(document.createElementNS(SVG_NAMESPACE, name));
   for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
   return node;
 }
 
-/** Gives each document its rail where it has one, and the line below that says what rails show. */
+/** Builds or removes each document's rail, and the rails' legend below the columns. */
 function buildRails(state) {
   for (const drawn of state.panes) {
     if (!drawn.pane.rail) {
@@ -61,7 +61,7 @@ function buildRail(state, drawn) {
   rail.frame = axis.appendChild(element("div", "hm-rail-frame"));
   rail.mark = read.appendChild(element("div", "hm-rail-mark"));
   connectRail(state, drawn, rail);
-  // also tells when the box is first laid out: asking before would lay it out twice
+  // also called after the first layout; measuring earlier would force a second layout
   const observer = new ResizeObserver(() => drawFrame(drawn));
   observer.observe(drawn.body);
   state.cleanups.push(() => observer.disconnect());
@@ -69,8 +69,9 @@ function buildRail(state, drawn) {
 }
 
 /**
- * Ends the upper part of a box's rail level with the line on which the model stopped reading; at
- * the share of characters read in a long text, whose paragraphs out of sight have no height yet.
+ * Ends the upper part of a box's rail at the height of the line on which the model stopped reading.
+ * In a long text, off-screen paragraphs have no height yet, so it ends at the share of characters
+ * read instead, except in exports.
  */
 function fitRail(box) {
   const unread = box.querySelector(".hm-rail-unread");
@@ -88,7 +89,7 @@ function fitRail(box) {
   placeOn(unread, share, 1);
 }
 
-/** Puts a part of the rail at shares [from, to] of its height. */
+/** Positions a part of the rail from share `from` to share `to` of its parent's height. */
 function placeOn(node, from, to) {
   node.style.top = `${100 * from}%`;
   node.style.height = `${100 * (to - from)}%`;
@@ -127,7 +128,7 @@ function connectRail(state, drawn, { node, read, unread }) {
     } else return;
     event.preventDefault();
   });
-  // the wheel over the rail scrolls the text beside it, and the page where that is at its end
+  // the wheel over the rail scrolls the text next to it, or the page if the text is at its end
   node.addEventListener("wheel", (event) => {
     if (event.ctrlKey || event.deltaMode !== 0) return;
     const before = drawn.body.scrollTop;
@@ -136,11 +137,11 @@ function connectRail(state, drawn, { node, read, unread }) {
   }, { passive: false });
 }
 
-/** Rails whose bars and lines are drawn to one scale: all of them, or each its own. */
+/** Draws all rails: on one scale, or with the range "own" each on its own scale. */
 function paintRails(state) {
   const railed = state.panes.filter(({ rail }) => rail);
   const drawnFor = JSON.stringify([state.view.range, state.colors]);
-  // no toggle of the units changes a curve
+  // curves depend only on the range and the colors
   if (railed.length === 0 || state.railsDrawn === drawnFor) return;
   state.railsDrawn = drawnFor;
   const groups = state.view.range === "own" ? railed.map((drawn) => [drawn]) : [railed];
@@ -154,7 +155,7 @@ function paintRails(state) {
   }
 }
 
-/** Bars, band and line of one rail, from 0 (or -top) to top. */
+/** Draws bars, band and line of one rail on a scale from 0, or -top if signed, to top. */
 function drawRail(state, drawn, top, signed) {
   const { svg, node } = drawn.rail;
   const { bins, mean, low, high } = drawn.pane.rail;
@@ -165,7 +166,7 @@ function drawRail(state, drawn, top, signed) {
   svg.replaceChildren();
   bins.forEach((value, bin) => {
     const [zero, end] = [at(0), at(value)];
-    // the length is the number; the color's power has short bars stand out from the page
+    // the length is linear in the value; the exponent makes short bars visible on the page
     const step = scaleIndex(Math.sign(value) * Math.abs(value / top) ** RAIL_GAMMA, 1, signed);
     shape(svg, "rect", {
       x: Math.min(zero, end), y: bin + 0.06, width: Math.abs(end - zero), height: 0.88,
@@ -185,12 +186,12 @@ function drawRail(state, drawn, top, signed) {
   }
   const most = bins.reduce((best, value, bin) =>
     (Math.abs(value) > Math.abs(bins[best]) ? bin : best), 0);
-  node.setAttribute("aria-label", `Curve, ${drawn.pane.model}: most in bin ${most + 1} of ${RAIL_BINS}, ` +
+  node.setAttribute("aria-label", `Curve, ${drawn.pane.model}: peak in bin ${most + 1} of ${RAIL_BINS}, ` +
     `${formatScore(bins[most])}; arrow keys move between bins, Enter scrolls the text`);
   nameBin(drawn);
 }
 
-/** The bin of the rail's cursor in words, for the screen reader. */
+/** Describes the cursor's bin for screen readers. */
 function nameBin(drawn) {
   const { node, bin } = drawn.rail;
   const rows = binRows(drawn, bin).map((row) => row.join(" "));
@@ -198,7 +199,7 @@ function nameBin(drawn) {
   node.setAttribute("aria-valuetext", [`bin ${bin + 1}`, ...rows].join(", "));
 }
 
-/** What a bin's tooltip says, [name, value]. */
+/** The rows [name, value] of a bin's tooltip. */
 function binRows(drawn, bin) {
   const { pane, segmented, units } = drawn;
   const { bins, mean, low, high } = pane.rail;
@@ -207,7 +208,7 @@ function binRows(drawn, bin) {
   if (low.length > 0) rows.push(["band", `${formatScore(low[bin])} to ${formatScore(high[bin])}`]);
   const [first, last] = partsOver(bin, bin, RAIL_BINS, pane.tokens.length);
   const evidence = evidenceTokens(pane);
-  if (evidence && first <= evidence[1] && last >= evidence[0]) rows.push(["evidence", "inside"]);
+  if (evidence && first <= evidence[1] && last >= evidence[0]) rows.push(["evidence", "in this bin"]);
   const within = unitsOfBin(drawn, bin);
   if (within) {
     const [start, end] = [units[within[0]].start, units[within[1] - 1].end];
@@ -218,7 +219,7 @@ function binRows(drawn, bin) {
   return rows;
 }
 
-/** The pointer or a key is on a bin: its words, the same bin of the other columns, its numbers. */
+/** Shows a bin: outlines its units, the same bin in other columns, and opens the tooltip. */
 function showBin(state, drawn, bin) {
   unmark(state);
   leaveLinks(state);
@@ -227,7 +228,7 @@ function showBin(state, drawn, bin) {
     if (!other.rail) continue;
     const within = unitsOfBin(other, bin);
     if (within) light(state, other, ...within, other === drawn ? "hm-at" : "hm-same");
-    // a word may reach over more bins than the one that was asked for
+    // `light` marks all bins of these units: mark only the one shown
     markRail(other, bin, bin);
   }
   drawn.rail.bin = bin;
@@ -254,7 +255,7 @@ function goToBin(state, drawn, bin) {
   scrollToToken(state, drawn, first, () => showBin(state, drawn, bin));
 }
 
-/** Scrolls the text so that a token stands in the middle of its box, then calls `done`. */
+/** Scrolls a token to the middle of the pane, then calls `done`. */
 function scrollToToken(state, drawn, token, done) {
   const { body } = drawn;
   const k = drawn.tokens.findIndex(({ index }) => index >= token);
@@ -263,16 +264,16 @@ function scrollToToken(state, drawn, token, done) {
     const { top, height } = body.getBoundingClientRect();
     const before = body.scrollTop;
     body.scrollTop += lineMiddle(drawn, k) - (top + height / 2);
-    // this scroll must not take away what it has led to
+    // this scroll must not hide the tooltip
     if (body.scrollTop !== before) state.scrolledTo = body;
   };
   scroll();
   if (!body.classList.contains("hm-long")) return done();
-  // paragraphs that come into sight for the first time get their own height then
+  // paragraphs that become visible for the first time get their real height: scroll again
   requestAnimationFrame(() => requestAnimationFrame(() => { scroll(); done(); }));
 }
 
-/** Scrolls the text so that what stands at a share of the text not read is in the middle. */
+/** Scrolls to a share (0 to 1) of the characters not read, in the middle of the pane. */
 function scrollToUnread(drawn, share) {
   const { body, cut, segmented } = drawn;
   const { top, height } = body.getBoundingClientRect();
@@ -280,7 +281,7 @@ function scrollToUnread(drawn, share) {
   body.scrollTop += heightOf(drawn, at) - (top + height / 2);
 }
 
-/** Frames on the rail what is on screen of the text. */
+/** Draws the frame of the visible text on the rail. */
 function drawFrame(drawn) {
   drawn.frameAsked = false;
   if (!drawn.rail || !drawn.body.isConnected) return;
@@ -290,8 +291,10 @@ function drawFrame(drawn) {
   placeOn(drawn.rail.frame, ...edges);
 }
 
-/** Where height `y` of the window stands on the rail: by tokens where the text was read, below that
-    by characters. */
+/**
+ * Converts `y` (client px) in the text to a share of the rail: by tokens in the text read, by
+ * characters in the text not read.
+ */
 function railShare(drawn, y) {
   const { rail, tokens, pane, cut, segmented } = drawn;
   const end = rail.unread ? parseFloat(rail.read.style.height) / 100 : 1;
@@ -301,14 +304,14 @@ function railShare(drawn, y) {
   return end + (1 - end) * Math.min(1, Math.max(0, unread));
 }
 
-/** Frames anew before the next picture, however many scroll events come until then. */
+/** Schedules `drawFrame` once for the next animation frame, even after several scroll events. */
 function followFrame(drawn) {
   if (drawn.frameAsked || !drawn.rail) return;
   drawn.frameAsked = true;
   requestAnimationFrame(() => drawFrame(drawn));
 }
 
-/** What stands for what on the rails, in one line under all columns. */
+/** Returns the items of the rails' legend. */
 function railWords(railed) {
   const panes = railed.map(({ pane }) => pane);
   const key = (name, ...text) => {
@@ -325,7 +328,7 @@ function railWords(railed) {
   }
   if (panes.some((pane) => evidenceTokens(pane))) items.push(key("evidence", "evidence"));
   if (railed.some(({ rail }) => rail.unread)) items.push(key("unread", "not read"));
-  const frame = key("frame", "on screen; click the curve to scroll there");
+  const frame = key("frame", "visible text; click the curve to scroll");
   frame.classList.add("hm-act");
   return [...items, frame];
 }

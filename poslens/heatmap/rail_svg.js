@@ -1,6 +1,6 @@
-// The rail and the line that explains it, in the vector picture of svg.js.
+// The rails and their legend in the SVG export (svg.js).
 
-/** A rail at the length that its whole document has, without what only a reader uses. */
+/** Returns the shapes of a rail at its document's full height, without frame and bin marker. */
 function svgRail(page, axis) {
   fitRail(axis.closest(".hm-box"));
   const box = axis.querySelector(".hm-rail-read").getBoundingClientRect();
@@ -44,14 +44,14 @@ function svgRail(page, axis) {
   return drawn;
 }
 
-/** A filled rectangle in an element's place. */
+/** Returns a filled rectangle at an element's position. */
 function svgBlockOf(page, node, name, fill, opacity) {
   const box = node.getBoundingClientRect();
   const place = { x: box.left - page.left, y: box.top - page.top, width: box.width, height: box.height };
   return xml("rect", { class: name, ...place, fill, "fill-opacity": opacity });
 }
 
-/** The sample before a word of the line under the columns. */
+/** Returns a swatch of the rails' legend. */
 function svgSwatch(page, swatch) {
   const box = swatch.getBoundingClientRect();
   if (box.width === 0) return [];

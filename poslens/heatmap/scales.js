@@ -1,10 +1,10 @@
 // Colors of the token heatmap: pure functions from a score's share of the scale to a color.
 //
-// Positive scores take the yellow-orange-brown ramp of ColorBrewer's YlOrBr, negative ones that of
-// its Blues; unsigned scores use the first alone, so that a warm cell means the same on both. Both
-// ramps are single-hued enough to be read by lightness alone, and blue against orange is told
-// apart with protanopia, deuteranopia and tritanopia. The dark theme's ramps run from the page's
-// dark to light, in the same hues. Zero is the page's own background in either theme.
+// Positive scores use the ramp of ColorBrewer's YlOrBr, negative ones that of its Blues. Unsigned
+// scores use only the first, so a warm color means the same on both scales. Each ramp can be read
+// by lightness alone, and blue and orange can be distinguished with protanopia, deuteranopia and
+// tritanopia. The dark theme's ramps have the same hues but run from dark to light. Zero is the
+// page's background in both themes.
 // ColorBrewer: Harrower and Brewer (2003), https://colorbrewer2.org.
 const RAMPS = {
   light: {
@@ -17,10 +17,10 @@ const RAMPS = {
   },
 };
 
-/** Steps from zero to the top: finer than the eye tells apart. */
+/** Number of steps from zero to the top: more than the eye can distinguish. */
 const SCALE_STEPS = 128;
 
-/** Contrast that WCAG 2.1 AA asks of text. */
+/** Minimum contrast of text in WCAG 2.1 AA. */
 const MIN_CONTRAST = 4.5;
 
 const toHex = (rgb) => `#${rgb.map((c) => Math.round(c).toString(16).padStart(2, "0")).join("")}`;
@@ -29,19 +29,19 @@ const toLinear = (c) => (c / 255 <= 0.04045 ? c / 255 / 12.92 : ((c / 255 + 0.05
 const fromLinear = (v) =>
   255 * Math.min(1, Math.max(0, v <= 0.0031308 ? 12.92 * v : 1.055 * v ** (1 / 2.4) - 0.055));
 
-/** Relative luminance of WCAG 2.1 of an [r, g, b] of 0 to 255. */
+/** Relative luminance (WCAG 2.1) of an [r, g, b] of 0 to 255. */
 function luminance(rgb) {
   const [r, g, b] = rgb.map(toLinear);
   return 0.2126 * r + 0.7152 * g + 0.0722 * b;
 }
 
-/** Contrast ratio of WCAG 2.1: 1 to 21. */
+/** Contrast ratio (WCAG 2.1) of two colors: 1 to 21. */
 function contrast(one, other) {
   const [a, b] = [luminance(one), luminance(other)];
   return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
 }
 
-// OKLab, Ottosson (2020), https://bottosson.github.io/posts/oklab: equal steps look equal.
+// OKLab, in which equal steps look equal: Ottosson (2020), https://bottosson.github.io/posts/oklab.
 function toOklab(rgb) {
   const [r, g, b] = rgb.map(toLinear);
   const l = Math.cbrt(0.4122214708 * r + 0.5363325363 * g + 0.0514459929 * b);
@@ -65,11 +65,11 @@ function fromOklab([L, a, b]) {
   ].map(fromLinear);
 }
 
-/** Color at `share` (0 to 1) of a ramp from the background: linear in OKLab lightness. */
+/** Color at `share` (0 to 1) of a ramp that starts at the background: linear in OKLab lightness. */
 function rampColor(background, ramp, share) {
   const stops = [background, ...ramp.map(fromHex)].map(toOklab);
   const [first, last] = [stops[0][0], stops[stops.length - 1][0]];
-  // a stop stands where its lightness lies between the ends, so lightness falls evenly
+  // stops are placed by their lightness, so lightness changes evenly along the ramp
   const places = stops.map(([L]) => (L - first) / (last - first || 1));
   let i = 1;
   while (i < stops.length - 1 && places[i] < share) i += 1;
@@ -78,7 +78,7 @@ function rampColor(background, ramp, share) {
   return fromOklab(stops[i].map((value, k) => stops[i - 1][k] + part * (value - stops[i - 1][k])));
 }
 
-/** Color of text on a cell: the theme's where it reads well, else black or white. */
+/** Text color on a cell: the theme's if its contrast is high enough, else black or white. */
 function textOn(cell, ink) {
   if (contrast(cell, ink) >= MIN_CONTRAST + 1) return ink;
   const [black, white] = [[0, 0, 0], [255, 255, 255]];
@@ -87,9 +87,9 @@ function textOn(cell, ink) {
 }
 
 /**
- * The scale of a theme: `background` and `ink` are [r, g, b] of the page.
- * Gives { dark, cells, texts }, colors at index SCALE_STEPS + step for steps from -SCALE_STEPS
- * (most negative) to SCALE_STEPS.
+ * Builds the scale of a theme. `background` and `ink` are the page's colors as [r, g, b].
+ * Returns { dark, cells, texts }: hex colors at index SCALE_STEPS + step, for steps from
+ * -SCALE_STEPS (most negative) to SCALE_STEPS.
  */
 function buildScale(background, ink) {
   const dark = luminance(background) < 0.18;
@@ -106,7 +106,7 @@ function buildScale(background, ink) {
   return { dark, cells, texts };
 }
 
-/** Index into a scale's colors for a score; unsigned scores below zero take zero's. */
+/** Index into a scale's colors for a score; on an unsigned scale, negative scores count as zero. */
 function scaleIndex(score, top, signed) {
   const share = top > 0 ? Math.min(1, Math.max(signed ? -1 : 0, score / top)) : 0;
   return SCALE_STEPS + Math.round(share * SCALE_STEPS);

@@ -1,6 +1,7 @@
-// Glue to st.components.v2, which calls this at mount and whenever data or theme change. It is sent
-// with each change, so the drawing code is a file of the server's, which the browser keeps.
-// Module state outlives the calls: Streamlit imports one text of this file once.
+// Connects the heatmap to st.components.v2, which calls the default export on mount and whenever
+// data or theme change. Streamlit sends this file with every change, so the drawing code is a
+// separate file that the browser caches. Module state persists between calls, because Streamlit
+// imports the same source only once.
 const mounted = new WeakMap();
 let code = null;
 let loading = null;
@@ -21,7 +22,7 @@ function draw(heatmap) {
     scope.adoptedStyleSheets = [...scope.adoptedStyleSheets, code.sheet];
   }
   if (!heatmap.root?.isConnected) {
-    // a root that another version of this file left behind (hot reload) goes with it
+    // also remove a root that another version of this file drew (hot reload)
     parentElement.querySelectorAll(":scope > .hm").forEach((old) => old.remove());
     heatmap.root = parentElement.appendChild(document.createElement("div"));
     heatmap.digest = null;
@@ -29,14 +30,14 @@ function draw(heatmap) {
   const forced = heatmap.forced !== data.forced;
   heatmap.forced = data.forced;
   if (heatmap.digest !== data.digest) {
-    // the reader's view is newer than Python's, which comes one run late
+    // unless Python forces its view, keep the user's: Python's is one run older
     const view = forced ? data.view : heatmap.drawn.view();
     heatmap.drawn?.destroy();
     const report = (chosen) => heatmap.latest.setStateValue("view", chosen);
     heatmap.drawn = code.renderHeatmap(heatmap.root, { ...data, view }, report);
   } else {
     heatmap.drawn.refreshTheme();
-    // rails fill while a run is at work: the texts beside them stay
+    // during a run, rails change and texts do not
     if (heatmap.beside !== data.beside) heatmap.drawn.setBeside(data.panes);
     if (forced) heatmap.drawn.setView(data.view);
   }

@@ -1,8 +1,7 @@
-// The heatmap as a vector picture, taken from the real layout: a <rect> for each cell on each
-// line and <text> for what stands on it, so that line breaks, fallback fonts and bidirectional
-// order are the browser's own.
+// The heatmap as SVG, taken from the browser's layout: a <rect> for each run on each line, and
+// <text> on top. So line breaks, fallback fonts and bidirectional order are those of the browser.
 
-// What XML 1.0 cannot hold: most control characters, U+FFFE and U+FFFF, and lone surrogates.
+// Characters that XML 1.0 excludes: most control characters, U+FFFE, U+FFFF and lone surrogates.
 const NOT_XML = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\ufffe\uffff]|\p{Surrogate}/gu;
 const XML_ENTITIES = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" };
 const escapeXml = (text) =>
@@ -10,7 +9,7 @@ const escapeXml = (text) =>
 
 const round = (value) => String(Math.round(value * 100) / 100);
 
-/** `<name a="1">content</name>`; attributes that are undefined are left out. */
+/** Returns `<name a="1">content</name>`, without attributes that are undefined. */
 function xml(name, attributes, content) {
   const listed = Object.entries(attributes)
     .filter(([, value]) => value !== undefined)
@@ -21,8 +20,8 @@ function xml(name, attributes, content) {
 }
 
 /**
- * The heatmap drawn in `root` as SVG source: whole documents, not their scrolled windows, without
- * the toolbar. Its title and provenance are written into the source by whoever keeps the file.
+ * Returns the heatmap in `root` as SVG source, with complete documents and without the toolbar. The
+ * caller adds a title and the provenance.
  */
 function heatmapToSvg(root) {
   root.classList.add("hm-export");
@@ -59,7 +58,7 @@ function heatmapToSvg(root) {
 
 const SVG_MARGIN = 16;
 
-/** Origin, size, font and colors of the picture, and caches for what is asked for often. */
+/** Origin, size, font and colors of the picture, with caches for colors and font ascents. */
 function svgPage(root) {
   const box = root.getBoundingClientRect();
   const style = getComputedStyle(root);
@@ -108,7 +107,7 @@ function svgFrames(page) {
   return frames;
 }
 
-/** Background and evidence line of a run, a rectangle for each line that it touches. */
+/** Background, tint of unread text and evidence line of a run: rectangles for each line. */
 function svgCell(page, run) {
   const background = getComputedStyle(run).backgroundColor;
   const cell = background === "rgba(0, 0, 0, 0)" ? page.paper : page.hex(background);
@@ -154,7 +153,7 @@ function svgBars(page) {
   });
 }
 
-/** Text of every visible block. */
+/** Returns the text of all visible blocks. */
 function svgTexts(page) {
   const hidden = ".hm-toolbar, .hm-hidden, .hm-tip";
   const blocks = ".hm-paragraph, .hm-model, .hm-score, .hm-fact, .hm-legend > .hm-unit," +
@@ -165,8 +164,8 @@ function svgTexts(page) {
 }
 
 /**
- * A block's text, one <text> a word and line with a <tspan> for each run in it: letters of one
- * word stay in one <text>, because Arabic letters join only there.
+ * Returns a block's text: a <text> for each word and line, with a <tspan> for each color in it. The
+ * letters of a word stay in one <text>, because Arabic letters join only within it.
  */
 function svgBlock(page, block) {
   const walker = document.createTreeWalker(block, NodeFilter.SHOW_TEXT);
@@ -196,7 +195,7 @@ function textRects({ node, start, end }) {
   return [...range.getClientRects()].filter((box) => box.width > 0);
 }
 
-/** One word of one or more runs; cut by lines where it doesn't stand on a single one. */
+/** Returns a word (pieces of one or more runs) as a <text> for each line that it is on. */
 function svgWord(page, pieces, direction) {
   let placed = pieces.map((piece) => ({ ...piece, rects: textRects(piece) }));
   const onLine = (a, b) => Math.abs(a.top - b.top) < a.height / 2;
@@ -231,7 +230,7 @@ function svgLine(page, pieces, direction) {
   const parent = pieces[0].node.parentElement;
   const style = getComputedStyle(parent);
   const rightToLeft = direction === "rtl";
-  // neighbors of one color are one piece again
+  // merge adjacent pieces of the same color
   const runs = [];
   for (const { node, start, end } of pieces) {
     const fill = page.hex(getComputedStyle(node.parentElement).color);
@@ -246,7 +245,7 @@ function svgLine(page, pieces, direction) {
     "font-weight": style.fontWeight === "400" ? undefined : style.fontWeight,
     "font-family": style.fontFamily === page.font ? undefined : style.fontFamily,
     direction: rightToLeft ? "rtl" : undefined,
-    // another font in the reader's program must not run out of its cell
+    // a viewer with another font must not draw text outside of its cell
     textLength: runs.some(({ text }) => text.length > 1) || runs.length > 1 ? right - left : undefined,
     lengthAdjust: "spacingAndGlyphs",
     fill: runs[0].fill,
@@ -257,7 +256,7 @@ function svgLine(page, pieces, direction) {
   return xml("text", attributes, content);
 }
 
-/** Height of a font's ascent over the baseline, as the layout counts it. */
+/** A font's ascent in px, rounded as in the browser's layout. */
 function ascentOf(page, style) {
   const font = `${style.fontStyle} ${style.fontWeight} ${style.fontSize} ${style.fontFamily}`;
   if (!page.ascents.has(font)) {

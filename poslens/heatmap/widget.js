@@ -1,5 +1,5 @@
-// Glue to anywidget, which calls `render` for each place where a notebook shows the widget: the
-// model holds `data`, what `renderHeatmap` takes, and gets `pinned`, what its reader has pinned.
+// Connects the heatmap to anywidget, which calls `render` for each view of the widget in a
+// notebook. The model's `data` is the input of `renderHeatmap`; `pinned` receives the user's pins.
 const watched = { attributes: true, attributeFilter: ["class", "style", "data-jp-theme-light"] };
 
 function render({ model, el }) {
@@ -13,10 +13,10 @@ function render({ model, el }) {
   const draw = () => {
     drawn?.destroy();
     drawn = renderHeatmap(root, model.get("data"), null, report);
-    if (model.get("pinned").length > 0) report([]); // of a drawing that is gone
+    if (model.get("pinned").length > 0) report([]); // pins of the previous drawing
   };
-  // JupyterLab renders first and puts the element into the page afterwards: its colors, and the
-  // sheet that they go to, are known only there.
+  // JupyterLab calls `render` before it attaches the element to the page. Wait until then: its
+  // colors, and the document or shadow root that gets the style sheet, are unknown before.
   const shown = new ResizeObserver(() => {
     if (!root.isConnected) return;
     shown.disconnect();
@@ -27,7 +27,7 @@ function render({ model, el }) {
     if (drawn) draw();
   };
   model.on("change:data", changed);
-  // themes change by an attribute of the page, or with the system
+  // a theme changes through an attribute of the page, or with the system's color scheme
   const recolor = () => drawn?.refreshTheme();
   const themes = new MutationObserver(recolor);
   for (const node of [document.documentElement, document.body]) themes.observe(node, watched);

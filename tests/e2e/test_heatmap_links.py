@@ -120,7 +120,7 @@ def test_leaving_restores_colors_and_legend(show: Show) -> None:
     assert cells(page, DOCUMENT) != usual[1]
     assert cells(page, QUERY) == usual[0]
     assert "share with «green»" in legend(page)
-    assert "document colored by share with «green», most with «three» +0.500" in (
+    assert "document colored by share with «green», largest: «three» +0.500" in (
         page.locator("[aria-live]").inner_text()
     )
     leave(page)
@@ -195,10 +195,10 @@ def test_links_pins_and_values_work_with_the_keyboard(show: Show) -> None:
     page.keyboard.press("ArrowRight")
     assert cells(page, DOCUMENT) == [0, 0, 128, 0]
     assert live.inner_text().endswith(
-        "position 25%, document colored by share with «green», most with «three» +0.500"
+        "position 25%, document colored by share with «green», largest: «three» +0.500"
     )
     page.keyboard.press("Enter")
-    assert "share with «green», pinned, most with" in live.inner_text()
+    assert "share with «green», pinned, largest:" in live.inner_text()
     page.keyboard.press("Tab")
     for _ in range(3):
         page.keyboard.press("ArrowRight")

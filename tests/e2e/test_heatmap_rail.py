@@ -219,7 +219,7 @@ def test_the_rail_states_where_most_of_the_attribution_is(show: Show) -> None:
     scores = np.ones(400)
     scores[100:104] = 3
     page = show([document(LONG, scores=scores)])
-    assert "most in bin 26 of 100, 3.00" in (rail(page).get_attribute("aria-label") or "")
+    assert "peak in bin 26 of 100, 3.00" in (rail(page).get_attribute("aria-label") or "")
     assert rail(page).get_attribute("role") == "slider"
 
 

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 FIRST = "README.md"
 STYLE = "site.css"
 ALSO = ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
-"""Pages of the site that are in the repository's top folder."""
+"""Further pages that are in the repository's top folder."""
 
 LINK = re.compile(r"""(?<=\]\()[^)\s]+|(?<=src=")[^"]+|(?<=srcset=")[^"]+""")
 CODE = re.compile(r"^( *```).*?^\1|`[^`\n]+`", re.MULTILINE | re.DOTALL)
@@ -48,26 +48,26 @@ REFERENCE = {
         "poslens.studies.check.service",
     ],
 }
-"""The modules of each reference page, which extensions use (docs/extending.md)."""
+"""The modules on each reference page: those that extensions use (docs/extending.md)."""
 
 
 def site_path(path: str) -> str:
-    """The path on the site of a file of the repository."""
+    """Convert the path of a file in the repository to its path on the site."""
     if path == FIRST:
         return "index.md"
     return path.removeprefix("docs/")
 
 
 def repository_path(path: str) -> str:
-    """The path in the repository of a page of the site."""
+    """Convert the path of a page on the site to its path in the repository."""
     if path == "index.md":
         return FIRST
     return f"docs/{path}" if (ROOT / "docs" / path).exists() else path
 
 
 def links(text: str, path: str) -> list[tuple[re.Match[str], str, str]]:
-    """The links of a page to files: each match, the file in the repository, and the anchor after
-    `#`."""
+    """Find a page's links to files: the match, the file in the repository and the anchor after `#`
+    of each."""
     code = [match.span() for match in CODE.finditer(text)]
     to_files = []
     for match in LINK.finditer(text):
@@ -80,8 +80,8 @@ def links(text: str, path: str) -> list[tuple[re.Match[str], str, str]]:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the files to which pages link, directly or through others, the style sheet and the
-    reference."""
+    """Add the style sheet, the reference, and the files to which pages link directly or
+    indirectly."""
     style = Path(__file__).with_name(STYLE)
     files.append(File.generated(config, STYLE, abs_src_path=str(style)))
     todo = [FIRST, *ALSO, *(f"docs/{file.src_uri}" for file in files.documentation_pages())]
