@@ -242,7 +242,8 @@ def shift_sentence(
     """How `what` changes from the first to the last positions (`where`), and its meaning, as in
     `side_sentence`; `unit` is the unit of the difference and the margin."""
     if difference is None or difference.interval is None:
-        return "Too few documents to decide whether position matters."
+        items = "documents" if difference is None else difference.resampled
+        return f"Too few {items} to decide whether position matters."
     meaning = side_sentence(difference, margin, meaning, "Equivalent", unit)
     return f"{what} {change_in_words(difference, form, unit)} {where}. {meaning}"
 
@@ -254,7 +255,7 @@ def side_sentence(
     that has more in place of {}."""
     verdict = judged(difference, margin)
     if verdict == "too few documents":
-        return "Too few documents to decide."
+        return f"Too few {difference.resampled} to decide."
     if verdict == "equivalent":
         return f"{equivalent} within the margin of {margin:g}{unit}."
     return meaning.format("end" if verdict == "higher" else "beginning")

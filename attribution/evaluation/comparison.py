@@ -127,7 +127,12 @@ class Comparison:
         interval = self.difference.interval
         if verdict == "too few documents":
             if interval is None:
-                return f"Too few documents to decide: an interval needs {MIN_DOCUMENTS}."
+                more = (self.needed or 0) > MIN_DOCUMENTS
+                verdict_needs = f", a verdict about {self.needed:,}" if more else ""
+                return (
+                    f"Too few documents to decide: an interval needs {MIN_DOCUMENTS}"
+                    f"{verdict_needs}."
+                )
             would = f"; about {self.needed:,} documents would be needed" if self.needed else ""
             if interval[0] > 0 or interval[1] < 0:  # would contradict the verdict without p
                 return f"Not significant ({p_in_words(self)}): too few documents to decide{would}."

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from poslens.attribution.errors import UserError
+from poslens.attribution.nouns import counted
 from poslens.commands.answers import print_table, table_answer
 from poslens.commands.command_options import Dataset, print_error, several_models
 from poslens.commands.command_output import TextFormat, cli_command, quiet, watched
@@ -188,8 +189,8 @@ def computed(
     *,
     compared: bool = False,
 ) -> tuple[list[Summary], list[str]]:
-    """The results, and the reasons why models have none. Missing results are computed, with
-    progress on stderr.
+    """The results, and the reasons why models or items have none. Missing results are computed,
+    with progress on stderr.
 
     Raises:
         UserError: there is no result, or a run is not complete; or there would be a single result
@@ -214,6 +215,9 @@ def computed(
                 f"{job.label} isn't complete: {error or 'run the command again to resume.'}"
             )
         summaries.append(summary)
+        if failed := job.failures():
+            n, first = counted(len(failed), study.unit), next(iter(failed.values()))
+            refused.append(f"{job.label}: {n} failed. The first reason: {first}")
         if study.streams:
             print(study.verdict(summary), file=sys.stderr, flush=True)
     summaries += study.without_models(corpus)

@@ -284,15 +284,6 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
             lambda: WhySummary(subject, model, stored.results, stored.failed),
         )
 
-    def remarks(self, summaries: Sequence[WhySummary]) -> list[str]:
-        """Sentences on pairs that cannot be explained."""
-        return [
-            f"{len(summary.failed):,} documents cannot be explained with {summary.name}. The first "
-            f"reason: {next(iter(summary.failed.values()))}"
-            for summary in summaries
-            if summary.failed
-        ]
-
     def verdict(self, summary: WhySummary) -> str:
         """The ranks and the cause of one document, or the number of misses and their causes."""
         if summary.asked.corpus.typed and len(summary.explained) == 1:

@@ -355,6 +355,18 @@ def test_curve_computes_missing_results_of_the_requested_pairs(tmp_path: Path) -
     assert "primacy-recency index is" not in every.stderr and "has no primacy" not in every.stderr
 
 
+def test_items_that_fail_are_counted_with_the_first_reason(tmp_path: Path) -> None:
+    rows = [
+        "what is ice,Ice is old. It is cold.,Ice is old.",
+        "what is fog,Fog is old.,Fog is old.",
+    ]
+    (tmp_path / "two.csv").write_text("\n".join(["query,document,evidence", *rows]))
+    done = run("cause", "--model", "BM25", "--dataset", str(tmp_path / "two.csv"))
+    assert done.exit_code == 0
+    assert "BM25, relocation: 1 result failed. The first reason: The document is one" in done.stderr
+    assert "ablation: 1 result failed" not in done.stderr
+
+
 def test_curve_states_why_every_pair_failed(tmp_path: Path) -> None:
     """Documents alone have no queries, which saliency needs."""
     (tmp_path / "docs.jsonl").write_text('{"text": "Ice melts."}\n{"text": "Fog rises."}\n')
