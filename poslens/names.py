@@ -176,7 +176,7 @@ def _name_of(source: str) -> str:
 
 def named(value: str, what: str, kind: str = "FOLDER") -> tuple[str, Path]:
     """Split NAME=FOLDER, or NAME= with another kind of value, into its two parts."""
-    name, folder = _parted(value, f"{what} must be NAME={kind}, not {value!r}.")
+    name, folder = _parted(value, f"{what} must be NAME={kind}, not {value[:80]!r}.")
     return name, expanded(folder)
 
 

@@ -138,7 +138,8 @@ def placed(run: TrecRun, collection: Collection) -> PlacedRun:
         in_run, in_collection = next(iter(run.results)), next(iter(collection.row_of))
         raise UserError(
             f"{run.name} has no query of {collection.title}: its first query id is "
-            f"{in_run[:80]!r}, that of the data set {in_collection[:80]!r}."
+            f"{in_run[:80]!r}, that of the data set {in_collection[:80]!r}. Use the same ids in "
+            "both (in files of your own, the columns query_id and document_id)."
         )
     listed = {document for results in asked.values() for _, document in results}
     languages = {

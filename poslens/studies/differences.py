@@ -17,8 +17,10 @@ from poslens.attribution.methods import METHODS, make_method
 from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Provenance
+from poslens.cache.shipped.preferences import short_verdict
 from poslens.cache.storage.store import StoredCurves
 from poslens.compute.compute import Compute
+from poslens.compute.provenance import of_model
 from poslens.compute.runs import Job
 from poslens.figures.captions import Provenances
 from poslens.figures.figure_base import (
@@ -230,8 +232,31 @@ class Differences(Study[DataSet, DifferenceSubject, MeasuredSummary]):
         return f"{card.name}: {', '.join(values)}."
 
     def provenance(self, summary: MeasuredSummary) -> Provenance:
-        """Everything needed to reproduce the first measure; the others use the same data set."""
+        """Everything needed to reproduce the first measure; see `provenances` for all."""
         return summary.card.provenance[0]
+
+    def provenances(
+        self, summaries: Sequence[MeasuredSummary], table: str = ""
+    ) -> list[Provenance]:
+        """The provenance of each measure of each model."""
+        entries = []
+        for summary in summaries:
+            entries += summary.card.provenance
+            if (curves := summary.curves) is not None:
+                documents = {pair.document for pair in summary.card.scope.moved}
+                entries.append(
+                    of_model(
+                        summary.card.model,
+                        SALIENCY,
+                        summary.card.dataset,
+                        n_pairs=len(curves.pair_ids),
+                        n_documents=len(documents),
+                        truncated=curves.n_truncated,
+                        selection=summary.card.provenance[0].selection,
+                        preference=short_verdict(SALIENCY),
+                    )
+                )
+        return entries
 
 
 def _items(card: ModelPassport, measure: ComparedNumber) -> tuple[Item, ...]:

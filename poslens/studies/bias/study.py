@@ -374,8 +374,14 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
 
 
 def provenance_of(model: ModelIdentity, tests: Sequence[ScoredTest]) -> Provenance:
-    """Everything needed to reproduce these tests of one model; the numbers of pairs and documents
-    are sums over the tests."""
+    """Everything needed to reproduce these tests of one model. The number of pairs is the sum over
+    the tests; a document that several tests use counts once."""
+    documents = {
+        pair.source
+        for test in tests
+        for pair in test.pairs.pairs
+        if (scores := test.scores.get(pair.item_id)) is not None and scores.read >= 1
+    }
     results = [test.result for test in tests]
     names = ", ".join(dict.fromkeys(result.test for result in results))
     source = "; ".join(dict.fromkeys(test.pairs.source for test in tests))
@@ -387,7 +393,7 @@ def provenance_of(model: ModelIdentity, tests: Sequence[ScoredTest]) -> Provenan
         f"{TEST_NAME}, of {BIAS_SCORES!r}",
         tests[0].pairs.pairs[0].first.dataset,
         n_pairs=sum(result.n for result in results),
-        n_documents=sum(result.n_documents for result in results),
+        n_documents=len(documents),
         truncated=sum(result.n_truncated for result in results),
         selection=f"tests {names}; {source}{left_out}",
         interval="95%, t interval of the mean difference over documents" if has_interval else "",

@@ -95,7 +95,8 @@ class ComparisonRow:
     )
     tokens: int = column("Tokens of the whole document.")
     score_difference: float | None = column(
-        "Score minus the first model's; null for the first model."
+        "Score minus the first model's, which means something only if both have the same unit; "
+        "null for the first model."
     )
     index_difference: float | None = column(
         "Index minus the first model's; null for the first model."

@@ -156,8 +156,10 @@ def _pair_of(
         return datasets.read(data_name(dataset)).pair(pair_id)
     if query is None:
         raise UserError("Give either --query and the document's text, or --pair.")
-    if (document is None) == (document_file is None):
-        raise UserError("Give the document with either --document or --document-file, not both.")
+    if document is None and document_file is None:
+        raise UserError("The document is missing: give --document or --document-file.")
+    if document is not None and document_file is not None:
+        raise UserError("Give either --document or --document-file, not both.")
     text = document if document is not None else _read_text(document_file)
     return TextPair("typed", clean(query, "query"), clean(text, "document"))
 

@@ -339,7 +339,8 @@ class RankingStudy(Study[RankingTask, RankingSubject, Any]):
         # One of several pools, or a sample.
         drawn = summary.setup.collection.drawn
         among = f" ({drawn})" if drawn else ""
-        ndcg = f"{summary.name}: nDCG@10 {evaluation.estimates[NDCG]}, {queries}{among}"
+        missing = f", {evaluation.n_missing:,} without a result" if evaluation.n_missing else ""
+        ndcg = f"{summary.name}: nDCG@10 {evaluation.estimates[NDCG]}, {queries}{among}{missing}"
         if profile is None:
             return f"{ndcg}."
         psi, permuted, p = profile.psi, profile.psi_under_permutation, profile.p

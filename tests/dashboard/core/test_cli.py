@@ -213,7 +213,7 @@ def test_a_model_equals_itself() -> None:
         ),
         (["explain", "--query", " ", "--document", "x"], "The query is empty"),
         (["explain", "--query", "x", "--document", " \n"], "The document is empty"),
-        (["explain", "--query", "x"], "either --document or --document-file"),
+        (["explain", "--query", "x"], "The document is missing: give --document or"),
         (["explain", "--query", "x", "--document-file", "/dev/zero"], "has more than 2,000,000"),
         (["explain", "--query", "x", "--document-file", "/nonexistent"], "can't be read"),
         (["explain", "--query", "x", "--document", "y", "--model", "nope"], "no retriever"),

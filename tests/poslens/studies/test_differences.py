@@ -125,7 +125,9 @@ def test_a_difference_is_paired_by_query(
 
 
 def test_the_chart_is_in_units_of_the_margin(summaries: list[MeasuredSummary]) -> None:
-    provenance = [DIFFERENCES.provenance(one) for one in summaries]
+    provenance = DIFFERENCES.provenances(summaries)
+    methods = [entry.method.partition("(")[0] for entry in provenance if entry.model == "MiniLM"]
+    assert len(methods) == 5 and {"relocation", "saliency"} <= set(methods)
     (figure,) = DIFFERENCES.figures
     traces = figure.draw(summaries, Style(), provenance).data
     assert len(traces) == 3 and len(traces[0].x) == 5
