@@ -216,10 +216,12 @@ class Preferences(Study[PreferenceCorpus, PreferenceSubject, PreferenceSummary])
     parameters = Parameters(
         methods=Several(
             title="Methods",
+            option="--method",
             default=FITTING,
             options=FITTING,
             closed=True,
-            help="Attribution methods to measure, with default parameters.",
+            help="Attribution method to measure, with default parameters; repeatable. All that fit "
+            "by default.",
         ),
         documents=Integer(
             title="Documents",

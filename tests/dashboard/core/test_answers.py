@@ -123,7 +123,7 @@ ARGUMENTS = {
     },
     **{
         f"preferences --table {name}": "--model MiniLM --dataset sample --documents 2 "
-        f"--methods saliency --table {name}"
+        f"--method saliency --table {name}"
         for name in ("methods", "strengths")
     },
     **{

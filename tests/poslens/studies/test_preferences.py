@@ -28,7 +28,7 @@ def apart(own_service: None) -> None:
 
 
 def run(*arguments: str) -> Any:
-    options = ("--documents", "2", "--methods", "saliency")
+    options = ("--documents", "2", "--method", "saliency")
     return CliRunner().invoke(app, ["preferences", *options, *arguments], catch_exceptions=False)
 
 
