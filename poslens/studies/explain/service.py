@@ -330,7 +330,8 @@ def _evidence(result: Explained) -> list[Fact]:
 def _read(result: Explained) -> Fact:
     document = result.attribution.document
     read = int(document.content.sum())
-    reading = coverage.pair_sentence(coverage.of_pair(service(), result))
+    counts = coverage.of_pair(service(), result)
+    reading = coverage.pair_sentence(counts)
     checked = service().self_check(result.model)
     more = [reading, checked.sentence() if checked else ""]
     if limits.unknown(result.model.spec):
@@ -344,6 +345,8 @@ def _read(result: Explained) -> Fact:
         more.insert(0, f"The context limit is {limit}{configured}.")
     else:
         text = f"reads all {read:,} tokens"
+    if counts.unknown:
+        text += f", {counts.unknown:,} unknown"
     return Fact(text, " ".join(filter(None, more)), warning=document.truncated or bool(reading))
 
 

@@ -16,6 +16,7 @@ from poslens.attribution.pairs import Pairs
 from poslens.attribution.retrievers.lexical import with_corpus
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import TextPair
 from poslens.cache.jobs.loop import Progress
 from poslens.cache.storage.store import Store, StoredCurves
 from poslens.compute.compute import Compute
@@ -157,6 +158,14 @@ def test_pairs_of_one_document_do_not_narrow_the_interval_of_a_difference(
     found = service.difference_of(twice(own), twice(other), both)
     assert alone is not None and found is not None and (found.n, found.n_documents) == (24, 12)
     np.testing.assert_allclose(found.interval, alone.interval, atol=1e-6)
+
+
+def test_the_head_counts_unknown_tokens(compute: Compute) -> None:
+    """MiniLM's vocabulary has no emoji."""
+    pair = TextPair("typed", "what melts", "Ice melts. \U0001f9ca")
+    result = compute.explain(pair, resolve("MiniLM"), make_method("saliency"))
+    (reading,) = (fact for fact in head(result).facts if fact.text.startswith("reads all"))
+    assert reading.text == "reads all 5 tokens, 1 unknown" and reading.warning
 
 
 def test_the_head_states_score_evidence_and_truncation(
