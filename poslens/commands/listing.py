@@ -120,8 +120,10 @@ def datasets(
         print_json(rows)
         return
     for name, data_set in every.items():
-        counts = f"{len(data_set.pairs):8} pairs  {len(data_set.rejected):6} rejected"
-        print(f"{name:16} {counts}  {data_set.title}")
+        pairs = data_set.pairs
+        noun = "documents" if len(pairs) and not pairs[0].query else "pairs"
+        counts = f"{len(pairs):8} {noun:9} {len(data_set.rejected):6} rejected"
+        print(f"{name:20} {counts}  {data_set.title}")
 
 
 @app.command()

@@ -43,7 +43,7 @@ class DataSetEntry(TypedDict):
 
     name: Annotated[str, "Name of the data set."]
     title: Annotated[str, "Title of the data set."]
-    pairs: Annotated[int, "Number of valid pairs."]
+    pairs: Annotated[int, "Number of valid pairs, or of documents if there are no queries."]
     rejected: Annotated[int, "Number of rejected rows."]
 
 
