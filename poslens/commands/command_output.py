@@ -110,7 +110,12 @@ def silence_libraries() -> None:
     slow and may not be needed."""
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    if "transformers" in sys.modules:  # it reads the variables only when it is imported
+    # Both read the variables only when they are imported.
+    if "huggingface_hub" in sys.modules:
+        from huggingface_hub.utils.tqdm import disable_progress_bars
+
+        disable_progress_bars()
+    if "transformers" in sys.modules:
         from transformers.utils import logging as transformers_logging
 
         transformers_logging.set_verbosity_error()

@@ -7,6 +7,7 @@ import json
 import shutil
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from tqdm import tqdm
 from typer.testing import CliRunner
 
 from poslens.attribution import datasets
+from poslens.commands.command_output import silence_libraries
 from poslens.dashboard.__main__ import app
 from poslens.names import resolve
 from tests.support import tiny_models
@@ -374,6 +376,17 @@ def test_curve_states_why_every_pair_failed(tmp_path: Path) -> None:
     assert done.exit_code == 2
     assert "No pair of docs has a result: Gradient saliency needs a query" in done.stderr
     assert run("curve", "--data", f"docs={tmp_path / 'docs.jsonl'}").exit_code == 2
+
+
+def test_bars_of_a_library_that_is_already_imported_are_turned_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """huggingface_hub reads its variable only when it is imported."""
+    calls: list[None] = []
+    bars = import_module("huggingface_hub.utils.tqdm")
+    monkeypatch.setattr(bars, "disable_progress_bars", lambda: calls.append(None))
+    silence_libraries()
+    assert calls
 
 
 def test_progress_bars_can_be_turned_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
