@@ -153,7 +153,10 @@ def test_another_top_k_or_query_form_uses_the_stored_ranks(summaries: list[Audit
     summary = summaries[0]
     other = replace(summary, index=replace(summary.index, top=1, query_form="question"))
     share = other.shares["original"]
-    assert share is not None and share.value >= 0
+    counts = [float(r.unretrieved("original", "question", 1).sum()) for r in summary.documents]
+    assert share is not None and share.value == pytest.approx(sum(counts) / 72)
+    unretrieved = summary.shares["original"]
+    assert unretrieved is not None and share.value > unretrieved.value
 
 
 def test_a_model_that_cannot_be_audited_is_refused_in_one_sentence(
