@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from poslens.attribution.errors import UserError
+from poslens.attribution.nouns import counted
 from poslens.commands.answers import (
     TableAnswer,
     answer_from,
@@ -169,6 +170,10 @@ def precompute(
         store=_published(parts) if parts else None,
     )
     progress = watched(spec.name, job, retry_failed=retry_failed).progress
+    if progress.failed and not parts:
+        first = next(iter(job.failures().values()), "")
+        failed = counted(progress.failed, "pair")
+        print(f"{failed} failed. The first reason: {first}", file=sys.stderr)
     answer = answer_from(
         Precomputed,
         progress,

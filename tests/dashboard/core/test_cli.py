@@ -376,6 +376,8 @@ def test_curve_states_why_every_pair_failed(tmp_path: Path) -> None:
     assert done.exit_code == 2
     assert "No pair of docs has a result: Gradient saliency needs a query" in done.stderr
     assert run("curve", "--data", f"docs={tmp_path / 'docs.jsonl'}").exit_code == 2
+    again = run("precompute", "--data", f"docs={tmp_path / 'docs.jsonl'}", "--retry-failed")
+    assert "2 pairs failed. The first reason: Gradient saliency needs a query" in again.stderr
 
 
 def test_bars_of_a_library_that_is_already_imported_are_turned_off(
