@@ -158,7 +158,7 @@ function showUnread(state, drawn, rect, place) {
 
 /**
  * Shows the tooltip above `rect`, or below it if it doesn't fit. With `place` "below", it prefers
- * below; with "before", it is to the left of `rect`. Horizontally, it stays in the window.
+ * below; with "before", it is to the left of `rect`. It stays in the window.
  */
 function showTip(state, content, rect, place = "above") {
   const { tip } = state;
@@ -177,7 +177,7 @@ function showTip(state, content, rect, place = "above") {
     top = above >= 6 && (place === "above" || cramped) ? above : under;
   }
   tip.style.left = `${inside(left, width, clientWidth)}px`;
-  tip.style.top = `${place === "before" ? inside(top, height, clientHeight) : top}px`;
+  tip.style.top = `${inside(top, height, clientHeight)}px`;
 }
 
 function hideTip(state) {

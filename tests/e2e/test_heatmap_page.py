@@ -77,6 +77,20 @@ def test_the_displayed_text_equals_the_original(show: Show, name: str, level) ->
     assert drawn_text(page) == text
 
 
+def test_the_tooltip_stays_in_a_low_window(show: Show) -> None:
+    """It fits neither above nor below the word."""
+    page = show([document("one two three", [(0, 3, 1.0), (4, 7, 0.5), (8, 13, 0.2)])])
+    tooltip(page, 1)
+    box = page.locator(".hm-tip").bounding_box()
+    assert box is not None
+    height = round(box["height"]) + 20
+    page.mouse.move(0, 0)
+    page.set_viewport_size({"width": 900, "height": height})
+    tooltip(page, 1)
+    box = page.locator(".hm-tip").bounding_box()
+    assert box is not None and box["y"] >= 0 and box["y"] + box["height"] <= height
+
+
 def test_grapheme_clusters_are_never_split(show: Show) -> None:
     text = "e\u0301 👩‍🔬x"
     tokens = [(i, i + 1, 1.0) for i in range(len(text)) if text[i] != " "]
