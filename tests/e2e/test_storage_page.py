@@ -64,10 +64,9 @@ def test_failed_pairs_open_in_curves(start_app: Callable[..., App], visit: Visit
     # Start from a page with another data set in its address, as a reader would.
     page = visit(f"{app.url}/curves?models=MiniLM-primacy&dataset=sample-bias")
     expect(page.get_by_test_id("stMultiSelect").first).to_be_visible()
-    idle(page).get_by_role("link", name="Storage").click()
+    press(page.get_by_role("link", name="Storage"), lambda: "/storage" in page.url)
     link = page.get_by_role("link", name="Open Curves")
     press(page.get_by_text("1 item failed"), link.is_visible)
-    idle(page)
-    link.click()
+    press(link, lambda: "/curves" in page.url)
     expect(page.get_by_text("1 pair of MiniLM failed")).to_be_visible()
     no_error(page)
