@@ -128,6 +128,7 @@ def test_several_models_are_explained_at_once() -> None:
     assert [trace.name for trace in found.figure().data] == ["MiniLM", "BM25"]
     compared = found.to_frame("comparison").set_index("model")
     assert compared["score"].to_dict() == pytest.approx(found.scores)
+    assert (compared["tokens_read"] == compared["tokens"]).all(), "nothing is truncated"
     between = found.scores["BM25"] - found.scores["MiniLM"]
     assert compared["score_difference"]["BM25"] == pytest.approx(between)
 

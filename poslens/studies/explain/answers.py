@@ -91,9 +91,9 @@ class ComparisonRow:
         "every attribution is zero."
     )
     tokens_read: int = column(
-        "Tokens of the document within the context limit, including special tokens."
+        "Number of tokens of the document within the context limit, without special tokens."
     )
-    tokens: int = column("Tokens of the whole document.")
+    tokens: int = column("Number of tokens of the whole document, without special tokens.")
     score_difference: float | None = column(
         "Score minus the first model's, which means something only if both have the same unit; "
         "null for the first model."

@@ -56,7 +56,7 @@ def comparison_rows(results: Sequence[Explained]) -> Iterator[ComparisonRow]:
             attribution.score,
             mass,
             index,
-            len(attribution.document),
+            int(attribution.document.content.sum()),
             attribution.document.n_tokens_full,
             attribution.score - first.attribution.score if at else None,
             difference if at else None,
