@@ -31,12 +31,12 @@ def recommendation(
     quality: Comparison | None,
     evenness: Mapping[str, Comparison | None] = {},
 ) -> Recommendation:
-    """Whether a change is recommended, from comparisons after minus before on documents that it was
-    neither made nor chosen on: measures of `bias` by name, of which lower is better, of `evenness`,
-    of which higher is better, and `quality` of nDCG@10.
+    """Whether a change is recommended, from comparisons after minus before, on documents that were
+    not used to make or choose the change: measures of `bias` (lower is better) and of `evenness`
+    (higher is better) by name, and nDCG@10 (`quality`).
 
-    It is recommended if one of these measures is better, none is worse, nDCG@10 is not lower, and a
-    loss of nDCG@10 beyond the margin is ruled out.
+    A recommended change improves at least one measure and worsens none. In addition, nDCG@10 is
+    not lower, and a loss of nDCG@10 beyond the margin is ruled out.
     """
     measured: list[Measured] = [
         (name, "lower", each) for name, each in bias.items() if each is not None

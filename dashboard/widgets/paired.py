@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pandas as pd
-import streamlit as st
 
 from poslens.attribution.evaluation.comparison import TEST, TEST_BY_ERROR
 from poslens.dashboard.widgets import say
@@ -28,7 +27,7 @@ def show_differences(differences: Sequence[PairedDifference], key: str) -> None:
     without differences."""
     if not differences:
         return
-    st.markdown(f"**{TITLE}**")
+    say.heading(TITLE)
     for sentence in difference_sentences(differences):
         say.sentence(sentence)
     show_table(

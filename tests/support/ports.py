@@ -7,8 +7,8 @@ import socket
 from itertools import chain, cycle
 
 _FIRST, _END, _EACH = 20_000, 32_000, 100
-"""Below the range of ports that systems assign automatically, so that none is assigned between the
-check and its use."""
+"""Ports to try. Operating systems assign only higher ports, so that no other program is given one
+after it was found free."""
 _start = _FIRST + os.getpid() * _EACH % (_END - _FIRST)
 # Each process starts at a different number, since others look for ports at the same time.
 _ports = cycle(chain(range(_start, _END), range(_FIRST, _start)))

@@ -305,7 +305,7 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
     def measured(self, summary: WhySummary) -> MeasuredModel | None:
         """The shares of misses; None if one document is asked about."""
         typed = summary.asked.corpus.typed
-        return None if typed else MeasuredModel(summary.name, list(summary.measures))
+        return None if typed else MeasuredModel(summary.name, summary.measures)
 
     def provenance(self, summary: WhySummary) -> Provenance:
         asked = summary.asked

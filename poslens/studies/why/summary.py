@@ -108,17 +108,20 @@ class WhySummary:
         rows = [explanation.cause == cause for _, explanation in self.misses]
         return share_of(rows, [item.document_id for item, _ in self.misses])
 
-    @property
-    def measures(self) -> Iterator[ItemMeasure]:
+    @cached_property
+    def measures(self) -> tuple[ItemMeasure, ...]:
         """The share of target documents that are missed, in all and for each cause."""
         documents = {name: item.document_id for name, item in self.items.items()}
         titles = {"share missed": CAUSES, **{f"share missed ({each})": (each,) for each in CAUSES}}
-        for title, causes in titles.items():
+
+        def measure(title: str, causes: Sequence[str]) -> ItemMeasure:
             rows = {
                 name: np.array([self.explained[name].cause in causes], dtype=np.float64)
                 for name in documents
             }
-            yield ItemMeasure(title, "target documents", SHARE_MARGIN, rows, documents, share=True)
+            return ItemMeasure(title, "target documents", SHARE_MARGIN, rows, documents, share=True)
+
+        return tuple(measure(title, causes) for title, causes in titles.items())
 
 
 def share_of(rows: Sequence[bool], documents: Sequence[str]) -> Estimate | None:
