@@ -120,9 +120,7 @@ class OverItems(Study[CauseItems, CauseSubject, Effect], Generic[Effect]):
         stored = service.stored(compute, spec, method, items)
         if len(stored.results) + len(stored.failed) < len(items):
             return None
-        if not stored.results:
-            reason = next(iter(stored.failed.values()))
-            raise UserError(f"{spec.name}: {method.name} failed for every item. {reason}")
+        service.require_results(spec, method, stored)
         return self.mean_effect(compute, subject)
 
     def so_far(

@@ -224,9 +224,10 @@ def data_set_cause(
     """The average of the stored results of an intervention on `pairs`; computes no intervention.
 
     Raises:
-        UserError: no results of these pairs are stored.
+        UserError: no results of these pairs are stored, or all failed.
     """
     selected = stored(compute, spec, method, pairs)
+    require_results(spec, method, selected)
     results = list(selected.results.values())
     groups = columns_of(pairs).documents_of(list(selected.results))
     summary, difference, lost = _answers.get(
@@ -243,6 +244,17 @@ def data_set_cause(
         tuple(notes),
         selection,
     )
+
+
+def require_results(spec: RetrieverSpec, method: Method, selected: Stored[Any]) -> None:
+    """Check that not every item failed.
+
+    Raises:
+        UserError: they did; it states the first reason.
+    """
+    if selected.failed and not selected.results:
+        reason = next(iter(selected.failed.values()))
+        raise UserError(f"{spec.name}: {method.name} failed for every item. {reason}")
 
 
 def _average(

@@ -44,7 +44,9 @@ def _ranking(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
         mean = evaluation.estimates[NDCG]
         finding = f"nDCG@10 is {mean.text()}. {NO_POSITIONS}"
         numbers = [Number("ndcg_at_10", "nDCG@10", mean, ".3f", items=items)]
-        return jobs, PartAnswer(finding, numbers, None, (with_interval(ranked.provenance(), mean),))
+        provenance = (with_interval(ranked.provenance(), mean),)
+        limits = "nDCG@10 alone says nothing about position bias."
+        return jobs, PartAnswer(finding, numbers, None, provenance, limits)
     harmonic = "harmonic mean of nDCG@10 over bins of evidence position"
     numbers = [
         Number("ndcg_at_10", "nDCG@10", quality.mean, ".3f", items=items),

@@ -328,6 +328,18 @@ def test_documents_without_queries_have_the_parts_that_need_none(tmp_path: Path)
     assert "no queries" in part(found, "null_control").absent
 
 
+def test_segments_of_single_sentences_are_reported_as_such(tmp_path: Path) -> None:
+    rows = [f"what is {noun},{noun} is old." for noun in NOUNS[:2]]
+    (tmp_path / "short.csv").write_text("\n".join(["query,document", *rows]))
+    data = datasets.formats.read(tmp_path / "short.csv", "short")
+    compute, spec = Compute(tmp_path), resolve("MiniLM")
+    passports.job(
+        compute, passports.passport(compute, spec, data, only=["segments"])
+    ).start().wait()
+    segments = part(passports.passport(compute, spec, data, only=["segments"]), "segments")
+    assert "segments failed for every item. The text is one sentence" in segments.absent
+
+
 def test_without_evidence_ndcg_is_measured_over_all_queries(tmp_path: Path) -> None:
     rows = [f"what is {noun},{noun} is old." for noun in NOUNS[:12]]
     (tmp_path / "plain.csv").write_text("\n".join(["query,document", *rows]))
@@ -339,6 +351,7 @@ def test_without_evidence_ndcg_is_measured_over_all_queries(tmp_path: Path) -> N
     (number,) = ranking.numbers
     assert (number.key, number.estimate.value, len(number.items)) == ("ndcg_at_10", 1.0, 12)
     assert ranking.finding.startswith("nDCG@10 is 1.000 [") and ranking.draw is None
+    assert "positions" not in ranking.limits
     assert "no position bias can be measured" in ranking.finding
 
 
