@@ -225,11 +225,12 @@ def test_a_batch_that_does_not_fit_is_halved_with_the_same_results(one_thread: N
 
 
 @pytest.mark.usefixtures("one_thread", "two_methods")
-def test_a_model_spread_over_devices_is_compared(minilm: DenseRetriever) -> None:
+def test_a_model_spread_over_devices_is_compared(tmp_path: Path) -> None:
     """Through the same placement, here with all layers on the CPU."""
-    cases, where = spread(minilm.spec, "cpu", several=False)
+    ((_, spec),) = models(tmp_path, ["bert"])
+    cases, where = spread(spec, "cpu", several=False)
     assert where == ["cpu"] and len(cases) == 2 and all(case.passed for case in cases)
-    cases, _ = spread(minilm.spec, "cpu")
+    cases, _ = spread(spec, "cpu")
     assert [case.passed for case in cases] == [True, True, False]
 
 
