@@ -11,6 +11,9 @@ simulated documents with 1 to 9 pairs each are normal and strongly skewed (log-n
 The second table has simulated data sets in which position has no effect: 68 documents of different
 difficulty, 5 queries each. It shows the share with p <= 0.05 in PSI's permutation test, which
 permutes the queries of one document in the same bin together, and in one that permutes each query.
+
+The third table has simulated differences with mean 0. It shows the share with p < 0.05: by the BCa
+bootstrap, and by Student's t, which PosLens uses.
 """
 
 from __future__ import annotations
@@ -32,7 +35,9 @@ from poslens.attribution.curves.bootstrap import (
     Statistic,
     Values,
     estimate,
+    interval,
     numbered,
+    p_value,
     ratios,
 )
 from poslens.attribution.curves.curve_summary import primacy_recency_index
@@ -211,8 +216,38 @@ def false_alarms(make: Callable[[np.random.Generator], Null], rounds: int) -> tu
     return each, blocks
 
 
+def differing(n: int, generator: np.random.Generator) -> Values:
+    """nDCG@10, one of eight queries differs"""
+    sizes = generator.choice([0.06, 0.13, 0.37, 0.5, 0.63], n) * generator.choice([-1, 1], n)
+    return np.where(generator.random(n) < 1 / 8, sizes, 0.0)
+
+
+def normal(n: int, generator: np.random.Generator) -> Values:
+    """normal"""
+    return generator.normal(size=n)
+
+
+def skewed(n: int, generator: np.random.Generator) -> Values:
+    """log-normal"""
+    return np.asarray(generator.lognormal(size=n) - np.exp(0.5))
+
+
+def wrong_verdicts(
+    draw: Callable[[int, np.random.Generator], Values], n: int, rounds: int
+) -> tuple[float, float]:
+    """Share of n differences with mean 0 that count as an effect: those whose 95% BCa interval
+    excludes 0, and those with p < 0.05."""
+    generator, hits = np.random.default_rng(SEED), np.zeros((rounds, 2))
+    for hit in hits:
+        differences = draw(n, generator)[:, None]
+        ends, p = interval(differences, None, first_column), p_value(differences)
+        hit[:] = [ends is not None and (ends[0] > 0 or ends[1] < 0), p is not None and p < 0.05]
+    by_interval, by_p = hits.mean(0).tolist()
+    return by_interval, by_p
+
+
 def main(rounds: int = 1000) -> None:
-    """Print both tables."""
+    """Print the three tables."""
     os.environ["POSLENS_SHIPPED"] = "yes"
     print(f"Coverage of 95% intervals, {rounds:,} rounds: percentile / PosLens\n")
     print("| documents | " + " | ".join(map(str, SIZES)) + " |")
@@ -228,6 +263,13 @@ def main(rounds: int = 1000) -> None:
     for make in (apart, half, shared, uneven):
         each, blocks = false_alarms(make, rounds)
         print(f"| {str(make.__doc__).rstrip('.')} | {each:.3f} | {blocks:.3f} |", flush=True)
+    print(f"\np < 0.05 for differences with mean 0, {rounds:,} data sets: BCa interval / p\n")
+    print("| documents | " + " | ".join(map(str, SIZES)) + " |")
+    print("|---" * (1 + len(SIZES)) + "|")
+    for draw in (normal, differing, skewed):
+        cells = (wrong_verdicts(draw, n, rounds) for n in SIZES)
+        words = (" / ".join(format(share, ".3f") for share in cell) for cell in cells)
+        print(f"| {draw.__doc__} | " + " | ".join(words) + " |", flush=True)
 
 
 if __name__ == "__main__":

@@ -57,7 +57,9 @@ class ItemMeasure:
     """A measure of one model: `statistic`, by default the mean, of the mean of `rows`, which have K
     numbers for each item. `documents` has the document of each item, which intervals resample.
     `units` names the items. Two models that differ by at most `margin` are equivalent. If `share`,
-    the statistic is a share or a difference of shares, and sentences give it in percent. If
+    the statistic is a share or a difference of shares, and sentences give it in percent. `events`
+    says whether items are events or ranks, which are often equal for two models (`compared`'s
+    `largest`); shares always are. If
     `by_document`, the measure is the mean over documents of their mean rows, compared by a paired
     t-test instead of a bootstrap."""
 
@@ -68,6 +70,7 @@ class ItemMeasure:
     documents: Mapping[Any, Hashable]
     statistic: Statistic = mean
     share: bool = False
+    events: bool = False
     by_document: bool = False
 
     @cached_property
@@ -169,7 +172,12 @@ def _difference(
             )
         else:
             comparison = paired_statistics(
-                other_rows, rows, documents, measure.margin, measure.statistic
+                other_rows,
+                rows,
+                documents,
+                measure.margin,
+                measure.statistic,
+                largest=1.0 if measure.share or measure.events else None,
             )
             value, other_value = (
                 float(measure.statistic(side.mean(0)[None])[0]) for side in (rows, other_rows)

@@ -2,7 +2,7 @@
 documents to decide.
 
 A difference is taken query by query (or document by document), so that what makes a query hard
-cancels. It is higher or lower if p, which resamples documents, is below 0.05 after Holm's
+cancels. It is higher or lower if p, from Student's t over documents, is below 0.05 after Holm's
 adjustment over all comparisons that are shown together. It is equivalent if both ends of its 90%
 interval are within the margin: two one-sided tests (Schuirmann 1987).
 """
@@ -56,10 +56,10 @@ POWER = 0.8
 """Probability with which as many documents as `Comparison.needed` decide."""
 
 TEST = (
-    "95% bootstrap intervals over documents; p is two-sided, from the same bootstrap, or from "
-    "Student's t if p is too small for the number of resamples; it is Holm-adjusted over all "
-    "comparisons shown, so it can exceed 0.05 even if the interval excludes 0, and the verdict is "
-    'then "equivalent" or "too few documents"; equivalent: the 90% interval of the difference is '
+    "95% bootstrap intervals over documents; p is two-sided, from Student's t with the jackknife's "
+    "standard error over documents, and Holm-adjusted over all comparisons shown, so it can exceed "
+    '0.05 even if the interval excludes 0, and the verdict is then "equivalent" or "too few '
+    'documents"; equivalent: the 90% interval of the difference is '
     "within the measure's margin (two one-sided tests)"
 )
 """The description of comparisons in captions."""
@@ -154,10 +154,16 @@ def compared(
     statistic: Statistic = lambda means: means[:, 0],
     *,
     kind: Kind = "bca",
+    largest: float | None = None,
 ) -> Comparison | None:
     """Compare by a statistic of the mean of rows [n, K] that is 0 if nothing differs, such as the
     mean of paired differences [n, 1]. `groups` are the documents of the rows; `kind` is the kind of
-    the intervals. None if the statistic is undefined."""
+    the intervals. None if the statistic is undefined.
+
+    `largest` is the largest possible difference, for measures of events or ranks, which stay equal
+    in most documents. Then, if no document differs, the interval is that of `_unseen`, because
+    resampling would give one of width 0.
+    """
     values = np.asarray(rows, dtype=np.float64)
     difference = estimate(values, groups, statistic, kind=kind)
     if difference is None:
@@ -165,10 +171,24 @@ def compared(
     narrow = interval(values, groups, statistic, kind=kind, level=0.9)
     p = p_value(values, groups, statistic, kind=kind)
     needed = None
+    if largest is not None and narrow == (0, 0):
+        n = difference.n_resampled
+        wide, reach = (_unseen(n, largest, level) for level in (LEVEL / 2, LEVEL))
+        difference, narrow = replace(difference, low=-wide, high=wide), (-reach, reach)
+        if reach > margin:
+            needed = math.ceil(math.log(LEVEL) / math.log(1 - margin / largest))
+        return Comparison(difference, margin, narrow, p, p, needed)
     if _verdict(difference, margin, narrow, p) == "too few documents":
         error = standard_error(values, groups, statistic)
         needed = _needed(difference.value, margin, error, difference.n_resampled)
     return Comparison(difference, margin, narrow, p, p, needed)
+
+
+def _unseen(n: int, largest: float, level: float) -> float:
+    """The largest mean difference that n documents without any difference don't rule out: if a
+    share q of all documents differed by `largest`, none of n would with probability (1 - q)^n,
+    here `level` (Clopper and Pearson 1934; about 3 / n for 5%)."""
+    return float(largest * (1 - level ** (1 / n)))
 
 
 def by_standard_error(difference: Estimate, error: float | None, margin: float) -> Comparison:
@@ -243,9 +263,11 @@ def paired_statistics(
     statistic: Statistic,
     *,
     kind: Kind = "bca",
+    largest: float | None = None,
 ) -> Comparison | None:
     """A statistic of the mean of rows after [n, K] minus that of rows before [n, K], row by row of
-    the same items. None without rows or where a statistic is not defined."""
+    the same items; `largest` as in `compared`. None without rows or where a statistic is not
+    defined."""
     if not len(before):
         return None
 
@@ -253,7 +275,8 @@ def paired_statistics(
         old, new = np.split(means, 2, axis=1)
         return np.asarray(statistic(new) - statistic(old))
 
-    return compared(np.concatenate([before, after], axis=1), groups, margin, difference, kind=kind)
+    rows = np.concatenate([before, after], axis=1)
+    return compared(rows, groups, margin, difference, kind=kind, largest=largest)
 
 
 def judged(difference: Estimate | None, margin: float) -> Verdict:

@@ -167,8 +167,10 @@ def position_effect(queries: Sequence[QueryPositions]) -> PositionEffect | None:
     rest = np.stack([middles, *thirds], axis=1)
     columns = np.concatenate([gains, 1.0 / ranks, ranks, centered, rest], axis=1)
     means = estimates(columns, documents)
-    effect = compared(first_minus_last(gains)[:, None], documents, MARGIN)
-    third_effect = compared((thirds[0] - thirds[2])[:, None], documents, MARGIN)
+    effect, third_effect = (
+        compared(differences[:, None], documents, MARGIN, largest=1.0)
+        for differences in (first_minus_last(gains), thirds[0] - thirds[2])
+    )
     assert effect is not None and third_effect is not None  # nDCG is finite
     first, middle, last = means[-3:]
     return PositionEffect(

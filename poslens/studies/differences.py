@@ -279,6 +279,7 @@ def _of_items(card: ModelPassport, measure: ComparedNumber) -> ItemMeasure:
         {key: np.array([item.value / scale]) for key, item in items.items()},
         {key: item.document for key, item in items.items()},
         share=measure.share,
+        events=not measure.in_scores,
     )
 
 

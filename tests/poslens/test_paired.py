@@ -32,9 +32,9 @@ def measure(title: str, values: np.ndarray, items: list[str] = ITEMS) -> ItemMea
 
 
 def test_the_mean_is_compared_item_by_item() -> None:
-    """p equals that of scipy's paired t-test up to the bootstrap's error."""
+    """p equals that of scipy's paired t-test."""
     hard = RNG.normal(0, 5, 40)
-    first, second = hard + RNG.normal(0, 1, 40), hard + RNG.normal(0.5, 1, 40)
+    first, second = hard + RNG.normal(0, 1, 40), hard + RNG.normal(0.8, 1, 40)
     models = [
         MeasuredModel("A", [measure("score", first)]),
         MeasuredModel("B", [measure("score", second), measure("other", second)]),
@@ -42,7 +42,7 @@ def test_the_mean_is_compared_item_by_item() -> None:
     (each,) = paired_differences(models)
     assert (each.model, each.other, each.title) == ("B", "A", "score")
     assert (each.value, each.other_value) == pytest.approx((second.mean(), first.mean()))
-    assert each.comparison.p == pytest.approx(stats.ttest_rel(second, first).pvalue, abs=0.02)
+    assert each.comparison.p == pytest.approx(stats.ttest_rel(second, first).pvalue)
     assert each.comparison.verdict == "higher"
     assert difference_sentences([each])[0].startswith("B compared with A: score is higher by 0.")
 
@@ -58,7 +58,7 @@ def test_shares_differ_in_percentage_points() -> None:
         (
             "B compared with A: missed is higher by 50.0 [",
             "C compared with A: missed is higher by 50.0 [",
-            "C compared with B: missed differs by +0.0 [+0.0, +0.0] percentage points, equivalent.",
+            "C compared with B: missed differs by +0.0 [-8.8, +8.8] percentage points, equivalent.",
         ),
         strict=True,
     ):
@@ -88,7 +88,7 @@ def test_measures_without_a_difference_are_listed_if_there_are_many() -> None:
     ]
     (sentence,) = difference_sentences(paired_differences(models))
     decided, *others = sentence.split("; ")
-    assert decided.startswith("B compared with A: third is higher by 2.000 [2.000, 2.000] (p = ")
+    assert decided.startswith("B compared with A: third is higher by 2.000 [2.000, 2.000] (p < ")
     assert others == ["equivalent: first, second", "too few documents to decide: fourth."]
     three = [replace(model, measures=model.measures[1:]) for model in models]
     (sentence,) = difference_sentences(paired_differences(three))

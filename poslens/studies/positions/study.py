@@ -311,7 +311,7 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
         differences = first_minus_last(gains).reshape(-1, 1)
         rows = {pair.pair_id: row for pair, row in zip(pairs, differences, strict=True)}
         documents = {pair.pair_id: pair.document for pair in pairs}
-        measure = ItemMeasure(FIRST_MINUS_LAST, "queries", MARGIN, rows, documents)
+        measure = ItemMeasure(FIRST_MINUS_LAST, "queries", MARGIN, rows, documents, events=True)
         return MeasuredModel(summary.name, (measure,))
 
     def verdict(self, summary: PositionSummary) -> str:

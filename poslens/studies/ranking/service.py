@@ -92,7 +92,8 @@ class Measured(ABC):
         documents = {query.query_id: query.document for query in self.setup.queries}
         gains = np.asarray(self.evaluation.per_query[NDCG], dtype=np.float64)[:, None]
         rows = dict(zip(documents, gains, strict=True))
-        return MeasuredModel(self.name, (ItemMeasure(NDCG, "queries", MARGIN, rows, documents),))
+        measure = ItemMeasure(NDCG, "queries", MARGIN, rows, documents, events=True)
+        return MeasuredModel(self.name, (measure,))
 
     @cached_property
     def by_group(self) -> GroupedRanking | None:

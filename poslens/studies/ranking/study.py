@@ -88,7 +88,7 @@ class RankingStudy(Study[RankingTask, RankingSubject, Any]):
         "few queries per bin, PSI is large even without a bias, so compare it with PSI under "
         "permutation: the mean PSI after evidence positions are permuted across queries. The p "
         "of a PSI is the share of permutations whose PSI is at least as large; the p of a paired "
-        "difference is two-sided, from the bootstrap, and Holm-adjusted. 95% intervals are "
+        "difference is two-sided, from Student's t, and Holm-adjusted. 95% intervals are "
         "bootstrap intervals over relevant documents, except those of success@10 (S@10), which "
         "come from a formula (Agresti and Coull) and assume independent queries. S@10 per query "
         "is the share of queries with a relevant document in the top 10; S@10 per pair, the "

@@ -87,7 +87,7 @@ def test_pairing_by_query_decides_where_queries_differ_widely() -> None:
 
 
 def test_no_effect_is_equivalent_and_has_no_psi() -> None:
-    found = position_effect([query(n, [1 + n % 4] * 5) for n in range(20)])
+    found = position_effect([query(n, [1 + n % 4] * 5) for n in range(150)])
     assert found is not None and found.effect.verdict == "equivalent"
     assert found.effect.difference.value == 0 and found.psi is not None and found.psi.value == 0
 

@@ -378,7 +378,7 @@ def test_captions_in_latex_name_the_test_used() -> None:
     jackknife = replace(PROVENANCE, interval="95%, jackknife over 9 documents")
     text = table_bytes(verdicts, "tex", jackknife).decode()
     assert "Student's t" in text and "bootstrap" not in text
-    assert "same bootstrap" in table_bytes(verdicts, "tex", PROVENANCE).decode()
+    assert "Student's t with the jackknife" in table_bytes(verdicts, "tex", PROVENANCE).decode()
     psi = pd.DataFrame({"PSI": [0.3], "PSI under permutation": [0.2], "p": [0.1]})
     text = table_bytes(psi, "tex", PROVENANCE).decode()
     assert "share of permutations" in text and "one-sided" not in text

@@ -97,7 +97,14 @@ def test_planted_biases_differ_in_relocation_and_rank(
         "drop in nDCG@10 (first minus last)",
     )
     found = verdicts(differences, "MiniLM-recency", "MiniLM-primacy")
-    assert found[relocation] == "higher" and found[rank] == "lower"
+    assert found[relocation] == "higher"
+    # 30 queries show the effect on rank alone, but not among all comparisons.
+    (of_rank,) = [
+        each.comparison
+        for each in differences
+        if (each.model, each.other, each.title) == ("MiniLM-recency", "MiniLM-primacy", rank)
+    ]
+    assert of_rank.difference.value < -0.1 and (of_rank.p or 1) < 0.05
     assert found["unretrieved sentences per document"] == "equivalent"
     assert found["nDCG@10"] == "too few documents"
     assert verdicts(differences, "MiniLM", "MiniLM-primacy")[relocation] == "higher"
@@ -149,7 +156,11 @@ def test_a_model_does_not_differ_from_itself(shipped: Compute) -> None:
     first = DIFFERENCES.summarize(shipped, subject)
     assert first is not None
     differences = DIFFERENCES.differences([first, first])
-    assert set(verdicts(differences, "MiniLM", "MiniLM").values()) == {"equivalent"}
+    found = verdicts(differences, "MiniLM", "MiniLM")
+    scores = {"relocation difference (standard deviations)", "saliency index"}
+    assert {found[title] for title in scores} == {"equivalent"}
+    # Equal ranks of 30 queries do not rule out that others differ.
+    assert {found[title] for title in found if title not in scores} == {"too few documents"}
     assert all(each.comparison.difference.value == 0 for each in differences)
 
 

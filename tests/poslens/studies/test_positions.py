@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 from sentence_transformers import SentenceTransformer
 from typer.testing import CliRunner
 
@@ -20,11 +20,10 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.cache.kinds import interventions
-from poslens.compute.compute import service
+from poslens.compute.compute import Compute
 from poslens.dashboard.__main__ import app
 from poslens.studies.positions import run as positions_run
 from poslens.studies.positions.study import POSITIONS
-from poslens.studies.positions.summary import PositionSubject
 
 WORDS = (
     "tide",
@@ -175,10 +174,10 @@ def test_results_of_cause_are_reused(
 
 def test_bm25_has_no_position_effect(corpus: str) -> None:
     found = run("--model", "BM25", "--dataset", corpus, "--null", "--positions", "4")
-    assert "are equivalent: the 90% interval is within the margin of 0.02" in found.stderr
+    assert "about 149 documents would be needed" in found.stderr
     (row,) = json.loads(found.stdout)["rows"]
     assert row["first_minus_last"] == row["null_first_minus_last"] == row["controlled_psi"] == 0
-    assert row["verdict"] == "equivalent" and row["documents_needed"] is None
+    assert row["verdict"] == "too few documents" and row["documents_needed"] == 149
     (provenance,) = json.loads(found.stdout)["provenance"]
     assert provenance["control"] == "another sentence moved"
     assert provenance["method"] == "position_ranks(positions=4, version=1)"
@@ -224,23 +223,32 @@ def test_data_without_evidence_and_cross_encoders_are_refused(
         poslens.rank("BM25", corpus, null=True)
 
 
-def test_a_planted_bias_is_detected_and_distinguishes_the_models() -> None:
-    """33 pairs of the sample's 11 shortest documents, the evidence first and last."""
-    settings = POSITIONS.parameters.settings({"positions": 2, "pairs": 0})
-    corpus = POSITIONS.corpus(datasets.read("sample"), settings)
-    short = tuple(one for one in corpus.pairs if (one.document_tokens or 999) <= 345)
+def test_a_planted_bias_moves_ranks_in_its_direction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the shipped results: 30 queries, as many documents."""
+    monkeypatch.setenv("POSLENS_SHIPPED", "yes")
+    compute, data = Compute(tmp_path), datasets.read("sample")
+    settings = POSITIONS.parameters.settings()
+    corpus = POSITIONS.corpus(data, settings)
     summaries: list[Any] = []
-    for name in ("MiniLM", "MiniLM-primacy"):
-        asked = PositionSubject(resolve(name), replace(corpus, pairs=short), 2)
-        run = POSITIONS.job(service(), asked).start()
-        run.wait()
-        assert not run.error
-        summaries.append(POSITIONS.summarize(service(), asked, summaries))
-    minilm, primacy = POSITIONS.together(summaries)
-    assert primacy.effect.first.value == pytest.approx(1.000, abs=0.003)
-    assert primacy.effect.last.value == pytest.approx(0.929, abs=0.003)
-    assert primacy.effect.effect.verdict == "higher"
-    assert minilm.effect.effect.verdict == "equivalent"
-    (difference,) = POSITIONS.differences([minilm, primacy])
-    assert difference.comparison.verdict == "higher"
-    assert "rank higher with the evidence first" in POSITIONS.verdict(primacy)
+    for name in ("MiniLM-primacy", "MiniLM-recency"):
+        (asked,) = POSITIONS.subjects(compute, resolve(name), corpus, settings)
+        summaries.append(POSITIONS.summarize(compute, asked, summaries))
+    primacy, recency = (summary.effect.effect for summary in summaries)
+    assert primacy.verdict == "higher" and primacy.difference.value == pytest.approx(
+        0.091, abs=2e-3
+    )
+    assert recency.verdict == "lower" and recency.difference.value == pytest.approx(
+        -0.067, abs=2e-3
+    )
+    assert "rank higher with the evidence first" in POSITIONS.verdict(summaries[0])
+    # By scipy, from the queries' own gains; only some of the 30 differ.
+    for summary in summaries:
+        gains = np.array([query.gains for query in summary.queries])
+        expected = stats.ttest_rel(gains[:, 0], gains[:, -1]).pvalue
+        assert summary.effect.effect.p == pytest.approx(expected)
+        assert 0 < np.count_nonzero(gains[:, 0] - gains[:, -1]) < 15
+    together = [each.effect.effect for each in POSITIONS.together(summaries)]
+    assert [each.verdict for each in together] == ["higher", "lower"]
+    assert all(0.04 < (each.p_holm or 0) < 0.05 for each in together)
