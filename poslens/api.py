@@ -16,6 +16,7 @@ from poslens.arguments import (
     Model,
     Models,
     Option,
+    chosen_pairs,
     data_set,
     evidence_span,
     listed,
@@ -32,11 +33,10 @@ from poslens.attribution.retrievers import resolve
 from poslens.attribution.retrievers.detect import families_with
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import TextPair
-from poslens.averages import curve as curve
 from poslens.compute.compute import service
 from poslens.names import data_name, with_rejections
 from poslens.quietly import quietly
-from poslens.results import Explanation, Passport, StudyResult
+from poslens.results import ByModel, Curve, Explanation, Passport, StudyResult
 from poslens.studies import declared
 from poslens.studies.cause.service import DEFAULT_PAIRS
 from poslens.studies.check import service as checking
@@ -90,6 +90,61 @@ def explain(
     results = [compute.explain(pair, spec, how) for spec in specs_of(model, data)]
     rails = [explaining.rail_of(compute, result, data) for result in results]
     return Explanation(tuple(results), tuple(rails))
+
+
+@overload
+def curve(
+    model: Model,
+    dataset: str | Path = SAMPLE,
+    *,
+    method: str = "saliency",
+    pairs: int = 0,
+    **options: Option,
+) -> Curve: ...
+@overload
+def curve(
+    model: Models,
+    dataset: str | Path = SAMPLE,
+    *,
+    method: str = "saliency",
+    pairs: int = 0,
+    **options: Option,
+) -> ByModel: ...
+@quietly()
+def curve(
+    model: Model | Models,
+    dataset: str | Path = SAMPLE,
+    *,
+    method: str = "saliency",
+    pairs: int = 0,
+    **options: Option,
+) -> Curve | ByModel:
+    """A method's mean curve over a data set; for several models, a dictionary of curves by model
+    name. Missing results are computed and stored, with a progress bar on stderr. Repeat an
+    interrupted call to resume.
+
+    Args:
+        model: as in `explain`, or a list of models.
+        pairs: number of pairs, spread evenly over the data set; 0 means all.
+
+    Raises:
+        UserError: an argument is invalid as in `explain`, or nothing could be computed.
+    """
+    data, how, compute = data_set(dataset), method_of(method, options), service()
+    chosen, words = chosen_pairs(data.pairs, pairs)
+
+    def averaged(spec: RetrieverSpec) -> Curve:
+        run_job(compute.attribution_job(spec, how, chosen, f"{data.name}: {words}"))
+        average = compute.curve(spec, how, chosen, data.name, words)
+        summary = average.summary
+        numbers = {
+            "primacy_recency_index": summary.primacy_recency_index,
+            "center_of_mass": summary.center_of_mass,
+        }
+        return Curve(summary.curve, numbers, average.provenance())
+
+    curves = {spec.name: averaged(spec) for spec in specs_of(model, data)}
+    return ByModel(curves) if isinstance(model, list | tuple) else next(iter(curves.values()))
 
 
 @quietly()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -19,10 +19,12 @@ import plotly.graph_objects as go
 from poslens.attribution import datasets
 from poslens.attribution.datasets import SAMPLE, DataSet
 from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.comparison import adjusted
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Provenance
 from poslens.compute.compute import Compute
 from poslens.compute.coverage import Report
+from poslens.compute.provenance import ModelIdentity
 from poslens.compute.runs import Job
 from poslens.figures.palettes import Style
 from poslens.paired import (
@@ -36,11 +38,24 @@ from poslens.paired import (
 )
 from poslens.parameters import Parameters, Settings
 from poslens.rows import Table
-from poslens.study_part import PartAnswer, PartQuestion, Scope, StudyPart, numbers_of
+from poslens.study_part import PartAnswer, PartQuestion, Scope, StudyPart
 
 Corpus = TypeVar("Corpus")
 Subject = TypeVar("Subject")
 Summary = TypeVar("Summary")
+
+
+@dataclass(frozen=True)
+class ModelSummary(Generic[Subject]):
+    """A summary of one model; `asked` is its subject. Summaries need not derive from this."""
+
+    model: ModelIdentity
+    asked: Subject
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.model.spec.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +81,9 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
     the verdict does not show. `dataset` and `models` are the defaults; pages start with the models
     `compared` instead, if there are any. `product` names what a study can write to a folder in
     addition to its results, and `part` declares its part of a passport, if it has one. `retries`
-    says whether failed items are recorded, to be retried only on request.
+    says whether failed items are recorded, to be retried only on request. `tests` names the fields
+    of a summary with comparisons, whose p values are adjusted (Holm) for all results shown
+    together.
     """
 
     name: ClassVar[str]
@@ -84,6 +101,7 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
     product: ClassVar[str] = ""
     part: ClassVar[StudyPart | None] = None
     retries: ClassVar[bool] = True
+    tests: ClassVar[tuple[str, ...]] = ()
 
     def parameters_for(self, data: DataSet) -> Parameters:
         """The parameters for this data set: without those that it determines, and with the options
@@ -182,9 +200,17 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
         return None
 
     def together(self, summaries: Sequence[Summary]) -> list[Summary]:
-        """The results with everything that depends on all of them, such as p values adjusted for
-        multiple tests."""
-        return list(summaries)
+        """The results with everything that depends on all of them, such as the p values of
+        `tests`."""
+        if not self.tests:
+            return list(summaries)
+        comparisons = iter(
+            adjusted([getattr(summary, name) for summary in summaries for name in self.tests])
+        )
+        return [
+            replace(summary, **{name: next(comparisons) for name in self.tests})  # type: ignore[type-var]
+            for summary in summaries
+        ]
 
     def measured(self, summary: Summary) -> MeasuredModel | None:
         """The measures in which two results are compared; None without a comparison. A study that
@@ -217,7 +243,7 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
     def streams(self) -> bool:
         """Whether no result depends on later ones, so that each verdict can be shown
         immediately."""
-        return type(self).together is Study.together
+        return not self.tests and type(self).together is Study.together
 
     def remarks(self, summaries: Sequence[Summary]) -> list[str]:
         """Caveats that readers of the results need, one sentence each."""
@@ -367,7 +393,7 @@ def question_of(study: Study[Any, Any, Any]) -> PartQuestion:
         provenance = tuple(map(study.provenance, summaries))
         return jobs, PartAnswer(
             study.verdict(summaries[0]),
-            numbers_of(summaries[0], declared.measures),
+            declared.numbers(summaries[0]),
             lambda style: study.figures[0].draw(summaries, style, provenance),
             provenance,
         )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import compress, islice
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -22,12 +22,14 @@ from poslens.attribution.retrievers.base import Pooled, Retriever
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.retrievers.lexical import LexicalRetriever
 from poslens.attribution.retrievers.scoring import in_batches
-from poslens.attribution.types import Method, Side
+from poslens.attribution.types import Array, Method, Side
 from poslens.cache.jobs.loop import Progress, RunOptions
 from poslens.cache.keys import text_digest
 from poslens.cache.kinds.chunk_plan import ChunkVectors, late_chunks
 from poslens.cache.kinds.embeddings import EmbeddingStore, embedded
 from poslens.cache.storage.store import ModelKey
+
+T = TypeVar("T")
 
 CPU_BLOCK, BLOCK = 16, 256
 """Number of documents whose texts are in memory at a time. After each block a run reports progress
@@ -37,6 +39,25 @@ and can be stopped. Batches on a CPU are small, so 16 documents fill several of 
 def block_size(retriever: Retriever) -> int:
     """Number of documents read at a time with this retriever."""
     return CPU_BLOCK if retriever.device.type == "cpu" else BLOCK
+
+
+def of_readable(
+    encode: Callable[[Sequence[str]], T], retriever: Pooled, texts: Sequence[str], side: Side
+) -> T:
+    """`encode` of the texts or, if it fails, of those that the model can read.
+
+    Raises:
+        UserError: the model can read all of them, and `encode` fails.
+    """
+    try:
+        return encode(texts)
+    except Stopped:
+        raise
+    except UserError:
+        ok = readable(retriever, texts, side)
+        if all(ok):
+            raise
+    return encode(list(compress(texts, ok)))
 
 
 def readable_vectors(
@@ -54,16 +75,11 @@ def readable_vectors(
         Stopped: the run was stopped; vectors computed so far are stored.
         UserError: a vector cannot be computed or stored.
     """
-    try:
-        vectors, computed = embedded(retriever, model, side, texts, store, options)
-    except Stopped:
-        raise
-    except UserError:
-        ok = readable(retriever, texts, side)
-        if all(ok):
-            raise
-        some = list(compress(texts, ok))
-        vectors, computed = embedded(retriever, model, side, some, store, options)
+
+    def encode(texts: Sequence[str]) -> tuple[dict[str, Array], int]:
+        return embedded(retriever, model, side, texts, store, options)
+
+    vectors, computed = of_readable(encode, retriever, texts, side)
     tensors = {text: torch.from_numpy(vector.copy()) for text, vector in vectors.items()}
     return tensors, computed
 
@@ -186,9 +202,7 @@ class IndexBuilder:
             return late_vectors(retriever, part, self._chunks.size)
 
         todo = [text for text in texts if digest_of[text] not in arrays]
-        if todo:
-            ok = readable(retriever, todo, "document")
-            todo = list(compress(todo, ok))
+        todo = list(compress(todo, readable(retriever, todo, "document"))) if todo else []
         stop, device_slot = self._options.should_stop, self._options.device_slot
         for part, columns in in_batches(retriever, read, todo, estimated_tokens, stop, device_slot):
             self._from_store = False

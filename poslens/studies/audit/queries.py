@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from itertools import compress, islice
+from itertools import islice
 from typing import Any, cast
 
 from torch import Tensor
@@ -12,11 +12,11 @@ from torch import Tensor
 from poslens.attribution.datasets.corpus import Collection, Document
 from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.evaluation.audit import DocumentQueries, Frequent, document_queries
-from poslens.attribution.evaluation.scorers import readable
 from poslens.attribution.retrievers.base import Pooled, Retriever
 from poslens.attribution.retrievers.lexical import LexicalRetriever
 from poslens.attribution.retrievers.scoring import DeviceSlot, read_texts
 from poslens.cache.jobs.loop import RunOptions
+from poslens.studies.audit.index import of_readable
 
 READ_AHEAD = 4096
 """Documents whose texts are read in one pass over the corpus."""
@@ -86,27 +86,17 @@ class Queries:
     def _encoded(self, texts: Sequence[str], device_slot: DeviceSlot) -> dict[str, Any]:
         if isinstance(self._retriever, LexicalRetriever):
             return {text: self._retriever.terms_of(text) for text in texts}
-        retriever = cast(Pooled, self._retriever)
-        try:
-            return self._embedded(retriever, texts, device_slot)
-        except Stopped:
-            raise
-        except UserError:
-            ok = readable(retriever, texts, "query")
-            if all(ok):
-                raise
-        return self._embedded(retriever, list(compress(texts, ok)), device_slot)
+        retriever, stop = cast(Pooled, self._retriever), self._options.should_stop
 
-    def _embedded(
-        self, retriever: Pooled, texts: Sequence[str], device_slot: DeviceSlot
-    ) -> dict[str, Any]:
-        stop = self._options.should_stop
-        read = read_texts(retriever, texts, "query", should_stop=stop, device_slot=device_slot)
-        return {
-            text: vector
-            for batch, output in read
-            for text, vector in zip(batch, cast(Tensor, output).float().cpu(), strict=True)
-        }
+        def encode(texts: Sequence[str]) -> dict[str, Any]:
+            read = read_texts(retriever, texts, "query", should_stop=stop, device_slot=device_slot)
+            return {
+                text: vector
+                for batch, output in read
+                for text, vector in zip(batch, cast(Tensor, output).float().cpu(), strict=True)
+            }
+
+        return of_readable(encode, retriever, texts, "query")
 
 
 class Reading:

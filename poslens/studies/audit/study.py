@@ -43,7 +43,7 @@ from poslens.studies.audit.summary import (
 )
 from poslens.studies.audit.tables import TABLES, unretrieved_by_position
 from poslens.study import Figure, Study, register
-from poslens.study_part import Item, Measure, Scope, StudyPart
+from poslens.study_part import Item, Number, Scope, StudyPart, number
 
 AFTER_SHUFFLING: Mapping[Verdict, str] = {
     "higher": "Sentences near the end retrieve their document less often, even after shuffling.",
@@ -65,9 +65,23 @@ def _items(summary: AuditSummary) -> Iterator[Item]:
             yield Item(document.document_id, corpus, document.document_id, share)
 
 
-def _tokens_read(summary: AuditSummary) -> Estimate | None:
-    truncations = summary.truncations
-    return Estimate(tokens_read(truncations), n=len(truncations)) if truncations else None
+def _numbers(summary: AuditSummary) -> list[Number]:
+    share, truncations = "share of unretrieved sentences", summary.truncations
+    change = (
+        f"{share}, last minus first third, sentences in random order (positive: more unretrieved "
+        "near the end, by primacy or truncation)"
+    )
+    read = "maximum number of tokens that the model reads, measured on the longest texts"
+    tokens = Estimate(tokens_read(truncations), n=len(truncations)) if truncations else None
+    shares, whole = summary.shares, summary.share_among(read=False)
+    random = f"{share}, sentences in random order"
+    return [
+        *number("unretrieved", share, shares["original"], ".3f", items=tuple(_items(summary))),
+        *number("unretrieved_random_order", random, shares["random"], ".3f"),
+        *number("unretrieved_truncated", f"{share} among those not read whole", whole, ".3f"),
+        *number("last_minus_first_random_order", change, summary.last_minus_first["random"]),
+        *number("tokens_read", read, tokens, ",.0f", unit="texts"),
+    ]
 
 
 def _small_corpus(index: AuditIndex, scope: Scope) -> AuditIndex:
@@ -83,40 +97,7 @@ PART = StudyPart(
     "phrase theirs differently. Documents that PosLens cannot split into sentences, such as Thai "
     "ones, are searched but give no queries.",
     "documents",
-    (
-        Measure(
-            "unretrieved",
-            "share of unretrieved sentences",
-            lambda summary: summary.shares["original"],
-            ".3f",
-            items=_items,
-        ),
-        Measure(
-            "unretrieved_random_order",
-            "share of unretrieved sentences, sentences in random order",
-            lambda summary: summary.shares["random"],
-            ".3f",
-        ),
-        Measure(
-            "unretrieved_truncated",
-            "share of unretrieved sentences among those not read whole",
-            lambda summary: summary.share_among(read=False),
-            ".3f",
-        ),
-        Measure(
-            "last_minus_first_random_order",
-            "share of unretrieved sentences, last minus first third, sentences in random order "
-            "(positive: more unretrieved near the end, by primacy or truncation)",
-            lambda summary: summary.last_minus_first["random"],
-        ),
-        Measure(
-            "tokens_read",
-            "maximum number of tokens that the model reads, measured on the longest texts",
-            _tokens_read,
-            ",.0f",
-            unit="texts",
-        ),
-    ),
+    _numbers,
     subject=_small_corpus,
 )
 

@@ -12,7 +12,6 @@ from poslens.attribution.curves.bootstrap import Estimate, estimate
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.evaluation.comparison import (
     SCORE_MARGIN,
-    Comparison,
     compared,
     p_in_words,
 )
@@ -39,6 +38,7 @@ from poslens.studies.cause.over_items import (
     DOCUMENTS,
     CauseItems,
     CauseSubject,
+    MeanEffect,
     OverItems,
     documents_for,
 )
@@ -46,22 +46,17 @@ from poslens.study import Figure, register
 
 
 @dataclass(frozen=True)
-class EditSummary:
+class EditSummary(MeanEffect):
     """Cosines to the vector of the unchanged text, averaged over documents. `means` has, for each
     position of the edit, one estimate for each of `shares` (of the text). `measure` has each
-    document's mean cosine with the edit at the end minus that with the edit at the beginning, and
-    `test` compares their mean with 0."""
+    document's mean cosine with the edit at the end minus that with the edit at the beginning."""
 
-    model: ModelIdentity
-    asked: CauseSubject
     shares: tuple[float, ...]
     means: Mapping[EditPosition, tuple[Estimate, ...]]
     n: int
     n_failed: int
     n_shortened: int
     notes: tuple[str, ...]
-    measure: ItemMeasure
-    test: Comparison | None
 
 
 @dataclass(frozen=True)
@@ -84,7 +79,7 @@ def _rows(summary: EditSummary) -> Iterator[EditRow]:
     for position, values in summary.means.items():
         for share, value in zip(summary.shares, values, strict=True):
             yield EditRow(
-                summary.model.spec.name,
+                summary.name,
                 summary.asked.method.name,
                 position,
                 share,
@@ -140,7 +135,7 @@ class EditsStudy(OverItems[EditSummary]):
     def mean_effect(self, compute: Compute, subject: CauseSubject) -> EditSummary:
         """The mean cosines."""
         model = compute.identify(subject.spec)
-        stored = service.stored(compute, subject.spec, subject.method, subject.chosen.items)
+        stored = service.stored(compute, subject.spec, subject.method, subject.chosen.pairs)
         chosen = (subject.chosen.dataset, subject.chosen.selection)
         key = (model.spec.name, model.key, repr(subject.method), *chosen, stored.digest)
         return _summaries.get(
@@ -158,11 +153,11 @@ class EditsStudy(OverItems[EditSummary]):
                     "reads the edited text"
                 )
             if facts:
-                sentences.append(f"{summary.model.spec.name}: {'; '.join(facts)}.")
+                sentences.append(f"{summary.name}: {'; '.join(facts)}.")
         return sentences
 
     def verdict(self, summary: EditSummary) -> str:
-        name, test = summary.model.spec.name, summary.test
+        name, test = summary.name, summary.test
         if test is None:
             return f"{name}: no result."
         edit, difference = summary.asked.method.name, test.difference
@@ -199,7 +194,7 @@ def _summary(
 ) -> EditSummary:
     curves = list(results.values())
     cosines = np.array([edits.cosines for edits in curves], dtype=np.float64)
-    groups: Sequence[Hashable] = columns_of(subject.chosen.items).documents_of(list(results))
+    groups: Sequence[Hashable] = columns_of(subject.chosen.pairs).documents_of(list(results))
 
     def means(position: int) -> tuple[Estimate, ...]:
         estimates = (estimate(cosines[:, position, [k]], groups) for k in range(cosines.shape[2]))
@@ -217,14 +212,14 @@ def _summary(
     return EditSummary(
         model,
         subject,
+        measure,
+        compared(differences, groups, SCORE_MARGIN),
         SHARES[curves[0].by],
         {position: means(row) for row, position in enumerate(POSITIONS)},
         len(curves),
         n_failed,
         sum(edits.read_share < 1 for edits in curves),
         tuple(sorted({edits.note for edits in curves if edits.note})),
-        measure,
-        compared(differences, groups, SCORE_MARGIN),
     )
 
 

@@ -262,9 +262,9 @@ def edit_means(
                 mode="lines+markers",
                 line={**look, "dash": dash},
                 hovertemplate="%{y:.4f}",
-                name=legend_name(f"{means.model.spec.name}, {position}", style),
+                name=legend_name(f"{means.name}, {position}", style),
             )
-            figure.add_trace(group(trace, f"model {index}", means.model.spec.name, position))
+            figure.add_trace(group(trace, f"model {index}", means.name, position))
     return with_legend(figure, style)
 
 

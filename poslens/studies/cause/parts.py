@@ -23,10 +23,10 @@ from poslens.studies.curves.words import too_few
 from poslens.study_part import (
     MOVABLE,
     Item,
-    Number,
     PartAnswer,
     PartQuestion,
     Scope,
+    number,
     shift_sentence,
 )
 
@@ -44,14 +44,9 @@ def _relocation(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
         return jobs, None
     selection = scope.selection(moved, len(movable(scope.data.pairs)[0]), MOVABLE)
     cause = interventions.data_set_cause(compute, spec, RELOCATE, moved, scope.data.name, selection)
-    numbers = []
-    if cause.last_minus_first is not None:
-        name = "score with the evidence in the last third minus first third (negative: primacy)"
-        items = tuple(_differences(scope))
-        numbers.append(Number("last_minus_first", name, cause.last_minus_first, "+.4f", "", items))
-    if cause.lost is not None:
-        name = "mean score with the evidence read whole, minus mean score with it truncated"
-        numbers.append(Number("lost", name, cause.lost, "+.4f"))
+    change = "score with the evidence in the last third minus first third (negative: primacy)"
+    lost = "mean score with the evidence read whole, minus mean score with it truncated"
+    items = tuple(_differences(scope))
     return jobs, PartAnswer(
         shift_sentence(
             "The score",
@@ -61,7 +56,10 @@ def _relocation(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
             SCORE_MARGIN,
             ".4f",
         ),
-        numbers,
+        [
+            *number("last_minus_first", change, cause.last_minus_first, "+.4f", items=items),
+            *number("lost", lost, cause.lost, "+.4f"),
+        ],
         lambda style: causal_curves([cause], style),
         (cause.provenance(),),
     )
@@ -107,13 +105,13 @@ def _segments(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
             SCORE_MARGIN,
         ),
         [
-            Number(
+            part
+            for order, cause in causes.items()
+            for part in number(
                 "segments" if order == "order" else "shuffled",
                 f"cosine, last minus first third, segments in {order} (negative: primacy)",
                 cause.last_minus_first,
             )
-            for order, cause in causes.items()
-            if cause.last_minus_first is not None
         ],
         lambda style: mean_curves(curves, style, y_title=COSINE, provenance=provenance),
         provenance,

@@ -26,15 +26,17 @@ from poslens.figures.palettes import Style
 from poslens.parameters import Choice, Parameters, Settings
 from poslens.rows import Table, column
 from poslens.studies.cause.figures import COSINE
-from poslens.studies.cause.mean_curves import (
+from poslens.studies.cause.over_items import (
+    DOCUMENTS,
     NOTES,
     POINTS,
+    CauseItems,
     CauseSummary,
     CurveStudy,
     basis,
+    documents_for,
     notes_of,
 )
-from poslens.studies.cause.over_items import DOCUMENTS, CauseItems, documents_for
 from poslens.study import Figure, register
 
 
@@ -109,7 +111,7 @@ class SegmentsStudy(CurveStudy):
 
     def verdict(self, summary: CauseSummary) -> str:
         """How the similarity to the whole text changes with the position."""
-        name, test = summary.model.spec.name, summary.test
+        name, test = summary.name, summary.test
         parts = summary.asked.label
         if test is None:
             return f"{name}: {parts} have no result."

@@ -219,7 +219,7 @@ class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
         def summary() -> ChunkSummary:
             choice = choose(tried, subject.top)
             changes = {} if choice is None else choice.changes(subject.top)
-            return ChunkSummary(subject, model, tuple(tried), left_out, choice, changes)
+            return ChunkSummary(model, subject, tuple(tried), left_out, choice, changes)
 
         return _summaries.get((*key, counts), summary)
 

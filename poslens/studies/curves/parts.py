@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from poslens.attribution.curves.curve_summary import CurveSummary
 from poslens.attribution.errors import UserError
-from poslens.attribution.interventions.null_controls import QUERY_CONTROLS, ControlledCurve
+from poslens.attribution.interventions.null_controls import QUERY_CONTROLS
 from poslens.attribution.interventions.segments import documents_of
 from poslens.attribution.methods import METHODS, make_method
 from poslens.attribution.retrievers.detect import family_of
@@ -25,12 +25,11 @@ from poslens.studies.curves.words import index_sentence, too_few
 from poslens.study_part import (
     NO_QUERIES,
     ONE_SIDED,
-    Measure,
     Number,
     PartAnswer,
     PartQuestion,
     Scope,
-    numbers_of,
+    number,
 )
 
 LIMITS = (
@@ -97,14 +96,9 @@ def _curve_numbers(summary: CurveSummary) -> list[Number]:
     entry = METHODS[summary.curve.method.name]
     index = f"{entry.title}, primacy-recency index (-1 to 1; negative: primacy)"
     center = f"{entry.title}, center of mass (0: start, 1: end)"
-    measured = (
-        ("primacy_recency_index", index, summary.primacy_recency_index, "+.3f"),
-        ("center_of_mass", center, summary.center_of_mass, ".3f"),
-    )
     return [
-        Number(f"{entry.name}_{key}", name, estimate, form)
-        for key, name, estimate, form in measured
-        if estimate is not None
+        *number(f"{entry.name}_primacy_recency_index", index, summary.primacy_recency_index),
+        *number(f"{entry.name}_center_of_mass", center, summary.center_of_mass, ".3f"),
     ]
 
 
@@ -125,36 +119,24 @@ def _null_control(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
     selection = scope.selection(scope.pairs, len(everything))
     model = compute.identify(spec)
     provenance = of_controlled(model, method, scope.data.name, curve, selection)
-    numbers = numbers_of(curve, _MINUS_CONTROL)
     # Only over documents of this passport, whatever else is stored.
     covered = {pair.pair_id for pair in scope.pairs}
     both = [pair for pair in scope.of_each if pair.pair_id in covered]
     agreement = null_controls.query_controls_agree(compute, spec, method, both, everything)
-    if agreement is not None:
-        name = "Pearson correlation of the unrelated query's mean curve with the query-free profile"
-        numbers.append(Number("controls_agree", name, agreement, ".2f"))
+    index = "primacy-recency index minus that of the control"
+    distance = "distance from the control's curve (0: the same curve)"
+    profile = "Pearson correlation of the unrelated query's mean curve with the query-free profile"
     return jobs, PartAnswer(
         curve.sentence,
-        numbers,
+        [
+            *number("index_minus_control", index, curve.index),
+            *number("distance", distance, curve.distance, ".3f", ONE_SIDED),
+            *number("controls_agree", profile, agreement, ".2f"),
+        ],
         lambda style: minus_null_curves([(spec.name, curve)], method, style, provenance),
         (provenance,),
     )
 
-
-_MINUS_CONTROL: tuple[Measure[ControlledCurve], ...] = (
-    Measure(
-        "index_minus_control",
-        "primacy-recency index minus that of the control",
-        lambda curve: curve.index,
-    ),
-    Measure(
-        "distance",
-        "distance from the control's curve (0: the same curve)",
-        lambda curve: curve.distance,
-        ".3f",
-        ONE_SIDED,
-    ),
-)
 
 ATTRIBUTION = PartQuestion("attribution", "Attribution by position", LIMITS, "pairs", _attribution)
 NULL_CONTROL = PartQuestion(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
@@ -16,7 +16,6 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.comparison import (
     SHARE_MARGIN,
     Comparison,
-    adjusted,
     compared,
     p_in_words,
 )
@@ -28,14 +27,12 @@ from poslens.attribution.evaluation.faithfulness import (
     Faithfulness,
 )
 from poslens.attribution.evaluation.faithfulness_summary import FaithfulnessSummary, summarize
-from poslens.attribution.pairs import Pairs
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method, Provenance, TextPair
 from poslens.cache.columns import columns_of
 from poslens.cache.lru_cache import LRUCache
 from poslens.cache.storage.results import Stored
 from poslens.compute.compute import Compute
-from poslens.compute.coverage import Report
 from poslens.compute.provenance import ModelIdentity, of_model, removed_units
 from poslens.compute.runs import Job
 from poslens.figures.captions import Provenances
@@ -48,21 +45,13 @@ from poslens.studies.faithfulness.figures import gains, mean_erasure_curves
 from poslens.studies.selections import (
     METHOD_CHOICE,
     READABLE,
+    OfPairs,
+    SelectedPairs,
     methods_for,
     number_of,
-    readable_only,
     selected,
 )
-from poslens.study import Figure, Study, register
-
-
-@dataclass(frozen=True)
-class TestedPairs:
-    """The pairs of a data set, and how they were selected, as text."""
-
-    dataset: str
-    pairs: Pairs
-    selection: str
+from poslens.study import Figure, ModelSummary, register
 
 
 @dataclass(frozen=True)
@@ -72,16 +61,14 @@ class TestedOrder:
     spec: RetrieverSpec
     method: Method
     parameters: ErasureParameters
-    tested: TestedPairs
+    tested: SelectedPairs
 
 
 @dataclass(frozen=True)
-class OrderSummary:
+class OrderSummary(ModelSummary[TestedOrder]):
     """The tests of one order. `gains` are the deletion gains by pair, and `over_random` tests
     whether their mean is 0, that is, no better than random orders."""
 
-    model: ModelIdentity
-    asked: TestedOrder
     summary: FaithfulnessSummary
     gains: dict[str, float]
     over_random: Comparison | None
@@ -185,7 +172,7 @@ def _curves(
     return mean_erasure_curves(named, kind, style, provenance)
 
 
-class FaithfulnessTest(Study[TestedPairs, TestedOrder, OrderSummary]):
+class FaithfulnessTest(OfPairs[SelectedPairs, TestedOrder, OrderSummary]):
     """Deletes and inserts words in the order of each method, at random, and by position."""
 
     name = "faithfulness"
@@ -227,6 +214,7 @@ class FaithfulnessTest(Study[TestedPairs, TestedOrder, OrderSummary]):
             help="Number of random orders of each document.",
         ),
     )
+    tests = ("over_random",)
     tables: ClassVar = {"methods": Table(OrderRow, _rows)}
     figures = (
         Figure("Deletion gain over random orders", _gains),
@@ -234,7 +222,7 @@ class FaithfulnessTest(Study[TestedPairs, TestedOrder, OrderSummary]):
         Figure("Insertion, mean over pairs", partial(_curves, "insertion"), half=True),
     )
 
-    def corpus(self, data: DataSet, settings: Settings) -> TestedPairs:
+    def corpus(self, data: DataSet, settings: Settings) -> SelectedPairs:
         """The pairs, spread evenly over the data set.
 
         Raises:
@@ -242,28 +230,10 @@ class FaithfulnessTest(Study[TestedPairs, TestedOrder, OrderSummary]):
         """
         if not len(data.pairs):
             raise UserError(f"{data.title} has no query-document pairs: select another data set.")
-        return TestedPairs(data.name, *selected(data.pairs, settings.pairs))
-
-    def narrowed(
-        self,
-        compute: Compute,
-        specs: Sequence[RetrieverSpec],
-        corpus: TestedPairs,
-        settings: Settings,
-        report: Report = lambda done, total: None,
-    ) -> TestedPairs:
-        """With the setting `readable`, only the pairs whose evidence every model reads.
-
-        Raises:
-            UserError: no pair remains.
-        """
-        if not settings.readable:
-            return corpus
-        pairs, words = readable_only(compute, specs, corpus.pairs, corpus.selection, report)
-        return replace(corpus, pairs=pairs, selection=words)
+        return SelectedPairs(data.name, *selected(data.pairs, settings.pairs))
 
     def subjects(
-        self, compute: Compute, spec: RetrieverSpec, corpus: TestedPairs, settings: Settings
+        self, compute: Compute, spec: RetrieverSpec, corpus: SelectedPairs, settings: Settings
     ) -> list[TestedOrder]:
         """One subject for each method, and for each order by position."""
         parameters = ErasureParameters(unit=settings.unit, n_random=settings.random_orders)
@@ -276,10 +246,9 @@ class FaithfulnessTest(Study[TestedPairs, TestedOrder, OrderSummary]):
     def job(self, compute: Compute, subject: TestedOrder) -> Job:
         """A job that attributes and tests the pairs; progress counts tests."""
         compute.require_fit(compute.identify(subject.spec), subject.method)
-        tested = subject.tested
-        scope = f"{tested.dataset}: {tested.selection}"
+        tested, parameters = subject.tested, subject.parameters
         return service.job(
-            compute, subject.spec, subject.method, tested.pairs, scope, subject.parameters
+            compute, subject.spec, subject.method, tested.pairs, tested.scope, parameters
         )
 
     def summarize(
@@ -312,13 +281,6 @@ class FaithfulnessTest(Study[TestedPairs, TestedOrder, OrderSummary]):
         how = (repr(subject.method), repr(subject.parameters))
         key = (model.spec.name, model.key, *how, *tested, stored.digest)
         return _summaries.get(key, lambda: _summary(model, subject, stored))
-
-    def together(self, summaries: Sequence[OrderSummary]) -> list[OrderSummary]:
-        tests = adjusted([summary.over_random for summary in summaries])
-        return [
-            replace(summary, over_random=test)
-            for summary, test in zip(summaries, tests, strict=True)
-        ]
 
     def measured(self, summary: OrderSummary) -> MeasuredModel:
         """The deletion gain of each pair. Orders are compared on the same model only."""

@@ -8,7 +8,6 @@ from functools import partial
 
 from poslens.attribution.datasets import Collection, DataSet
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.comparison import adjusted
 from poslens.attribution.evaluation.hubs import (
     CONTROL,
     MOST_TOP,
@@ -93,6 +92,7 @@ class Hubs(Study[HubCorpus, HubIndex, HubSummary]):
         ),
     )
     compared = ("MiniLM", "BM25")
+    tests = ("comparison",)
     tables = TABLES
     figures = (Figure("Sorted in-degrees", sorted_in_degrees),)
 
@@ -186,13 +186,6 @@ class Hubs(Study[HubCorpus, HubIndex, HubSummary]):
         words = hub_words(compute, summary, method)
         return summary if words is None else replace(summary, words=words, words_method=method)
 
-    def together(self, summaries: Sequence[HubSummary]) -> list[HubSummary]:
-        comparisons = adjusted([summary.comparison for summary in summaries])
-        return [
-            replace(hub_summary, comparison=comparison)
-            for hub_summary, comparison in zip(summaries, comparisons, strict=True)
-        ]
-
     def verdict(self, summary: HubSummary) -> str:
         """Skewness with and without word order, whether they differ, and the top hub."""
         top, degrees = summary.asked.top, summary.original
@@ -259,7 +252,7 @@ def _summary(compute: Compute, subject: HubIndex) -> HubSummary | None:
     return _summaries.get(
         (*key, subject.explained),
         lambda: HubSummary(
-            subject, model, ids, original, shuffled, original.minus(shuffled), {}, None
+            model, subject, ids, original, shuffled, original.minus(shuffled), {}, None
         ),
     )
 

@@ -174,14 +174,14 @@ def passport(
     """
     documents = documents_of(data.pairs)
     usable, _ = movable(data.pairs)
-    chosen = tuple(spread_evenly(documents, min(DEFAULT_PAIRS, len(documents))))
+    chosen = tuple(spread_evenly(documents, DEFAULT_PAIRS))
     first_pairs = {(pair.document, pair.language): pair for pair in reversed(data.pairs)}
     scope = Scope(
         compute,
         spec,
         data,
-        tuple(spread_evenly(data.pairs, min(limit, len(data.pairs)))),
-        tuple(spread_evenly(usable, min(moved, len(usable))))
+        tuple(spread_evenly(data.pairs, limit)),
+        tuple(spread_evenly(usable, moved))
         if isinstance(moved, int)
         else tuple(pair for pair in usable if pair.pair_id in moved),
         chosen,

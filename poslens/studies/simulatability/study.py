@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
@@ -11,7 +10,7 @@ import plotly.graph_objects as go
 
 from poslens.attribution.datasets import Collection, DataSet
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.comparison import adjusted, change_in_words
+from poslens.attribution.evaluation.comparison import change_in_words
 from poslens.attribution.evaluation.simulatability import N_RANDOM
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Provenance
@@ -84,6 +83,7 @@ class Simulatability(Study[Collection, Simulated, SimulatabilitySummary]):
             help="Maximum number of queries, spread evenly over the data set.",
         ),
     )
+    tests = ("gain", "over_similar")
     tables: ClassVar = TABLES
     figures = (Figure("Gain in correct predictions by method", _gains),)
 
@@ -173,13 +173,6 @@ class Simulatability(Study[Collection, Simulated, SimulatabilitySummary]):
             subject.queries,
         )
         return _summaries.get(key, lambda: summary_of(compute, subject, model, candidates))
-
-    def together(self, summaries: Sequence[SimulatabilitySummary]) -> list[SimulatabilitySummary]:
-        measures = [c for summary in summaries for c in (summary.gain, summary.over_similar)]
-        after = iter(adjusted(measures))
-        return [
-            replace(summary, gain=next(after), over_similar=next(after)) for summary in summaries
-        ]
 
     def verdict(self, summary: SimulatabilitySummary) -> str:
         asked, views = summary.asked, summary.views

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from operator import methodcaller
 
 from poslens.arguments import evidence_span
 from poslens.attribution.datasets import Collection, DataSet
@@ -33,7 +32,7 @@ from poslens.studies.why.figures import chart
 from poslens.studies.why.search import Searcher, named_document, opened, require_ranking
 from poslens.studies.why.summary import TABLES, Misses, WhyCorpus, WhySummary, sentence
 from poslens.study import Figure, Study, register
-from poslens.study_part import MAX_PAIRS, Item, Measure, StudyPart
+from poslens.study_part import MAX_PAIRS, Item, Number, StudyPart, number
 
 TOP = 10
 
@@ -53,31 +52,23 @@ def _items(summary: WhySummary) -> Iterator[Item]:
         yield Item(name, item.corpus, item.document_id, float(missed))
 
 
+def _numbers(summary: WhySummary) -> list[Number]:
+    missed = "share of query-document pairs whose relevant document is not in the top 10"
+    numbers = number("missed", missed, summary.missed, ".3f", items=tuple(_items(summary)))
+    for cause, change in _CHANGES.items():
+        name = f'share of misses with the cause "{cause}" ({change})'
+        key, share = cause.replace(" ", "_"), summary.share(cause)
+        numbers += number(key, name, share, ".3f", unit="misses")
+    return numbers
+
+
 PART = StudyPart(
     "misses",
     "Causes of missed documents",
     "The changes in parentheses are tried in the order listed. The first change that brings a "
     "document into the top 10 determines the cause; a later change might do so too.",
     "pairs",
-    (
-        Measure(
-            "missed",
-            "share of query-document pairs whose relevant document is not in the top 10",
-            lambda summary: summary.missed,
-            ".3f",
-            items=_items,
-        ),
-        *(
-            Measure(
-                cause.replace(" ", "_"),
-                f'share of misses with the cause "{cause}" ({_CHANGES[cause]})',
-                methodcaller("share", cause),
-                ".3f",
-                unit="misses",
-            )
-            for cause in _CHANGES
-        ),
-    ),
+    _numbers,
     {"queries": MAX_PAIRS},
     needs_queries=True,
 )
@@ -281,7 +272,7 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
                 corpus.typed,
                 stored.digest,
             ),
-            lambda: WhySummary(subject, model, stored.results, stored.failed),
+            lambda: WhySummary(model, subject, stored.results, stored.failed),
         )
 
     def verdict(self, summary: WhySummary) -> str:
