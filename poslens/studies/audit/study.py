@@ -60,7 +60,7 @@ def _items(summary: AuditSummary) -> Iterator[Item]:
     index = summary.index
     corpus = fingerprint(index.collection)
     for document in summary.documents:
-        share = document.share("original", index.query_form, index.top)
+        share = document.share("original", *index.asked)
         if share is not None:
             yield Item(document.document_id, corpus, document.document_id, share)
 

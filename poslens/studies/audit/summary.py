@@ -58,6 +58,11 @@ class AuditIndex:
         return name if self.chunks == WHOLE else f"{name}, {self.chunks.title}"
 
     @property
+    def asked(self) -> tuple[QueryForm, int]:
+        """The form of queries, and the top k."""
+        return self.query_form, self.top
+
+    @property
     def precision(self) -> Precision:
         """What is estimated, and how precisely."""
         return Precision(self.query_form, self.top, self.width)
@@ -86,41 +91,39 @@ class AuditSummary:
     @cached_property
     def curves(self) -> dict[Order, UnretrievedCurve]:
         """Unretrieved sentences by position, by order."""
-        form, top = self.index.query_form, self.index.top
-        return {order: unretrieved_curve(self.documents, order, form, top) for order in ORDERS}
+        asked = self.index.asked
+        return {order: unretrieved_curve(self.documents, order, *asked) for order in ORDERS}
 
     @cached_property
     def shares(self) -> dict[Order, Estimate | None]:
         """Share of unretrieved sentences by order."""
-        form, top = self.index.query_form, self.index.top
-        return {order: unretrieved_share(self.documents, order, form, top) for order in ORDERS}
+        asked = self.index.asked
+        return {order: unretrieved_share(self.documents, order, *asked) for order in ORDERS}
 
     @cached_property
     def last_minus_first(self) -> dict[Order, Estimate | None]:
         """Share in the last third of documents minus that in the first, by order."""
-        form, top = self.index.query_form, self.index.top
-        return {order: last_minus_first(self.documents, order, form, top) for order in ORDERS}
+        asked = self.index.asked
+        return {order: last_minus_first(self.documents, order, *asked) for order in ORDERS}
 
     def share_among(self, *, read: bool) -> Estimate | None:
         """Share of unretrieved sentences among those that the model reads in full (`read`), or
         among the others; None if there are no such sentences."""
-        form, top = self.index.query_form, self.index.top
-        return unretrieved_share(self.documents, "original", form, top, read=read)
+        return unretrieved_share(self.documents, "original", *self.index.asked, read=read)
 
     @cached_property
     def recovered(self) -> Estimate | None:
         """The base's share of unretrieved sentences minus this index's; None without a base."""
         if self.base is None:
             return None
-        form, top = self.index.query_form, self.index.top
-        return recovered(self.base.documents, self.documents, form, top)
+        return recovered(self.base.documents, self.documents, *self.index.asked)
 
     @property
     def measured(self) -> MeasuredModel:
         """The measures by which indexes are compared, by document: the share of unretrieved
         sentences and, in random order, that in the last third of documents minus that in the
         first."""
-        asked = self.index.query_form, self.index.top
+        asked = self.index.asked
         by_id = {document.document_id: document for document in self.documents}
         ids = {document_id: document_id for document_id in by_id}
         shares = {key: share_row(document, "original", *asked) for key, document in by_id.items()}
@@ -145,7 +148,7 @@ class AuditSummary:
     def worst(self) -> list[tuple[SentenceRanks, int, int]]:
         """Documents with unretrieved sentences, the number of these and of all sentences, in
         descending order."""
-        return worst(self.documents, self.index.query_form, self.index.top)
+        return worst(self.documents, *self.index.asked)
 
     @property
     def n_sentences(self) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+import plotly.graph_objects as go
 
 from poslens.attribution.curves.bootstrap import Estimate, estimate
 from poslens.attribution.datasets import DataSet
@@ -29,11 +30,13 @@ from poslens.cache.columns import columns_of
 from poslens.cache.lru_cache import LRUCache
 from poslens.compute.compute import Compute
 from poslens.compute.provenance import ModelIdentity, of_documents
+from poslens.figures.captions import Provenances
+from poslens.figures.figure_base import canvas, group, intervals, legend_name, with_legend
+from poslens.figures.palettes import Style
 from poslens.paired import ItemMeasure
 from poslens.parameters import Choice, Parameters, Settings
 from poslens.rows import Table, column
 from poslens.studies.cause import service
-from poslens.studies.cause.figures import edit_means
 from poslens.studies.cause.over_items import (
     DOCUMENTS,
     CauseItems,
@@ -90,6 +93,34 @@ def _rows(summary: EditSummary) -> Iterator[EditRow]:
             )
 
 
+DASHES = ("solid", "dash", "dot")
+"""Line styles of edits at the beginning, in the middle and at the end."""
+
+
+def edit_means(edits: Sequence[EditSummary], style: Style, provenance: Provenances) -> go.Figure:
+    """Cosine to the unchanged text by the share of text inserted or removed, with a color for each
+    model, a line style for each position, and 95% intervals if there are enough documents."""
+    title = {"insertion": "Inserted", "removal": "Removed"}[edits[0].asked.method.name]
+    figure = canvas(
+        "edit_means", style, f"{title} (% of the text)", "Cosine to the unchanged text", provenance
+    )
+    for index, means in enumerate(edits):
+        look = style.line(index)
+        for (position, values), dash in zip(means.means.items(), DASHES, strict=True):
+            has_interval = all(value.interval is not None for value in values)
+            trace = go.Scatter(
+                x=[100 * share for share in means.shares],
+                y=[value.value for value in values],
+                error_y=intervals(values, str(look["color"])) if has_interval else None,
+                mode="lines+markers",
+                line={**look, "dash": dash},
+                hovertemplate="%{y:.4f}",
+                name=legend_name(f"{means.name}, {position}", style),
+            )
+            figure.add_trace(group(trace, f"model {index}", means.name, position))
+    return with_legend(figure, style)
+
+
 class EditsStudy(OverItems[EditSummary]):
     """Inserts neutral text into each document, or removes a part of it."""
 
@@ -121,12 +152,7 @@ class EditsStudy(OverItems[EditSummary]):
         documents=DOCUMENTS,
     )
     tables: ClassVar = {"cosines": Table(EditRow, _rows, on_page=False)}
-    figures = (
-        Figure(
-            "Cosine with the unchanged text's vector",
-            lambda summaries, style, origin: edit_means(summaries, style, origin),
-        ),
-    )
+    figures = (Figure("Cosine with the unchanged text's vector", edit_means),)
 
     def corpus(self, data: DataSet, settings: Settings) -> CauseItems:
         """The documents, as pairs without a query."""

@@ -22,9 +22,9 @@ from poslens.compute import provenance
 from poslens.compute.compute import Compute
 from poslens.compute.runs import Job
 from poslens.parameters import Integer, Numbers, Parameters, Settings, Several
+from poslens.studies.audit.study import AUDIT
 from poslens.studies.cause import service as interventions
 from poslens.studies.debias.debias_job import (
-    AUDIT,
     RELOCATION,
     SALIENCY,
     audit_index,

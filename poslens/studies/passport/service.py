@@ -23,10 +23,7 @@ from poslens.compute.provenance import ModelIdentity, poslens_version
 from poslens.compute.runs import Job, RunKey, in_turn
 from poslens.studies.audit.study import AUDIT
 from poslens.studies.cause import service as interventions
-from poslens.studies.cause.parts import RELOCATION, SEGMENTS
 from poslens.studies.cause.service import DEFAULT_PAIRS
-from poslens.studies.curves.parts import ATTRIBUTION, NULL_CONTROL, curve_method
-from poslens.studies.debias.parts import CALIBRATION, RANKING
 from poslens.studies.needles import NEEDLE_STUDY
 from poslens.studies.passport.answers import (
     ItemEntry,
@@ -34,6 +31,15 @@ from poslens.studies.passport.answers import (
     PairScoreEntry,
     PartEntry,
     PassportEntry,
+)
+from poslens.studies.passport.parts import (
+    ATTRIBUTION,
+    CALIBRATION,
+    NULL_CONTROL,
+    RANKING,
+    RELOCATION,
+    SEGMENTS,
+    curve_method,
 )
 from poslens.studies.positions.study import POSITIONS
 from poslens.studies.why.study import WHY
@@ -279,24 +285,20 @@ def _part_entry(part: Part) -> PartEntry:
 
 def table(passports: Sequence[ModelPassport]) -> pd.DataFrame:
     """The numbers of passports, one per row."""
+    estimate = ["value", "low", "high", "n", "n_resampled"]
     rows = [
-        {
-            "model": passport.name,
-            "part": part.key,
-            "measure": number.key,
-            "value": number.estimate.value,
-            "low": number.estimate.low,
-            "high": number.estimate.high,
-            "n": number.estimate.n,
-            "n_resampled": number.estimate.n_resampled,
-            "note": number.note,
-        }
+        (
+            passport.name,
+            part.key,
+            number.key,
+            *(getattr(number.estimate, name) for name in estimate),
+            number.note,
+        )
         for passport in passports
         for part in passport.parts
         for number in part.numbers
     ]
-    columns = ["model", "part", "measure", "value", "low", "high", "n", "n_resampled", "note"]
-    return pd.DataFrame(rows, columns=columns)
+    return pd.DataFrame(rows, columns=["model", "part", "measure", *estimate, "note"])
 
 
 def model_card(passports: Sequence[ModelPassport]) -> str:
