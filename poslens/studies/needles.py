@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from poslens.attribution.curves.bootstrap import MIN_DOCUMENTS, Estimate, Values, ratios
+from poslens.attribution.curves.bootstrap import MIN_DOCUMENTS, Estimate, ratio_difference
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.comparison import POINTS, SHARE_MARGIN
@@ -349,6 +349,7 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
         }
         needle_of = {item: item[2] for item in retrieved_of}
         accuracy = {item: np.array([value]) for item, value in retrieved_of.items()}
+        # Retrieved in the last and in the first third, and whether the depth is in each.
         by_third = {
             (length, depth, needle): np.array([value * last, value * first, last, first])
             for (length, depth, needle), value in retrieved_of.items()
@@ -364,7 +365,7 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
                     SHARE_MARGIN,
                     by_third,
                     needle_of,
-                    _last_minus_first,
+                    ratio_difference,
                     share=True,
                 ),
             ],
@@ -409,14 +410,6 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
             selection=asked.corpus.selection,
             interval=f"of a cell: 95%, Agresti-Coull{over if asked.n >= MIN_DOCUMENTS else ''}",
         )
-
-
-def _last_minus_first(means: Values) -> Values:
-    """Accuracy in the last third of depths minus that in the first [n], from means [n, 4] of four
-    indicators: retrieved in the last third, retrieved in the first third, in the last third, in the
-    first third. NaN if a third is empty."""
-    last, first = ratios(means).T
-    return np.asarray(last - first)
 
 
 NEEDLE_STUDY = Needles()

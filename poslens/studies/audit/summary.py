@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from poslens.attribution import datasets
-from poslens.attribution.curves.bootstrap import Estimate, ratio
+from poslens.attribution.curves.bootstrap import Estimate, ratio, ratio_difference
 from poslens.attribution.datasets import Collection, DataSet
 from poslens.attribution.evaluation.audit import (
     ORDERS,
@@ -18,7 +18,6 @@ from poslens.attribution.evaluation.audit import (
     last_minus_first,
     recovered,
     share_row,
-    thirds_difference,
     thirds_row,
     unretrieved_curve,
     unretrieved_share,
@@ -133,7 +132,7 @@ class AuditSummary:
             (
                 "share unretrieved in the last third minus first third (shuffled)",
                 thirds,
-                thirds_difference,
+                ratio_difference,
             ),
         )
         return MeasuredModel(

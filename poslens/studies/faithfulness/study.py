@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
@@ -28,7 +28,7 @@ from poslens.attribution.evaluation.faithfulness import (
 )
 from poslens.attribution.evaluation.faithfulness_summary import FaithfulnessSummary, summarize
 from poslens.attribution.retrievers.specs import RetrieverSpec
-from poslens.attribution.types import Method, Provenance, TextPair
+from poslens.attribution.types import Method, Provenance
 from poslens.cache.columns import columns_of
 from poslens.cache.lru_cache import LRUCache
 from poslens.cache.storage.results import Stored
@@ -284,13 +284,15 @@ class FaithfulnessTest(OfPairs[SelectedPairs, TestedOrder, OrderSummary]):
 
     def measured(self, summary: OrderSummary) -> MeasuredModel:
         """The deletion gain of each pair. Orders are compared on the same model only."""
-        model, documents = summary.model.key.fingerprint, _documents(summary.asked.tested.pairs)
+        items = [(summary.model.key.fingerprint, pair_id) for pair_id in summary.gains]
+        gains = (np.array([gain]) for gain in summary.gains.values())
+        documents = columns_of(summary.asked.tested.pairs).documents_of(list(summary.gains))
         measure = ItemMeasure(
             "deletion gain",
             "pairs",
             SHARE_MARGIN,
-            {(model, pair_id): np.array([gain]) for pair_id, gain in summary.gains.items()},
-            {(model, pair_id): documents[pair_id] for pair_id in summary.gains},
+            dict(zip(items, gains, strict=True)),
+            dict(zip(items, documents, strict=True)),
         )
         return MeasuredModel(summary.name, [measure])
 
@@ -339,24 +341,18 @@ def _stored(compute: Compute, subject: TestedOrder) -> Stored[Faithfulness]:
     return service.stored(compute, subject.spec, subject.method, pairs, subject.parameters)
 
 
-def _documents(pairs: Sequence[TextPair]) -> dict[str, Hashable]:
-    """The document of each pair, by pair id."""
-    columns = columns_of(pairs)
-    return dict(zip(columns.ids.tolist(), columns.documents.tolist(), strict=True))
-
-
 def _summary(
     model: ModelIdentity, subject: TestedOrder, stored: Stored[Faithfulness]
 ) -> OrderSummary:
-    results, documents = stored.results, _documents(subject.tested.pairs)
-    summary = summarize(list(results.values()), [documents[pair_id] for pair_id in results])
+    results, columns = stored.results, columns_of(subject.tested.pairs)
+    summary = summarize(list(results.values()), columns.documents_of(list(results)))
     gains_of = {
         pair_id: result.gain.deletion_area
         for pair_id, result in results.items()
         if result.gap is not None and result.gap > 0 and result.gain is not None
     }
     rows = np.array(list(gains_of.values()))[:, None]
-    over_random = compared(rows, [documents[pair_id] for pair_id in gains_of], SHARE_MARGIN)
+    over_random = compared(rows, columns.documents_of(list(gains_of)), SHARE_MARGIN)
     return OrderSummary(model, subject, summary, gains_of, over_random, len(stored.failed))
 
 

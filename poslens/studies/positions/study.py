@@ -185,7 +185,7 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
             tuple(pairs),
             tuple(nulls),
             collection,
-            _fingerprints.get(collection.digest, lambda: fingerprint(collection)),
+            fingerprint(collection),
             selection,
             tuple(notes),
         )
@@ -343,7 +343,6 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
 
 
 _summaries: LRUCache[PositionSummary] = LRUCache(32)
-_fingerprints: LRUCache[str] = LRUCache(32)
 
 
 POSITIONS = Positions()

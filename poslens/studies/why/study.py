@@ -13,7 +13,7 @@ from poslens.attribution.evaluation.why import Wanted, why
 from poslens.attribution.evaluation.why_causes import CAUSES, LEAST_OF_ALONE, Cause, Why
 from poslens.attribution.retrievers.base import Retriever
 from poslens.attribution.retrievers.specs import RetrieverSpec
-from poslens.attribution.types import EvidenceSpan, Provenance
+from poslens.attribution.types import Provenance
 from poslens.cache.jobs.items import compute_missing
 from poslens.cache.jobs.loop import Progress, RunOptions
 from poslens.cache.kinds.rankings import fingerprint
@@ -354,7 +354,7 @@ def _typed(collection: Collection, settings: Settings) -> WhyCorpus:
         query,
         document.key,
         fingerprint(collection),
-        span if span is None else EvidenceSpan(span.start, span.end),
+        span,
         "marked",
         document.language,
     )
