@@ -13,7 +13,6 @@ from poslens.attribution.curves.bootstrap import Estimate, estimate
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.evaluation.comparison import (
     SCORE_MARGIN,
-    compared,
     p_in_words,
 )
 from poslens.attribution.interventions.segments import (
@@ -239,7 +238,7 @@ def _summary(
         model,
         subject,
         measure,
-        compared(differences, groups, SCORE_MARGIN),
+        measure.test(),
         SHARES[curves[0].by],
         {position: means(row) for row, position in enumerate(POSITIONS)},
         len(curves),

@@ -12,11 +12,10 @@ import numpy as np
 
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.comparison import Comparison, compared, p_in_words
+from poslens.attribution.evaluation.comparison import Comparison, p_in_words
 from poslens.attribution.interventions.segments import documents_of, require_vector
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Array, Method, Provenance
-from poslens.cache.lru_cache import LRUCache
 from poslens.compute.compute import Compute
 from poslens.compute.runs import Job
 from poslens.paired import ItemMeasure, MeasuredModel
@@ -211,19 +210,11 @@ class CurveStudy(OverItems[CauseSummary]):
             compute, spec, method, chosen.pairs, chosen.dataset, chosen.selection
         )
         measure = cause_measure(compute, spec, method, chosen.pairs)
-
-        def test() -> Comparison | None:
-            rows = np.array([*measure.rows.values()]).reshape(-1, 1)
-            documents = [measure.documents[item] for item in measure.rows]
-            return compared(rows, documents, measure.margin) if len(rows) else None
-
-        return CauseSummary(cause.model, subject, measure, _tests.get(measure.digest, test), cause)
+        return CauseSummary(cause.model, subject, measure, measure.test(), cause)
 
     def provenance(self, summary: CauseSummary) -> Provenance:
         return summary.cause.provenance()
 
-
-_tests: LRUCache[Comparison | None] = LRUCache(64)
 
 NOTES = "Up to three notes on single results, such as a document with fewer than 10 segments."
 

@@ -16,7 +16,6 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.comparison import (
     SHARE_MARGIN,
     Comparison,
-    compared,
     p_in_words,
 )
 from poslens.attribution.evaluation.faithfulness import (
@@ -66,11 +65,11 @@ class TestedOrder:
 
 @dataclass(frozen=True)
 class OrderSummary(ModelSummary[TestedOrder]):
-    """The tests of one order. `gains` are the deletion gains by pair, and `over_random` tests
-    whether their mean is 0, that is, no better than random orders."""
+    """The tests of one order. `measure` has the deletion gain of each pair, and `over_random`
+    compares their mean with 0, that is, with random orders."""
 
     summary: FaithfulnessSummary
-    gains: dict[str, float]
+    measure: ItemMeasure
     over_random: Comparison | None
     n_failed: int
 
@@ -284,17 +283,7 @@ class FaithfulnessTest(OfPairs[SelectedPairs, TestedOrder, OrderSummary]):
 
     def measured(self, summary: OrderSummary) -> MeasuredModel:
         """The deletion gain of each pair. Orders are compared on the same model only."""
-        items = [(summary.model.key.fingerprint, pair_id) for pair_id in summary.gains]
-        gains = (np.array([gain]) for gain in summary.gains.values())
-        documents = columns_of(summary.asked.tested.pairs).documents_of(list(summary.gains))
-        measure = ItemMeasure(
-            "deletion gain",
-            "pairs",
-            SHARE_MARGIN,
-            dict(zip(items, gains, strict=True)),
-            dict(zip(items, documents, strict=True)),
-        )
-        return MeasuredModel(summary.name, [measure])
+        return MeasuredModel(summary.name, [summary.measure])
 
     def verdict(self, summary: OrderSummary) -> str:
         """Whether the score falls faster than in random order."""
@@ -346,14 +335,17 @@ def _summary(
 ) -> OrderSummary:
     results, columns = stored.results, columns_of(subject.tested.pairs)
     summary = summarize(list(results.values()), columns.documents_of(list(results)))
-    gains_of = {
-        pair_id: result.gain.deletion_area
+    # Orders are compared on the same model only.
+    gains = {
+        (model.key.fingerprint, pair_id): np.array([result.gain.deletion_area])
         for pair_id, result in results.items()
         if result.gap is not None and result.gap > 0 and result.gain is not None
     }
-    rows = np.array(list(gains_of.values()))[:, None]
-    over_random = compared(rows, columns.documents_of(list(gains_of)), SHARE_MARGIN)
-    return OrderSummary(model, subject, summary, gains_of, over_random, len(stored.failed))
+    documents = columns.documents_of([pair_id for _, pair_id in gains])
+    of_items = dict(zip(gains, documents, strict=True))
+    measure = ItemMeasure("deletion gain", "pairs", SHARE_MARGIN, gains, of_items)
+    failed = len(stored.failed)
+    return OrderSummary(model, subject, summary, measure, measure.test(), failed)
 
 
 FAITHFULNESS = FaithfulnessTest()
