@@ -162,10 +162,8 @@ class Differences(Study[DataSet, DifferenceSubject, MeasuredSummary]):
     )
     parameters = Parameters(
         pairs=Integer(
-            title="Pairs",
             default=DEFAULT_PAIRS,
             low=2,
-            high=10_000_000,
             help="Maximum number of pairs whose evidence is moved, spread evenly over the data "
             "set.",
         ),

@@ -200,7 +200,6 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
     )
     parameters = Parameters(
         lengths=Numbers(
-            title="Lengths",
             default=(256, 512, 1024, 2048, 4096, 8192, 16384, 32768),
             low=MIN_LENGTH,
             high=MAX_LENGTH,
@@ -209,21 +208,19 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
             "limit are skipped.",
         ),
         depths=Numbers(
-            title="Depths",
             default=(0, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100),
             low=0,
             high=100,
             help="Positions of the needle in percent of the text, separated by commas.",
         ),
         needles=Integer(
-            title="Needles",
             default=NEEDLES,
             low=MIN_NEEDLES,
             high=MAX_NEEDLES,
             help="Number of needles for each length and depth, 2 to 100. Each needle has its own "
             "text.",
         ),
-        seed=Integer(title="Seed", default=0, low=0, high=1 << 31, help="Seed of codes and texts."),
+        seed=Integer(default=0, low=0, high=1 << 31, help="Seed of codes and texts."),
     )
     part = PART
     tables: ClassVar = {

@@ -215,7 +215,6 @@ class Preferences(Study[PreferenceCorpus, PreferenceSubject, PreferenceSummary])
     )
     parameters = Parameters(
         methods=Several(
-            title="Methods",
             option="--method",
             default=FITTING,
             options=FITTING,
@@ -224,7 +223,6 @@ class Preferences(Study[PreferenceCorpus, PreferenceSubject, PreferenceSummary])
             "by default.",
         ),
         documents=Integer(
-            title="Documents",
             default=DOCUMENTS,
             low=2,
             high=1000,

@@ -19,7 +19,6 @@ from poslens.parameters import Integer, Settings, Several, Switch
 from poslens.study import Study, Subject, Summary
 
 METHOD_CHOICE = Several(
-    title="Methods",
     option="--method",
     default=(),
     options=tuple(METHODS),
@@ -38,10 +37,8 @@ READABLE = Switch(
 def number_of(noun: str, default: int) -> Integer:
     """How many of a data set's items, such as `pairs`, to use; 0 means all."""
     return Integer(
-        title=noun.capitalize(),
         default=default,
         low=0,
-        high=10_000_000,
         step=5,
         help=f"Number of {noun}, spread evenly over the data set; 0 means all.",
     )

@@ -157,14 +157,12 @@ class Audit(Study[Collection, AuditIndex, AuditSummary]):
             "a sentence without punctuation or frequent words, as typed into a search box.",
         ),
         documents=Integer(
-            title="Documents",
             default=None,
             low=2,
-            high=10_000_000,
             help="Audit a random sample of this many documents (default: all). The index "
             "then contains only the sample.",
         ),
-        seed=Integer(title="Seed", default=0, low=0, high=1 << 31, help="Seed of the sample."),
+        seed=Integer(default=0, low=0, high=1 << 31, help="Seed of the sample."),
         width=Integer(
             title="Interval width",
             default=None,

@@ -100,7 +100,6 @@ def _measure(test: ScoredTest) -> ItemMeasure:
 
 
 TEST_CHOICE = Several(
-    title="Tests",
     option="--test",
     default=(),
     options=tuple(TESTS),

@@ -143,7 +143,6 @@ class EditsStudy(OverItems[EditSummary]):
     )
     parameters = Parameters(
         edit=Choice(
-            title="Edit",
             default=EDITS[0],
             options=EDITS,
             help="insertion of neutral text, or removal of a part.",

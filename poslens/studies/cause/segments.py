@@ -92,7 +92,6 @@ class SegmentsStudy(CurveStudy):
     )
     parameters = Parameters(
         parts=Choice(
-            title="Parts",
             default="segments",
             options=("segments", "thirds"),
             help="segments, in original and in random order, or thirds of the text.",

@@ -134,7 +134,6 @@ class CauseStudy(CurveStudy):
     )
     parameters = Parameters(
         interventions=Several(
-            title="Interventions",
             option="--intervention",
             default=("relocation", "ablation"),
             options=("relocation", "ablation"),

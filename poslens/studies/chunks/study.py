@@ -70,7 +70,6 @@ class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
             help="Window sizes in tokens (words for BM25 and endpoints), separated by commas.",
         ),
         overlaps=Numbers(
-            title="Overlaps",
             default=(0, 25),
             low=0,
             high=90,

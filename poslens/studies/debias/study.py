@@ -114,14 +114,12 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
             f"{DEFAULT.margin:g} of 0 before training, the model is not trained.",
         ),
         seed=Integer(
-            title="Seed",
             default=DEFAULT.seed,
             low=0,
             high=1 << 31,
             help="Random seed of the training.",
         ),
         pairs=Integer(
-            title="Pairs",
             default=30,
             low=0,
             high=100_000,

@@ -200,13 +200,11 @@ class FaithfulnessTest(OfPairs[SelectedPairs, TestedOrder, OrderSummary]):
         pairs=number_of("pairs", service.DEFAULT_PAIRS),
         readable=READABLE,
         unit=Choice(
-            title="Unit",
             default="word",
             options=UNITS,
             help="What is removed: words, tokens or sentences.",
         ),
         random_orders=Integer(
-            title="Random orders",
             default=N_RANDOM,
             low=1,
             high=MAX_RANDOM,

@@ -130,7 +130,6 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
     )
     parameters = Parameters(
         positions=Integer(
-            title="Positions",
             default=N_POSITIONS,
             low=2,
             high=101,
@@ -138,10 +137,8 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
             "scores of the Cause page and of the command `cause`.",
         ),
         pairs=Integer(
-            title="Pairs",
             default=DEFAULT_PAIRS,
             low=0,
-            high=10_000_000,
             help="Number of pairs whose evidence is moved, spread evenly over the data set; 0 "
             "means all. The default uses the pairs of the Cause page.",
         ),

@@ -71,11 +71,8 @@ class Simulatability(Study[Collection, Simulated, SimulatabilitySummary]):
     )
     parameters = Parameters(
         methods=METHOD_CHOICE,
-        words=Integer(
-            title="Words", default=8, low=1, high=200, help="Number of words shown per document."
-        ),
+        words=Integer(default=8, low=1, high=200, help="Number of words shown per document."),
         queries=Integer(
-            title="Queries",
             default=60,
             low=2,
             high=100_000,

@@ -107,19 +107,15 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
             help="A document is missed if it is not in the top k.",
         ),
         queries=Integer(
-            title="Queries",
             default=0,
             low=0,
-            high=10_000_000,
             help="Explain this many queries, spread evenly over the data set; 0 explains all.",
         ),
         query=Text(
-            title="Query",
             help="Explain one query: its id in the data set, or any text (then with --document).",
         ),
-        document=Text(title="Document", help="Explain one target document: its id in the corpus."),
+        document=Text(help="Explain one target document: its id in the corpus."),
         evidence=Text(
-            title="Evidence",
             help="The passage of --document that answers the query. By default the data set's "
             "evidence or, if there is none, the sentence that scores highest on its own.",
         ),
