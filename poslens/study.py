@@ -22,6 +22,7 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.comparison import adjusted
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Provenance
+from poslens.cache.lru_cache import LRUCache
 from poslens.compute.compute import Compute
 from poslens.compute.coverage import Report
 from poslens.compute.provenance import ModelIdentity
@@ -102,6 +103,10 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
     part: ClassVar[StudyPart | None] = None
     retries: ClassVar[bool] = True
     tests: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self) -> None:
+        # By everything that they depend on, because pages need them at every rerun.
+        self.summaries: LRUCache[Summary] = LRUCache(128)
 
     def parameters_for(self, data: DataSet) -> Parameters:
         """The parameters for this data set: without those that it determines, and with the options
@@ -298,15 +303,17 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
         raise NotImplementedError
 
 
+Registered = TypeVar("Registered", bound=Study[Any, Any, Any])
 STUDIES: dict[str, Study[Any, Any, Any]] = {}
 """Every study by name."""
 
 
-def register(study: Study[Any, Any, Any]) -> None:
-    """Register a study as a command and a Python call."""
+def register(study: Registered) -> Registered:
+    """Register a study as a command and a Python call, and return it."""
     if study.name in STUDIES:
         raise ValueError(f"two studies are named {study.name}")
     STUDIES[study.name] = study
+    return study
 
 
 @dataclass(frozen=True)

@@ -289,5 +289,4 @@ def _saliency_job(scope: Scope) -> Job | None:
     return scope.compute.attribution_job(scope.spec, SALIENCY, scope.moved, name)
 
 
-DIFFERENCES = Differences()
-register(DIFFERENCES)
+DIFFERENCES = register(Differences())

@@ -409,5 +409,4 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
         )
 
 
-NEEDLE_STUDY = Needles()
-register(NEEDLE_STUDY)
+NEEDLE_STUDY = register(Needles())

@@ -369,5 +369,4 @@ def _order_blind(spec: RetrieverSpec) -> DenseRetriever:
     return retriever
 
 
-PREFERENCES = Preferences()
-register(PREFERENCES)
+PREFERENCES = register(Preferences())

@@ -341,5 +341,4 @@ class Audit(Study[Collection, AuditIndex, AuditSummary]):
         )
 
 
-AUDIT = Audit()
-register(AUDIT)
+AUDIT = register(Audit())

@@ -399,5 +399,4 @@ def provenance_of(model: ModelIdentity, tests: Sequence[ScoredTest]) -> Provenan
     )
 
 
-BIAS_STUDY = BiasTests()
-register(BIAS_STUDY)
+BIAS_STUDY = register(BiasTests())

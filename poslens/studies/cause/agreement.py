@@ -222,5 +222,4 @@ def _agreement(compute: Compute, subject: CauseSubject, intervention: Method) ->
     return service.agreement_of(compute, subject.spec, subject.method, intervention, pairs)
 
 
-AGREEMENT = AgreementStudy()
-register(AGREEMENT)
+AGREEMENT = register(AgreementStudy())

@@ -26,7 +26,6 @@ from poslens.attribution.interventions.segments import (
 from poslens.attribution.nouns import counted
 from poslens.attribution.types import Provenance
 from poslens.cache.columns import columns_of
-from poslens.cache.lru_cache import LRUCache
 from poslens.compute.compute import Compute
 from poslens.compute.provenance import ModelIdentity, of_documents
 from poslens.figures.captions import Provenances
@@ -162,7 +161,7 @@ class EditsStudy(OverItems[EditSummary]):
         stored = service.stored(compute, subject.spec, subject.method, subject.chosen.pairs)
         chosen = (subject.chosen.dataset, subject.chosen.selection)
         key = (model.spec.name, model.key, repr(subject.method), *chosen, stored.digest)
-        return _summaries.get(
+        return self.summaries.get(
             key, lambda: _summary(model, subject, stored.results, len(stored.failed))
         )
 
@@ -210,9 +209,6 @@ class EditsStudy(OverItems[EditSummary]):
         )
 
 
-_summaries: LRUCache[EditSummary] = LRUCache(32)
-
-
 def _summary(
     model: ModelIdentity, subject: CauseSubject, results: Mapping[str, EditCurves], n_failed: int
 ) -> EditSummary:
@@ -247,5 +243,4 @@ def _summary(
     )
 
 
-EDIT_STUDY = EditsStudy()
-register(EDIT_STUDY)
+EDIT_STUDY = register(EditsStudy())

@@ -121,5 +121,4 @@ class SegmentsStudy(CurveStudy):
         )
 
 
-SEGMENTS = SegmentsStudy()
-register(SEGMENTS)
+SEGMENTS = register(SegmentsStudy())

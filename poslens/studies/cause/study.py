@@ -211,5 +211,4 @@ class CauseStudy(CurveStudy):
         return sentence
 
 
-CAUSE = CauseStudy()
-register(CAUSE)
+CAUSE = register(CauseStudy())

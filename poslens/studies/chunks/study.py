@@ -15,7 +15,6 @@ from poslens.attribution.evaluation.comparison import adjusted
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method, Provenance
 from poslens.cache.jobs.loop import Progress
-from poslens.cache.lru_cache import LRUCache
 from poslens.compute.compute import Compute
 from poslens.compute.provenance import of_model
 from poslens.compute.runs import Job, Report, Run
@@ -220,7 +219,7 @@ class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
             changes = {} if choice is None else choice.changes(subject.top)
             return ChunkSummary(model, subject, tuple(tried), left_out, choice, changes)
 
-        return _summaries.get((*key, counts), summary)
+        return self.summaries.get((*key, counts), summary)
 
     def together(self, summaries: Sequence[ChunkSummary]) -> list[ChunkSummary]:
         with_p = iter(
@@ -297,8 +296,4 @@ class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
         )
 
 
-_summaries: LRUCache[ChunkSummary] = LRUCache(32)
-
-
-CHUNKS = ChunkStudy()
-register(CHUNKS)
+CHUNKS = register(ChunkStudy())

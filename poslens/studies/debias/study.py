@@ -374,5 +374,4 @@ def selection_sentence(plain: DebiasSummary) -> str:
     )
 
 
-DEBIAS = Debias()
-register(DEBIAS)
+DEBIAS = register(Debias())

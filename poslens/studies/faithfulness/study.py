@@ -29,7 +29,6 @@ from poslens.attribution.evaluation.faithfulness_summary import FaithfulnessSumm
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method, Provenance
 from poslens.cache.columns import columns_of
-from poslens.cache.lru_cache import LRUCache
 from poslens.cache.storage.results import Stored
 from poslens.compute.compute import Compute
 from poslens.compute.provenance import ModelIdentity, of_model, removed_units
@@ -277,7 +276,7 @@ class FaithfulnessTest(OfPairs[SelectedPairs, TestedOrder, OrderSummary]):
         tested = (subject.tested.dataset, subject.tested.selection)
         how = (repr(subject.method), repr(subject.parameters))
         key = (model.spec.name, model.key, *how, *tested, stored.digest)
-        return _summaries.get(key, lambda: _summary(model, subject, stored))
+        return self.summaries.get(key, lambda: _summary(model, subject, stored))
 
     def measured(self, summary: OrderSummary) -> MeasuredModel:
         """The deletion gain of each pair. Orders are compared on the same model only."""
@@ -320,9 +319,6 @@ class FaithfulnessTest(OfPairs[SelectedPairs, TestedOrder, OrderSummary]):
         )
 
 
-_summaries: LRUCache[OrderSummary] = LRUCache(128)
-
-
 def _stored(compute: Compute, subject: TestedOrder) -> Stored[Faithfulness]:
     pairs = subject.tested.pairs
     return service.stored(compute, subject.spec, subject.method, pairs, subject.parameters)
@@ -346,5 +342,4 @@ def _summary(
     return OrderSummary(model, subject, summary, measure, measure.test(), failed)
 
 
-FAITHFULNESS = FaithfulnessTest()
-register(FAITHFULNESS)
+FAITHFULNESS = register(FaithfulnessTest())

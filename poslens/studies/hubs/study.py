@@ -267,5 +267,4 @@ def _missing(compute: Compute, subject: HubIndex) -> list[TextPair] | None:
     return pairs if compute.store.missing(summary.model.key, method, pairs) else None
 
 
-HUBS = Hubs()
-register(HUBS)
+HUBS = register(Hubs())

@@ -28,7 +28,6 @@ from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Provenance
 from poslens.cache.kinds.interventions import cause_key, causes, position_ranks
 from poslens.cache.kinds.rankings import fingerprint
-from poslens.cache.lru_cache import LRUCache
 from poslens.compute.compute import Compute
 from poslens.compute.item_job import stored_job
 from poslens.compute.provenance import of_model
@@ -280,7 +279,7 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
                 failed,
             )
 
-        return _summaries.get(key, summary)
+        return self.summaries.get(key, summary)
 
     def together(self, summaries: Sequence[PositionSummary]) -> list[PositionSummary]:
         effects = adjusted([summary.effect.effect for summary in summaries])
@@ -339,8 +338,4 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
         )
 
 
-_summaries: LRUCache[PositionSummary] = LRUCache(32)
-
-
-POSITIONS = Positions()
-register(POSITIONS)
+POSITIONS = register(Positions())

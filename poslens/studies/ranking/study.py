@@ -382,5 +382,4 @@ def _searching(spec: RetrieverSpec, settings: Settings) -> RetrieverSpec:
     return posir_ranking_spec(spec) if settings.posir else spec
 
 
-RANKING = RankingStudy()
-register(RANKING)
+RANKING = register(RankingStudy())

@@ -15,7 +15,6 @@ from poslens.attribution.evaluation.simulatability import N_RANDOM
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Provenance
 from poslens.cache.jobs.loop import Progress
-from poslens.cache.lru_cache import LRUCache
 from poslens.compute.compute import Compute
 from poslens.compute.provenance import of_model
 from poslens.compute.runs import Job, Report, Run
@@ -169,7 +168,7 @@ class Simulatability(Study[Collection, Simulated, SimulatabilitySummary]):
             subject.collection.digest,
             subject.queries,
         )
-        return _summaries.get(key, lambda: summary_of(compute, subject, model, candidates))
+        return self.summaries.get(key, lambda: summary_of(compute, subject, model, candidates))
 
     def verdict(self, summary: SimulatabilitySummary) -> str:
         asked, views = summary.asked, summary.views
@@ -198,8 +197,4 @@ class Simulatability(Study[Collection, Simulated, SimulatabilitySummary]):
         )
 
 
-_summaries: LRUCache[SimulatabilitySummary] = LRUCache(64)
-
-
-SIMULATABILITY = Simulatability()
-register(SIMULATABILITY)
+SIMULATABILITY = register(Simulatability())

@@ -18,7 +18,6 @@ from poslens.cache.jobs.items import compute_missing
 from poslens.cache.jobs.loop import Progress, RunOptions
 from poslens.cache.kinds.rankings import fingerprint
 from poslens.cache.kinds.study_items import WhyItem, explanations
-from poslens.cache.lru_cache import LRUCache
 from poslens.cache.storage.store import ModelKey
 from poslens.compute.compute import Compute
 from poslens.compute.item_job import stored_job
@@ -259,7 +258,7 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
             reason = next(iter(stored.failed.values()), "there is no document to explain.")
             raise UserError(f"{subject.spec.name}: {reason}")
         corpus = subject.corpus
-        return _summaries.get(
+        return self.summaries.get(
             (
                 model.key,
                 subject.spec.name,
@@ -308,9 +307,6 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
             control="each change made to other sentences or documents",
             interval=summary.missed,
         )
-
-
-_summaries: LRUCache[WhySummary] = LRUCache(32)
 
 
 def _item(data: DataSet, corpus: str, query: Query, document: str) -> WhyItem:
@@ -369,5 +365,4 @@ def _scope(corpus: WhyCorpus) -> str:
     return f"{first.corpus} {corpus.selection} {n} {first.name} {first.evidence} {first.source}"
 
 
-WHY = WhyStudy()
-register(WHY)
+WHY = register(WhyStudy())
