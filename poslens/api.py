@@ -19,7 +19,6 @@ from poslens.arguments import (
     chosen_pairs,
     data_set,
     evidence_span,
-    listed,
     method_of,
     run_job,
     specs_of,
@@ -219,7 +218,10 @@ def check(
     Raises:
         UserError: as for `explain`, or the file is not a passport.
     """
-    if only is not None and not (only := listed(only, "checks", "only", NAMES[0])):
+    if only is not None and not isinstance(only, list | tuple):
+        shown = repr(only[:80]) if isinstance(only, str) else f"one {type(only).__name__}"
+        raise UserError(f"only takes a list of checks, such as [{NAMES[0]!r}], not {shown}.")
+    if only is not None and not only:
         raise UserError(f"only is empty: choose from {', '.join(NAMES)}.")
     if unknown := [name for name in [*(only or ()), *tolerances] if name not in NAMES]:
         raise UserError(f"There is no check {unknown[0]!r}: choose from {', '.join(NAMES)}.")
