@@ -21,6 +21,7 @@ from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Provenance
 from poslens.cache.jobs.loop import Progress
+from poslens.cache.kinds.audit import AuditStore
 from poslens.cache.kinds.rankings import fingerprint
 from poslens.compute.compute import Compute
 from poslens.compute.provenance import of_model
@@ -35,13 +36,13 @@ from poslens.studies.audit.summary import (
     limit_sentence,
     reached,
     sample,
-    store_of,
     summary_of,
     tokens_read,
     unretrieved_sentence,
     whole_corpus,
 )
 from poslens.studies.audit.tables import TABLES, unretrieved_by_position
+from poslens.studies.ranking.service import store_of
 from poslens.study import Figure, Study, register
 from poslens.study_part import Item, Number, Scope, StudyPart, number
 
@@ -86,7 +87,7 @@ def _numbers(summary: AuditSummary) -> list[Number]:
 
 def _small_corpus(index: AuditIndex, scope: Scope) -> AuditIndex:
     """The index, with a top of 1 if the corpus has no more documents than the top."""
-    n = len(store_of(scope.compute, index.collection).keys)
+    n = len(store_of(AuditStore, scope.compute, index.collection).keys)
     return replace(index, top=1) if index.top >= n else index
 
 
@@ -212,7 +213,7 @@ class Audit(Study[Collection, AuditIndex, AuditSummary]):
         require_family(subject.spec, subject.chunks)
         model = compute.identify(subject.spec)
         collection = subject.collection
-        store = store_of(compute, collection)
+        store = store_of(AuditStore, compute, collection)
         n_all = len(store.keys)
         require_top(subject.top, n_all)
 
@@ -277,7 +278,7 @@ class Audit(Study[Collection, AuditIndex, AuditSummary]):
         """The evaluated ranks of an index; None while documents are missing."""
         require_family(subject.spec, subject.chunks)
         model = compute.identify(subject.spec)
-        store = store_of(compute, subject.collection)
+        store = store_of(AuditStore, compute, subject.collection)
         require_top(subject.top, len(store.keys))
         missing = store.missing(model.key, subject.chunks)
         if missing and not reached(store, model, subject):
@@ -295,7 +296,7 @@ class Audit(Study[Collection, AuditIndex, AuditSummary]):
         """The evaluated ranks of the documents that were searched for so far, a random sample of
         the corpus; None while there are too few for an interval."""
         model = compute.identify(subject.spec)
-        store = store_of(compute, subject.collection)
+        store = store_of(AuditStore, compute, subject.collection)
         stored = store.select(model.key, subject.chunks)
         if len(stored.results) < MIN_DOCUMENTS:
             return None

@@ -34,7 +34,7 @@ from poslens.cache.storage.results import Stored
 from poslens.compute.compute import Compute
 from poslens.compute.provenance import ModelIdentity
 from poslens.paired import ItemMeasure, MeasuredModel
-from poslens.studies.ranking.service import collection_of
+from poslens.studies.ranking.service import collection_of, store_of
 
 
 @dataclass(frozen=True)
@@ -190,13 +190,6 @@ def sample(whole: Collection, documents: int | None, seed: int) -> Collection:
 
 
 _samples: LRUCache[Collection] = LRUCache(8)
-_stores: LRUCache[AuditStore] = LRUCache(8)
-
-
-def store_of(compute: Compute, collection: Collection) -> AuditStore:
-    """The store of a corpus, opened once: its fingerprint and keys take a pass over the corpus."""
-    key = (str(compute.root), collection.digest)
-    return _stores.get(key, lambda: AuditStore(compute.root, collection))
 
 
 # -- stored results --------------------------------------------------------------------------------
@@ -293,7 +286,7 @@ def measured_limit(compute: Compute, spec: RetrieverSpec, data: DataSet) -> str:
     Raises:
         UserError: the corpus or the stored results cannot be read.
     """
-    store = store_of(compute, whole_corpus(data))
+    store = store_of(AuditStore, compute, whole_corpus(data))
     return limit_sentence(spec, store.truncations(compute.identify(spec).key))
 
 

@@ -15,6 +15,7 @@ from poslens.attribution.evaluation.comparison import adjusted
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method, Provenance
 from poslens.cache.jobs.loop import Progress
+from poslens.cache.kinds.chunk_plan import ChunkPlanStore
 from poslens.compute.compute import Compute
 from poslens.compute.provenance import of_model
 from poslens.compute.runs import Job, Report, Run
@@ -24,8 +25,8 @@ from poslens.studies.audit.run import require_family
 from poslens.studies.audit.study import AUDIT
 from poslens.studies.audit.summary import sample
 from poslens.studies.chunks.run import run_plan
-from poslens.studies.chunks.summary import TABLES, ChunkPlan, ChunkSummary, shares_by_size, store_of
-from poslens.studies.ranking.service import searched
+from poslens.studies.chunks.summary import TABLES, ChunkPlan, ChunkSummary, shares_by_size
+from poslens.studies.ranking.service import searched, store_of
 from poslens.study import Figure, Study, register
 
 KINDS = ("windows", "titled", "late")
@@ -150,7 +151,7 @@ class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
         """
         model = compute.identify(subject.spec)
         collection, settings = subject.collection, subject.settings
-        store = store_of(compute, collection)
+        store = store_of(ChunkPlanStore, compute, collection)
         total = len(store.keys) * len(settings)
         require_top(subject.top, len(store.keys))
 
@@ -201,7 +202,7 @@ class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
             UserError: the model can read no document.
         """
         model = compute.identify(subject.spec)
-        store = store_of(compute, subject.collection)
+        store = store_of(ChunkPlanStore, compute, subject.collection)
         require_top(subject.top, len(store.keys))
         if any(store.missing(model.key, setting) for setting in subject.settings):
             return None

@@ -28,9 +28,6 @@ from poslens.attribution.evaluation.recommendation import (
 )
 from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.specs import RetrieverSpec
-from poslens.cache.kinds.chunk_plan import ChunkPlanStore
-from poslens.cache.lru_cache import LRUCache
-from poslens.compute.compute import Compute
 from poslens.figures.captions import Provenances
 from poslens.figures.figure_base import canvas, faint, group, intervals, legend_name, with_legend
 from poslens.figures.palettes import Style
@@ -102,16 +99,6 @@ class ChunkSummary(ModelSummary[ChunkPlan]):
         if self.choice is not None and self.recommendation.recommended:
             return self.choice.chosen
         return self.tried[0]
-
-
-_stores: LRUCache[ChunkPlanStore] = LRUCache(8)
-
-
-def store_of(compute: Compute, collection: Collection) -> ChunkPlanStore:
-    """The store of a corpus, cached because its fingerprint and keys need a pass over the
-    corpus."""
-    key = (str(compute.root), collection.digest)
-    return _stores.get(key, lambda: ChunkPlanStore(compute.root, collection))
 
 
 # -- tables ----------------------------------------------------------------------------------------
