@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import plotly.graph_objects as go
 
@@ -20,6 +20,7 @@ from poslens.attribution import datasets
 from poslens.attribution.datasets import SAMPLE, DataSet
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.comparison import adjusted
+from poslens.attribution.pairs import Pairs
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Provenance
 from poslens.cache.lru_cache import LRUCache
@@ -84,7 +85,8 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
     addition to its results, and `part` declares its part of a passport, if it has one. `retries`
     says whether failed items are recorded, to be retried only on request. `tests` names the fields
     of a summary with comparisons, whose p values are adjusted (Holm) for all results shown
-    together.
+    together. `needs` says what is read of a data set: its pairs, its queries (pairs if the data set
+    has relevance judgments) or only its documents.
     """
 
     name: ClassVar[str]
@@ -103,6 +105,7 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
     part: ClassVar[StudyPart | None] = None
     retries: ClassVar[bool] = True
     tests: ClassVar[tuple[str, ...]] = ()
+    needs: ClassVar[Literal["pairs", "queries", "documents"]] = "pairs"
 
     def __init__(self) -> None:
         # By everything that they depend on, because pages need them at every rerun.
@@ -138,13 +141,15 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
         return corpus
 
     def read(self, dataset: str) -> DataSet:
-        """The data set of this name, for commands and Python calls; reads its pairs only if the
-        study needs them.
+        """The data set of this name, for commands and Python calls, without its pairs if the study
+        `needs` none.
 
         Raises:
             UserError: its files cannot be read.
         """
-        return datasets.read(dataset)
+        if self.needs == "pairs" or (self.needs == "queries" and datasets.judged(dataset)):
+            return datasets.read(dataset)
+        return DataSet(dataset, datasets.corpus_of(dataset).title, Pairs())
 
     def notes(self, data: DataSet, corpus: Corpus) -> list[str]:
         """Which parts of the data set are excluded and why, one sentence each."""

@@ -164,11 +164,11 @@ def _lengths(summary: NeedleSummary) -> Iterator[LengthRow]:
 def _numbers(summary: NeedleSummary) -> list[Number]:
     grid, numbers, chance = summary.grid, list[Number](), f"chance level {1 / NEEDLES:.3f}"
     for length in PART_LENGTHS:
-        found = (
+        share = (
             f"share of searches that rank the needle's text first among {NEEDLES} texts of "
             f"{length} tokens, with each needle at {len(PART_DEPTHS)} depths"
         )
-        numbers += number(f"found_{length}", found, grid.mean(length), ".3f", chance)
+        numbers += number(f"found_{length}", share, grid.mean(length), ".3f", chance)
     change = "share of needles retrieved, last minus first third of the text (negative: primacy)"
     return [*numbers, *number("late_minus_early", change, grid.last_minus_first)]
 

@@ -103,12 +103,12 @@ def ranks_of(
     """The rank of each document, given by number, for its text [P]; 0 for a text that is not among
     `queries` (vectors [H] or words by text) because the model cannot read it."""
     ranks = np.zeros(len(asked), dtype=np.int64)
-    known = [i for i, (text, _) in enumerate(asked) if text in queries]
-    if known:
-        encoded: Any = [queries[asked[i][0]] for i in known]
+    at = [i for i, (text, _) in enumerate(asked) if text in queries]
+    if at:
+        encoded: Any = [queries[asked[i][0]] for i in at]
         if isinstance(index, VectorIndex):
             encoded = torch.stack(encoded)
-        ranks[known] = index.ranks(encoded, [asked[i][1] for i in known])
+        ranks[at] = index.ranks(encoded, [asked[i][1] for i in at])
     return ranks
 
 

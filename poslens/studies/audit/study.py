@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from poslens.attribution import datasets
 from poslens.attribution.curves.bootstrap import MIN_DOCUMENTS, Estimate
 from poslens.attribution.datasets import Collection, DataSet
 from poslens.attribution.errors import UserError
@@ -14,7 +13,6 @@ from poslens.attribution.evaluation.audit import QUERY_FORMS, TOP, audit_method,
 from poslens.attribution.evaluation.audit_workload import workload
 from poslens.attribution.evaluation.chunks import chunks_of
 from poslens.attribution.evaluation.comparison import POINTS, SHARE_MARGIN, Verdict, judged
-from poslens.attribution.pairs import Pairs
 from poslens.attribution.retrievers.dense import FAMILY as DENSE
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.retrievers.detect import family_of
@@ -110,6 +108,7 @@ class Audit(Study[Collection, AuditIndex, AuditSummary]):
     title = "Audit"
     question = "Which sentences fail to retrieve their own document?"
     unit = "document"
+    needs = "documents"
     reads = (
         "Each sentence of the corpus is a query, including those past a model's context limit. It "
         "is unretrieved if its own document is not in the top k. Thin lines show the same "
@@ -178,10 +177,6 @@ class Audit(Study[Collection, AuditIndex, AuditSummary]):
     tables = TABLES
     figures = (Figure("Unretrieved sentences by position", unretrieved_by_position),)
     part = PART
-
-    def read(self, dataset: str) -> DataSet:
-        """The data set without its pairs: an audit needs only documents."""
-        return DataSet(dataset, datasets.corpus_of(dataset).title, Pairs())
 
     def corpus(self, data: DataSet, settings: Settings) -> Collection:
         """The whole corpus of the data set, or a sample of it."""

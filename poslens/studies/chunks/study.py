@@ -49,6 +49,7 @@ class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
     title = "Chunks"
     question = "Which window, overlap and title prefix should an index use?"
     unit = "document"
+    needs = "documents"
     reads = (
         "Each marker is one way to chunk documents. Settings further right have a larger index; "
         "settings further down leave fewer sentences unretrieved. The setting is selected on half "
@@ -94,9 +95,6 @@ class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
     )
     tables = TABLES
     figures = (Figure("Unretrieved sentences by size of the index", shares_by_size),)
-
-    def read(self, dataset: str) -> DataSet:
-        return AUDIT.read(dataset)
 
     def corpus(self, data: DataSet, settings: Settings) -> ChunkCorpus:
         """The corpus of the data set or a sample of it, and the settings to try. Settings with

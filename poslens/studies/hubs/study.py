@@ -35,7 +35,7 @@ from poslens.studies.hubs.summary import (
 )
 from poslens.studies.hubs.words import explained_hubs, hub_words, words_method
 from poslens.studies.ranking import service as ranking
-from poslens.studies.ranking.service import RankingSetup, read_searched, searched
+from poslens.studies.ranking.service import RankingSetup, searched
 from poslens.studies.why.search import require_ranking
 from poslens.study import Figure, Study, register
 
@@ -53,6 +53,7 @@ class Hubs(Study[HubCorpus, HubIndex, HubSummary]):
     title = "Hubs"
     question = "Which documents are retrieved by many queries that they don't answer, and why?"
     unit = "document"
+    needs = "queries"
     reads = (
         f"{IN_DEGREE} If in-degrees are skewed, a few documents (hubs) are in the top k of many "
         "queries that they don't answer. Dotted lines: the same corpus with the words of each "
@@ -95,9 +96,6 @@ class Hubs(Study[HubCorpus, HubIndex, HubSummary]):
     tests = ("comparison",)
     tables = TABLES
     figures = (Figure("Sorted in-degrees", sorted_in_degrees),)
-
-    def read(self, dataset: str) -> DataSet:
-        return read_searched(dataset)
 
     def corpus(self, data: DataSet, settings: Settings) -> HubCorpus:
         """The corpus with its queries, or with sentences of its documents as queries, and the

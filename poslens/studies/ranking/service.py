@@ -20,7 +20,6 @@ from poslens.attribution.evaluation.position_effect import MARGIN
 from poslens.attribution.evaluation.position_groups import GroupedRanking, grouped
 from poslens.attribution.evaluation.ranking_measures import NDCG, Evaluation, evaluate
 from poslens.attribution.evaluation.search import Ranking
-from poslens.attribution.pairs import Pairs
 from poslens.attribution.retrievers import limits
 from poslens.attribution.retrievers.base import joint
 from poslens.attribution.retrievers.detect import family_of
@@ -169,17 +168,6 @@ def collection_of(data: DataSet) -> Collection:
         return datasets.collection(data.name)
     # An upload's name contains a digest of its contents.
     return _uploads.get(data.name, lambda: datasets.from_pairs(data))
-
-
-def read_searched(name: str) -> DataSet:
-    """The data set of this name; without pairs if it has no relevance judgments.
-
-    Raises:
-        UserError: its files cannot be read.
-    """
-    if datasets.judged(name):
-        return datasets.read(name)
-    return DataSet(name, datasets.corpus_of(name).title, Pairs())
 
 
 def is_judged(data: DataSet) -> bool:

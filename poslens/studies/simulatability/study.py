@@ -23,7 +23,7 @@ from poslens.figures.palettes import Style
 from poslens.parameters import Integer, Parameters, Settings
 from poslens.studies.faithfulness.figures import gains
 from poslens.studies.ranking import service as ranking
-from poslens.studies.ranking.service import RankingSetup, read_searched, searched
+from poslens.studies.ranking.service import RankingSetup, searched
 from poslens.studies.selections import METHOD_CHOICE, methods_for
 from poslens.studies.simulatability.summary import (
     TABLES,
@@ -55,6 +55,7 @@ class Simulatability(Study[Collection, Simulated, SimulatabilitySummary]):
     title = "Simulatability"
     question = "Do a method's words help to predict which document a model ranks higher?"
     unit = "query"
+    needs = "queries"
     reads = (
         "A program sees the query and a few words of the two documents that the model ranks first "
         "and second, and predicts which one is first. Points right of zero: words chosen by the "
@@ -82,9 +83,6 @@ class Simulatability(Study[Collection, Simulated, SimulatabilitySummary]):
     tests = ("gain", "over_similar")
     tables: ClassVar = TABLES
     figures = (Figure("Gain in correct predictions by method", _gains),)
-
-    def read(self, dataset: str) -> DataSet:
-        return read_searched(dataset)
 
     def corpus(self, data: DataSet, settings: Settings) -> Collection:
         """The corpus with its queries.

@@ -26,7 +26,7 @@ from poslens.compute.runs import Job
 from poslens.figures.palettes import shorten
 from poslens.paired import MeasuredModel
 from poslens.parameters import Integer, Parameters, Settings, Text
-from poslens.studies.ranking.service import read_searched, searched
+from poslens.studies.ranking.service import searched
 from poslens.studies.why.figures import chart
 from poslens.studies.why.search import Searcher, named_document, opened, require_ranking
 from poslens.studies.why.summary import TABLES, Misses, WhyCorpus, WhySummary, sentence
@@ -81,6 +81,7 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
     title = "Why"
     question = "What keeps a document out of the top k, and which change would bring it in?"
     unit = "pair"
+    needs = "queries"
     reads = (
         "One thing is changed at a time, and the document is ranked again. The cause is named "
         "after the first change that brings the document into the top k and is not ruled out."
@@ -123,9 +124,6 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
     tables = TABLES
     figures = (Figure("Causes of misses", chart),)
     part = PART
-
-    def read(self, dataset: str) -> DataSet:
-        return read_searched(dataset)
 
     def corpus(self, data: DataSet, settings: Settings) -> WhyCorpus:
         """All queries with their relevant documents, or the query and document that the settings
