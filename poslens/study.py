@@ -90,7 +90,6 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
     """
 
     name: ClassVar[str]
-    title: ClassVar[str]
     question: ClassVar[str]
     unit: ClassVar[str]
     reads: ClassVar[str]
@@ -110,6 +109,11 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
     def __init__(self) -> None:
         # By everything that they depend on, because pages need them at every rerun.
         self.summaries: LRUCache[Summary] = LRUCache(128)
+
+    @property
+    def title(self) -> str:
+        """The heading; by default the name. A subclass may define it as a text."""
+        return self.name.capitalize()
 
     def parameters_for(self, data: DataSet) -> Parameters:
         """The parameters for this data set: without those that it determines, and with the options

@@ -141,7 +141,6 @@ class Differences(Study[DataSet, DifferenceSubject, MeasuredSummary]):
     """Compares every pair of models in each measure."""
 
     name = "differences"
-    title = "Differences"
     question = "Do models differ on the same pairs, queries and documents?"
     unit = "computation"
     reads = (

@@ -188,7 +188,6 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
     """Hides one sentence at every depth of texts of every length, and searches for it."""
 
     name = "needles"
-    title = "Needles"
     question = "At which lengths and depths does a model still find one hidden sentence?"
     unit = "cell"
     reads = (

@@ -196,7 +196,6 @@ class Preferences(Study[PreferenceCorpus, PreferenceSubject, PreferenceSummary])
     planted bias."""
 
     name = "preferences"
-    title = "Preferences"
     question = "Which position does an attribution method itself prefer?"
     unit = "measurement"
     reads = (

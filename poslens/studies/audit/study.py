@@ -105,7 +105,6 @@ class Audit(Study[Collection, AuditIndex, AuditSummary]):
     """Every sentence of a corpus is searched for in an index of the whole corpus."""
 
     name = "audit"
-    title = "Audit"
     question = "Which sentences fail to retrieve their own document?"
     unit = "document"
     needs = "documents"

@@ -123,7 +123,6 @@ class EditsStudy(OverItems[EditSummary]):
     """Inserts neutral text into each document, or removes a part of it."""
 
     name = "edits"
-    title = "Edits"
     question = (
         "Does editing the beginning of a document change its vector more than editing the end?"
     )

@@ -76,7 +76,6 @@ class SegmentsStudy(CurveStudy):
     """Compares the vectors of a document's parts with that of the whole document."""
 
     name = "segments"
-    title = "Segments"
     question = "Which part of a document is its vector most similar to?"
     reads = (
         f"Segments: each document is split into up to {N_SEGMENTS} segments, and each segment's "

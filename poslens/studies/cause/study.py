@@ -116,7 +116,6 @@ class CauseStudy(CurveStudy):
     """Moves the evidence or removes parts of each document, and measures the score."""
 
     name = "cause"
-    title = "Cause"
     question = "Does moving the evidence change the score?"
     reads = (
         "Relocation: mean score with the evidence at each position, relative to each pair's mean. "

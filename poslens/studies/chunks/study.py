@@ -46,7 +46,6 @@ class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
     it on the other half."""
 
     name = "chunks"
-    title = "Chunks"
     question = "Which window, overlap and title prefix should an index use?"
     unit = "document"
     needs = "documents"

@@ -71,7 +71,6 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
     attention calibration on the other half."""
 
     name = "debias"
-    title = "Debias"
     question = "How much position bias can be removed, and what does it cost?"
     unit = "stage"
     reads = (

@@ -174,7 +174,6 @@ class FaithfulnessTest(OfPairs[SelectedPairs, TestedOrder, OrderSummary]):
     """Deletes and inserts words in the order of each method, at random, and by position."""
 
     name = "faithfulness"
-    title = "Faithfulness"
     question = (
         "Does deleting a method's top words lower the score faster than deleting random words?"
     )

@@ -50,7 +50,6 @@ class Hubs(Study[HubCorpus, HubIndex, HubSummary]):
     """Counts how many queries that a document does not answer have it in their top k."""
 
     name = "hubs"
-    title = "Hubs"
     question = "Which documents are retrieved by many queries that they don't answer, and why?"
     unit = "document"
     needs = "queries"

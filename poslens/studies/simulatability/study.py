@@ -52,7 +52,6 @@ class Simulatability(Study[Collection, Simulated, SimulatabilitySummary]):
     """Measures how well a program predicts a model's ranking from a few words of each document."""
 
     name = "simulatability"
-    title = "Simulatability"
     question = "Do a method's words help to predict which document a model ranks higher?"
     unit = "query"
     needs = "queries"

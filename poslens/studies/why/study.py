@@ -78,7 +78,6 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
     again."""
 
     name = "why"
-    title = "Why"
     question = "What keeps a document out of the top k, and which change would bring it in?"
     unit = "pair"
     needs = "queries"
