@@ -16,6 +16,7 @@ from poslens.compute import coverage
 from poslens.compute.compute import Compute
 from poslens.compute.coverage import Report
 from poslens.parameters import Integer, Settings, Several, Switch
+from poslens.studies.cause.service import DEFAULT_PAIRS
 from poslens.study import Study, Subject, Summary
 
 METHOD_CHOICE = Several(
@@ -34,10 +35,10 @@ READABLE = Switch(
 )
 
 
-def number_of(noun: str, default: int) -> Integer:
+def number_of(noun: str) -> Integer:
     """How many of a data set's items, such as `pairs`, to use; 0 means all."""
     return Integer(
-        default=default,
+        default=DEFAULT_PAIRS,
         low=0,
         step=5,
         help=f"Number of {noun}, spread evenly over the data set; 0 means all.",

@@ -49,15 +49,13 @@ class MethodAgreementRow:
     n: int = column("Number of pairs in the mean curves.")
     documents: int = column("Number of distinct documents, which intervals resample.")
     left_out: int = column(
-        "Pairs whose evidence is read whole at fewer than two positions; 0 for ablation.",
-        title="left out",
+        "Pairs whose evidence is read whole at fewer than two positions; 0 for ablation."
     )
     mean_curves: Estimate | None = column(
-        "Spearman's correlation of the mean curves, -1 to 1.", title="mean curves", form="+.3f"
+        "Spearman's correlation of the mean curves, -1 to 1.", form="+.3f"
     )
     mean_over_pairs: Estimate | None = column(
         "Mean over pairs of Spearman's correlation of their curves, -1 to 1.",
-        title="mean over pairs",
         form="+.3f",
     )
 

@@ -22,7 +22,7 @@ from poslens.paired import ItemMeasure, MeasuredModel
 from poslens.parameters import Settings
 from poslens.rows import Table, column
 from poslens.studies.cause import service
-from poslens.studies.cause.service import DEFAULT_PAIRS, DataSetCause
+from poslens.studies.cause.service import DataSetCause
 from poslens.studies.cause.tables import cause_measure
 from poslens.studies.curves.words import too_few
 from poslens.studies.selections import OfPairs, SelectedPairs, number_of, selected
@@ -145,7 +145,7 @@ def documents_for(data: DataSet, n: int, *interventions: Method) -> CauseItems:
     return CauseItems(data.name, *chosen, interventions, of_pairs=False)
 
 
-DOCUMENTS = number_of("documents", DEFAULT_PAIRS)
+DOCUMENTS = number_of("documents")
 
 
 # -- interventions whose results are curves over positions -----------------------------------------

@@ -35,7 +35,6 @@ from poslens.studies.cause.over_items import (
     basis,
     notes_of,
 )
-from poslens.studies.cause.service import DEFAULT_PAIRS
 from poslens.studies.selections import READABLE, number_of, selected
 from poslens.study import Figure, register
 
@@ -50,9 +49,7 @@ class EffectRow:
     documents: int = column("Number of distinct documents, which intervals resample.")
     truncated: int = column("Pairs whose document the model truncates.")
     failed: int = column("Number of failed pairs, which are excluded.")
-    left_out: int = column(
-        "Pairs with fewer than two positions where the evidence is read whole.", title="left out"
-    )
+    left_out: int = column("Pairs with fewer than two positions where the evidence is read whole.")
     last_minus_first: Estimate | None = column(
         "Relocation: mean score with the evidence in the last third of what the model reads, minus "
         "that in the first. Ablation: mean score drop from removing a part of the last third, "
@@ -147,7 +144,7 @@ class CauseStudy(CurveStudy):
             help="How a part is removed. delete: the text after it moves up. mask: its tokens "
             "become padding. filler: neutral text of as many tokens replaces it.",
         ),
-        pairs=number_of("pairs", DEFAULT_PAIRS),
+        pairs=number_of("pairs"),
         readable=READABLE,
     )
     tables: ClassVar = {"effects": Table(EffectRow, _effects), "curve": POINTS}

@@ -195,7 +195,7 @@ class FaithfulnessTest(OfPairs[SelectedPairs, TestedOrder, OrderSummary]):
     )
     parameters = Parameters(
         methods=METHOD_CHOICE,
-        pairs=number_of("pairs", service.DEFAULT_PAIRS),
+        pairs=number_of("pairs"),
         readable=READABLE,
         unit=Choice(
             default="word",
