@@ -40,7 +40,7 @@ from poslens.paired import (
 )
 from poslens.parameters import Parameters, Settings
 from poslens.rows import Table
-from poslens.study_part import PartAnswer, PartQuestion, Scope, StudyPart
+from poslens.study_part import StudyPart
 
 Corpus = TypeVar("Corpus")
 Subject = TypeVar("Subject")
@@ -389,31 +389,3 @@ def stored(
         if summary is not None:
             summaries.append(summary)
     return study.together([*summaries, *without_models])
-
-
-def question_of(study: Study[Any, Any, Any]) -> PartQuestion:
-    """A study's part of a passport."""
-    declared = study.part
-    if declared is None:
-        raise ValueError(f"{study.name} declares no part of a passport")
-
-    def read(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
-        compute, settings = scope.compute, study.parameters.settings(declared.settings)
-        corpus = study.corpus(scope.data, settings)
-        (planned,) = study.subjects(compute, scope.spec, corpus, settings)
-        subject = declared.subject(planned, scope)
-        jobs = [study.job(compute, subject)]
-        summaries = stored(study, compute, [subject])
-        if not summaries:
-            return jobs, None
-        provenance = tuple(map(study.provenance, summaries))
-        return jobs, PartAnswer(
-            study.verdict(summaries[0]),
-            declared.numbers(summaries[0]),
-            lambda style: study.figures[0].draw(summaries, style, provenance),
-            provenance,
-        )
-
-    return PartQuestion(
-        declared.key, declared.title, declared.limits, declared.unit, read, declared.needs_queries
-    )

@@ -1,8 +1,8 @@
 """A part of a position passport: one question about a model, answered with numbers, a figure and
 their provenance.
 
-A study declares a `StudyPart`, and `poslens.study.question_of` derives its part from the study. A
-service without a study declares a `PartQuestion`. `poslens.studies.passport` lists both.
+A study declares a `StudyPart`, from which `poslens.studies.passport.service` derives its part. A
+service without a study declares a `PartQuestion`.
 """
 
 from __future__ import annotations

@@ -43,8 +43,37 @@ from poslens.studies.passport.parts import (
 )
 from poslens.studies.positions.study import POSITIONS
 from poslens.studies.why.study import WHY
-from poslens.study import question_of
-from poslens.study_part import MAX_PAIRS, Number, Part, PartQuestion, Scope
+from poslens.study import Study, stored
+from poslens.study_part import MAX_PAIRS, Number, Part, PartAnswer, PartQuestion, Scope
+
+
+def question_of(study: Study[Any, Any, Any]) -> PartQuestion:
+    """A study's part of a passport."""
+    declared = study.part
+    if declared is None:
+        raise ValueError(f"{study.name} declares no part of a passport")
+
+    def read(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
+        compute, settings = scope.compute, study.parameters.settings(declared.settings)
+        corpus = study.corpus(scope.data, settings)
+        (planned,) = study.subjects(compute, scope.spec, corpus, settings)
+        subject = declared.subject(planned, scope)
+        jobs = [study.job(compute, subject)]
+        summaries = stored(study, compute, [subject])
+        if not summaries:
+            return jobs, None
+        provenance = tuple(map(study.provenance, summaries))
+        return jobs, PartAnswer(
+            study.verdict(summaries[0]),
+            declared.numbers(summaries[0]),
+            lambda style: study.figures[0].draw(summaries, style, provenance),
+            provenance,
+        )
+
+    return PartQuestion(
+        declared.key, declared.title, declared.limits, declared.unit, read, declared.needs_queries
+    )
+
 
 QUESTIONS: dict[str, PartQuestion] = {
     question.key: question
