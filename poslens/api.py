@@ -16,9 +16,9 @@ from poslens.arguments import (
     Model,
     Models,
     Option,
+    chosen_pairs,
     data_set,
     evidence_span,
-    listed,
     method_of,
     run_job,
     specs_of,
@@ -32,11 +32,10 @@ from poslens.attribution.retrievers import resolve
 from poslens.attribution.retrievers.detect import families_with
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import TextPair
-from poslens.averages import curve as curve
 from poslens.compute.compute import service
 from poslens.names import data_name, with_rejections
 from poslens.quietly import quietly
-from poslens.results import Explanation, Passport, StudyResult
+from poslens.results import ByModel, Curve, Explanation, Passport, StudyResult
 from poslens.studies import declared
 from poslens.studies.cause.service import DEFAULT_PAIRS
 from poslens.studies.check import service as checking
@@ -90,6 +89,61 @@ def explain(
     results = [compute.explain(pair, spec, how) for spec in specs_of(model, data)]
     rails = [explaining.rail_of(compute, result, data) for result in results]
     return Explanation(tuple(results), tuple(rails))
+
+
+@overload
+def curve(
+    model: Model,
+    dataset: str | Path = SAMPLE,
+    *,
+    method: str = "saliency",
+    pairs: int = 0,
+    **options: Option,
+) -> Curve: ...
+@overload
+def curve(
+    model: Models,
+    dataset: str | Path = SAMPLE,
+    *,
+    method: str = "saliency",
+    pairs: int = 0,
+    **options: Option,
+) -> ByModel: ...
+@quietly()
+def curve(
+    model: Model | Models,
+    dataset: str | Path = SAMPLE,
+    *,
+    method: str = "saliency",
+    pairs: int = 0,
+    **options: Option,
+) -> Curve | ByModel:
+    """A method's mean curve over a data set; for several models, a dictionary of curves by model
+    name. Missing results are computed and stored, with a progress bar on stderr. Repeat an
+    interrupted call to resume.
+
+    Args:
+        model: as in `explain`, or a list of models.
+        pairs: number of pairs, spread evenly over the data set; 0 means all.
+
+    Raises:
+        UserError: an argument is invalid as in `explain`, or nothing could be computed.
+    """
+    data, how, compute = data_set(dataset), method_of(method, options), service()
+    chosen, words = chosen_pairs(data.pairs, pairs)
+
+    def averaged(spec: RetrieverSpec) -> Curve:
+        run_job(compute.attribution_job(spec, how, chosen, f"{data.name}: {words}"))
+        average = compute.curve(spec, how, chosen, data.name, words)
+        summary = average.summary
+        numbers = {
+            "primacy_recency_index": summary.primacy_recency_index,
+            "center_of_mass": summary.center_of_mass,
+        }
+        return Curve(summary.curve, numbers, average.provenance())
+
+    curves = {spec.name: averaged(spec) for spec in specs_of(model, data)}
+    return ByModel(curves) if isinstance(model, list | tuple) else next(iter(curves.values()))
 
 
 @quietly()
@@ -164,7 +218,10 @@ def check(
     Raises:
         UserError: as for `explain`, or the file is not a passport.
     """
-    if only is not None and not (only := listed(only, "checks", "only", NAMES[0])):
+    if only is not None and not isinstance(only, list | tuple):
+        shown = repr(only[:80]) if isinstance(only, str) else f"one {type(only).__name__}"
+        raise UserError(f"only takes a list of checks, such as [{NAMES[0]!r}], not {shown}.")
+    if only is not None and not only:
         raise UserError(f"only is empty: choose from {', '.join(NAMES)}.")
     if unknown := [name for name in [*(only or ()), *tolerances] if name not in NAMES]:
         raise UserError(f"There is no check {unknown[0]!r}: choose from {', '.join(NAMES)}.")

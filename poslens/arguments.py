@@ -6,7 +6,7 @@ import operator
 from collections.abc import Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard
 
 from poslens.attribution import datasets as known_datasets
 from poslens.attribution.datasets import DataSet
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 Option: TypeAlias = "str | int | float | bool"
-T = TypeVar("T")
 
 
 def text_of(given: object, what: str) -> str:
@@ -92,19 +91,6 @@ def method_of(given: object, options: Mapping[str, Option]) -> Method:
             f"{', '.join(METHODS)}."
         )
     return make_method(given, option_words(options))
-
-
-def listed(given: Sequence[T], what: str, name: str, example: str) -> Sequence[T]:
-    """`given`, if it is a list or a tuple. Other iterables are refused, because iterating over a
-    string gives letters and over a SentenceTransformer its modules.
-
-    Raises:
-        UserError: it is neither.
-    """
-    if not isinstance(given, list | tuple):
-        shown = repr(given[:80]) if isinstance(given, str) else f"one {type(given).__name__}"
-        raise UserError(f"{name} takes a list of {what}, such as [{example!r}], not {shown}.")
-    return given
 
 
 class Encoder(Protocol):

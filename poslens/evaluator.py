@@ -55,15 +55,11 @@ MEASURES = (
     "ndcg@10_first",
     "ndcg@10_middle",
     "ndcg@10_last",
-    "first_minus_last",
-    "first_minus_last_low",
-    "first_minus_last_high",
-    "relocation_difference",
-    "relocation_difference_low",
-    "relocation_difference_high",
-    "unretrieved_sentences",
-    "unretrieved_sentences_low",
-    "unretrieved_sentences_high",
+    *(
+        f"{name}{end}"
+        for name in ("first_minus_last", "relocation_difference", "unretrieved_sentences")
+        for end in ("", "_low", "_high")
+    ),
 )
 """Names of the measures that a call returns, in the order of the CSV file's columns."""
 
@@ -269,7 +265,7 @@ def _measures(retriever: DenseRetriever, moved: Moved, folder: Path) -> dict[str
     audit = AuditStore(folder, moved.collection)
     run_audit(audit, retriever, model, WHOLE, measure_truncation=False)
     ranked = list(audit.select(model, WHOLE).results.values())
-    measures = {
+    return {
         WORST: min(mean.value for mean in effect.ndcg),
         "ndcg@10_first": effect.first.value,
         "ndcg@10_middle": effect.middle.value,
@@ -280,7 +276,6 @@ def _measures(retriever: DenseRetriever, moved: Moved, folder: Path) -> dict[str
             "unretrieved_sentences", unretrieved_share(ranked, "original", "sentence", TOP)
         ),
     }
-    return {name: measures[name] for name in MEASURES}
 
 
 def _with_ends(name: str, estimate: Estimate | None) -> dict[str, float]:

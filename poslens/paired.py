@@ -23,6 +23,7 @@ from poslens.attribution.evaluation.comparison import (
     POINTS,
     Comparison,
     adjusted,
+    compared,
     document_means,
     p_in_words,
     paired_by_document,
@@ -82,6 +83,19 @@ class ItemMeasure:
             total.update(repr((item, self.documents[item])).encode("utf-8", "replace"))
             total.update(np.ascontiguousarray(row).tobytes())
         return total.digest()
+
+    def test(self) -> Comparison | None:
+        """The measure compared with 0; None without items, or if it is undefined."""
+        rows = np.array([*self.rows.values()], dtype=np.float64)
+        documents = [self.documents[item] for item in self.rows]
+
+        def compare() -> Comparison | None:
+            return compared(rows, documents, self.margin, self.statistic) if len(rows) else None
+
+        return _tests.get(self.digest, compare)
+
+
+_tests: LRUCache[Comparison | None] = LRUCache(64)
 
 
 def index_measure(

@@ -4,7 +4,7 @@ argument of the Python call are derived from one declaration."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from poslens.attribution.errors import UserError, printable
@@ -14,8 +14,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Parameter(Generic[T]):
-    """One parameter of a study. `default` is used if no value is given; `option` is the
-    command's option if its name differs from the parameter's."""
+    """One parameter of a study. `default` is used if no value is given; `title` is by default its
+    name, and `option` is the command's option if its name differs from the parameter's."""
 
     default: T
     help: str
@@ -37,7 +37,7 @@ class Integer(Parameter[int | None]):
     None means no limit: the page shows an empty field."""
 
     low: int
-    high: int
+    high: int = 10_000_000
     step: int = 1
 
     def parse(self, value: Any) -> int:
@@ -47,7 +47,7 @@ class Integer(Parameter[int | None]):
             number = self.low - 1
         if not self.low <= number <= self.high:
             raise UserError(
-                f"{self.title or 'The number'} must be a whole number from {self.low:,} to "
+                f"{self.title} must be a whole number from {self.low:,} to "
                 f"{self.high:,}, not {str(value)[:40]!r}."
             )
         return number
@@ -61,9 +61,7 @@ class Switch(Parameter[bool]):
 
     def parse(self, value: Any) -> bool:
         if not isinstance(value, bool):
-            raise UserError(
-                f"{self.title or 'The switch'} must be True or False, not {str(value)[:40]!r}."
-            )
+            raise UserError(f"{self.title} must be True or False, not {str(value)[:40]!r}.")
         return value
 
 
@@ -77,7 +75,7 @@ class Text(Parameter[str]):
     def parse(self, value: Any) -> str:
         if not isinstance(value, str) or len(value) > self.longest or printable(value) != value:
             raise UserError(
-                f"{self.title or 'The text'} must be a text of at most {self.longest:,} characters "
+                f"{self.title} must be a text of at most {self.longest:,} characters "
                 "without control characters."
             )
         return value.strip()
@@ -97,8 +95,7 @@ class Choice(Parameter[str]):
     def parse(self, value: Any) -> str:
         if value not in self.options:
             raise UserError(
-                f"{self.title or 'The choice'}: choose from {', '.join(self.options)}, not "
-                f"{str(value)[:40]!r}."
+                f"{self.title}: choose from {', '.join(self.options)}, not {str(value)[:40]!r}."
             )
         return str(value)
 
@@ -117,7 +114,7 @@ class Several(Parameter[tuple[str, ...]]):
         for choice in choices:
             if self.closed and choice not in self.options:
                 raise UserError(
-                    f"{self.title or 'The choice'}: choose from {', '.join(self.options)}, not "
+                    f"{self.title}: choose from {', '.join(self.options)}, not "
                     f"{str(choice)[:40]!r}."
                 )
             self.check(choice)
@@ -142,7 +139,7 @@ class Numbers(Parameter[tuple[float, ...]]):
         if not numbers or not allowed or (self.whole and any(number % 1 for number in numbers)):
             kind = "whole numbers" if self.whole else "numbers"
             raise UserError(
-                f"{self.title or 'The list'} must be {kind} from {self.low:,.10g} to "
+                f"{self.title} must be {kind} from {self.low:,.10g} to "
                 f"{self.high:,.10g}, separated by commas, not {str(value)[:60]!r}."
             )
         return tuple(int(number) if self.whole else number for number in sorted(set(numbers)))
@@ -154,6 +151,11 @@ class Numbers(Parameter[tuple[float, ...]]):
 
 class Parameters(dict[str, Parameter[Any]]):
     """The parameters of a study by name, in the order in which they are shown."""
+
+    def __init__(self, **declared: Parameter[Any]) -> None:
+        super().__init__()
+        for name, each in declared.items():
+            self[name] = replace(each, title=each.title or name.replace("_", " ").capitalize())
 
     def settings(self, given: Mapping[str, Any] | None = None, table: str = "") -> Settings:
         """All values, checked, with defaults for those that are not given; `table` names the only

@@ -10,19 +10,23 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import plotly.graph_objects as go
 
 from poslens.attribution import datasets
 from poslens.attribution.datasets import SAMPLE, DataSet
 from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.comparison import adjusted
+from poslens.attribution.pairs import Pairs
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Provenance
+from poslens.cache.lru_cache import LRUCache
 from poslens.compute.compute import Compute
 from poslens.compute.coverage import Report
+from poslens.compute.provenance import ModelIdentity
 from poslens.compute.runs import Job
 from poslens.figures.palettes import Style
 from poslens.paired import (
@@ -36,11 +40,24 @@ from poslens.paired import (
 )
 from poslens.parameters import Parameters, Settings
 from poslens.rows import Table
-from poslens.study_part import PartAnswer, PartQuestion, Scope, StudyPart, numbers_of
+from poslens.study_part import StudyPart
 
 Corpus = TypeVar("Corpus")
 Subject = TypeVar("Subject")
 Summary = TypeVar("Summary")
+
+
+@dataclass(frozen=True)
+class ModelSummary(Generic[Subject]):
+    """A summary of one model; `asked` is its subject. Summaries need not derive from this."""
+
+    model: ModelIdentity
+    asked: Subject
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.model.spec.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +83,13 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
     the verdict does not show. `dataset` and `models` are the defaults; pages start with the models
     `compared` instead, if there are any. `product` names what a study can write to a folder in
     addition to its results, and `part` declares its part of a passport, if it has one. `retries`
-    says whether failed items are recorded, to be retried only on request.
+    says whether failed items are recorded, to be retried only on request. `tests` names the fields
+    of a summary with comparisons, whose p values are adjusted (Holm) for all results shown
+    together. `needs` says what is read of a data set: its pairs, its queries (pairs if the data set
+    has relevance judgments) or only its documents.
     """
 
     name: ClassVar[str]
-    title: ClassVar[str]
     question: ClassVar[str]
     unit: ClassVar[str]
     reads: ClassVar[str]
@@ -84,6 +103,17 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
     product: ClassVar[str] = ""
     part: ClassVar[StudyPart | None] = None
     retries: ClassVar[bool] = True
+    tests: ClassVar[tuple[str, ...]] = ()
+    needs: ClassVar[Literal["pairs", "queries", "documents"]] = "pairs"
+
+    def __init__(self) -> None:
+        # By everything that they depend on, because pages need them at every rerun.
+        self.summaries: LRUCache[Summary] = LRUCache(128)
+
+    @property
+    def title(self) -> str:
+        """The heading; by default the name. A subclass may define it as a text."""
+        return self.name.capitalize()
 
     def parameters_for(self, data: DataSet) -> Parameters:
         """The parameters for this data set: without those that it determines, and with the options
@@ -115,13 +145,15 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
         return corpus
 
     def read(self, dataset: str) -> DataSet:
-        """The data set of this name, for commands and Python calls; reads its pairs only if the
-        study needs them.
+        """The data set of this name, for commands and Python calls, without its pairs if the study
+        `needs` none.
 
         Raises:
             UserError: its files cannot be read.
         """
-        return datasets.read(dataset)
+        if self.needs == "pairs" or (self.needs == "queries" and datasets.judged(dataset)):
+            return datasets.read(dataset)
+        return DataSet(dataset, datasets.corpus_of(dataset).title, Pairs())
 
     def notes(self, data: DataSet, corpus: Corpus) -> list[str]:
         """Which parts of the data set are excluded and why, one sentence each."""
@@ -182,9 +214,17 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
         return None
 
     def together(self, summaries: Sequence[Summary]) -> list[Summary]:
-        """The results with everything that depends on all of them, such as p values adjusted for
-        multiple tests."""
-        return list(summaries)
+        """The results with everything that depends on all of them, such as the p values of
+        `tests`."""
+        if not self.tests:
+            return list(summaries)
+        comparisons = iter(
+            adjusted([getattr(summary, name) for summary in summaries for name in self.tests])
+        )
+        return [
+            replace(summary, **{name: next(comparisons) for name in self.tests})  # type: ignore[type-var]
+            for summary in summaries
+        ]
 
     def measured(self, summary: Summary) -> MeasuredModel | None:
         """The measures in which two results are compared; None without a comparison. A study that
@@ -217,7 +257,7 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
     def streams(self) -> bool:
         """Whether no result depends on later ones, so that each verdict can be shown
         immediately."""
-        return type(self).together is Study.together
+        return not self.tests and type(self).together is Study.together
 
     def remarks(self, summaries: Sequence[Summary]) -> list[str]:
         """Caveats that readers of the results need, one sentence each."""
@@ -272,15 +312,17 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
         raise NotImplementedError
 
 
+Registered = TypeVar("Registered", bound=Study[Any, Any, Any])
 STUDIES: dict[str, Study[Any, Any, Any]] = {}
 """Every study by name."""
 
 
-def register(study: Study[Any, Any, Any]) -> None:
-    """Register a study as a command and a Python call."""
+def register(study: Registered) -> Registered:
+    """Register a study as a command and a Python call, and return it."""
     if study.name in STUDIES:
         raise ValueError(f"two studies are named {study.name}")
     STUDIES[study.name] = study
+    return study
 
 
 @dataclass(frozen=True)
@@ -347,31 +389,3 @@ def stored(
         if summary is not None:
             summaries.append(summary)
     return study.together([*summaries, *without_models])
-
-
-def question_of(study: Study[Any, Any, Any]) -> PartQuestion:
-    """A study's part of a passport."""
-    declared = study.part
-    if declared is None:
-        raise ValueError(f"{study.name} declares no part of a passport")
-
-    def read(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
-        compute, settings = scope.compute, study.parameters.settings(declared.settings)
-        corpus = study.corpus(scope.data, settings)
-        (planned,) = study.subjects(compute, scope.spec, corpus, settings)
-        subject = declared.subject(planned, scope)
-        jobs = [study.job(compute, subject)]
-        summaries = stored(study, compute, [subject])
-        if not summaries:
-            return jobs, None
-        provenance = tuple(map(study.provenance, summaries))
-        return jobs, PartAnswer(
-            study.verdict(summaries[0]),
-            numbers_of(summaries[0], declared.measures),
-            lambda style: study.figures[0].draw(summaries, style, provenance),
-            provenance,
-        )
-
-    return PartQuestion(
-        declared.key, declared.title, declared.limits, declared.unit, read, declared.needs_queries
-    )

@@ -1,15 +1,15 @@
 """A part of a position passport: one question about a model, answered with numbers, a figure and
 their provenance.
 
-A study declares a `StudyPart`, and `poslens.study.question_of` derives its part from the study. A
-service without a study declares a `PartQuestion`. `poslens.studies.passport` lists both.
+A study declares a `StudyPart`, from which `poslens.studies.passport.service` derives its part. A
+service without a study declares a `PartQuestion`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import plotly.graph_objects as go
 
@@ -23,8 +23,6 @@ from poslens.attribution.types import Provenance, TextPair
 from poslens.compute.compute import Compute
 from poslens.compute.runs import Job
 from poslens.figures.palettes import Style
-
-Summary = TypeVar("Summary")
 
 MAX_PAIRS = 500
 """Maximum number of pairs that a passport attributes."""
@@ -77,6 +75,13 @@ class Number:
         )
         n = f" ({self.unit}: {estimate.n:,}{resampled})" if estimate.n else ""
         return f"{estimate.text(self.form)}{n}" + (f"; {self.note}" if self.note else "")
+
+
+def number(
+    key: str, name: str, estimate: Estimate | None, form: str = "+.3f", note: str = "", **more: Any
+) -> list[Number]:
+    """A list with this `Number`; empty if its estimate is None, that is, not defined."""
+    return [] if estimate is None else [Number(key, name, estimate, form, note, **more)]
 
 
 @dataclass(frozen=True)
@@ -181,47 +186,17 @@ class PartQuestion:
 
 
 @dataclass(frozen=True)
-class Measure(Generic[Summary]):
-    """A number of a study's summary: see `Number`. `estimate` returns None if the number is not
-    defined for a summary."""
-
-    key: str
-    name: str
-    estimate: Callable[[Summary], Estimate | None]
-    form: str = "+.3f"
-    note: str = ""
-    items: Callable[[Summary], Iterable[Item]] = lambda summary: ()
-    unit: str = ""
-
-
-def numbers_of(summary: Summary, measures: Iterable[Measure[Summary]]) -> list[Number]:
-    """The numbers of a summary that are defined."""
-    return [
-        Number(
-            each.key,
-            each.name,
-            estimate,
-            each.form,
-            each.note,
-            tuple(each.items(summary)),
-            each.unit,
-        )
-        for each in measures
-        if (estimate := each.estimate(summary)) is not None
-    ]
-
-
-@dataclass(frozen=True)
 class StudyPart:
     """What a study declares for its part of a passport. Jobs, finding (the verdict), figure (the
-    first) and provenance are those of the study. `settings` are parameters that differ from the
-    study's defaults, and `subject` restricts the study's subject to a scope."""
+    first) and provenance are those of the study. `numbers` returns those of a summary. `settings`
+    are parameters that differ from the study's defaults, and `subject` restricts the study's
+    subject to a scope."""
 
     key: str
     title: str
     limits: str
     unit: str
-    measures: tuple[Measure[Any], ...]
+    numbers: Callable[[Any], Sequence[Number]]
     settings: Mapping[str, Any] = field(default_factory=dict)
     subject: Callable[[Any, Scope], Any] = lambda planned, scope: planned
     needs_queries: bool = False

@@ -103,7 +103,7 @@ def test_every_planned_result_ships_and_none_counts_as_stored(compute: Compute) 
             assert found.points is not None, (spec.name, source.scope)
     tests = faithfulness_tests(compute.root, ErasureParameters())
     tested = tool.few(
-        data, tool.spread_evenly(data.pairs, tool.faithfulness.DEFAULT_PAIRS), tool.N_TESTED
+        data, tool.spread_evenly(data.pairs, tool.interventions.DEFAULT_PAIRS), tool.N_TESTED
     )
     model = compute.identify(resolve("MiniLM")).key
     for start in POSITION_ORDERS:

@@ -155,7 +155,7 @@ def plan(compute: Compute) -> Iterator[tuple[str, Job]]:
     for spec in models:
         for misses in WHY.subjects(compute, spec, WHY.corpus(data, settings), settings):
             yield "explanations of misses", WHY.job(compute, misses)
-    tested = few(data, spread_evenly(data.pairs, faithfulness.DEFAULT_PAIRS), N_TESTED)
+    tested = few(data, spread_evenly(data.pairs, interventions.DEFAULT_PAIRS), N_TESTED)
     quick = [n for n, e in METHODS.items() if not e.slow and e.fits(family_of(models[0]))]
     for title, method in faithfulness.with_baselines(map(make_method, quick)).items():
         yield (

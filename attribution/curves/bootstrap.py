@@ -432,6 +432,12 @@ def ratio(means: Values) -> Values:
     return ratios(means)[:, 0]
 
 
+def ratio_difference(means: Values) -> Values:
+    """The first of two `ratios` minus the second [R], from four columns [R, 4]."""
+    first, second = ratios(means).T
+    return np.asarray(first - second)
+
+
 def generator_for(text: str, seed: int = SEED, *more: int) -> np.random.Generator:
     """Random numbers that depend on the text and the seeds alone."""
     return np.random.default_rng([seed, zlib.crc32(text.encode("utf-8", "replace")), *more])

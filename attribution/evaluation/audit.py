@@ -27,6 +27,7 @@ from poslens.attribution.curves.bootstrap import (
     generator_for,
     intervals,
     ratio,
+    ratio_difference,
     ratios,
 )
 from poslens.attribution.datasets.corpus import Document
@@ -295,19 +296,12 @@ def thirds_row(document: SentenceRanks, order: Order, query_form: QueryForm, top
     return np.array(counts, dtype=np.float64)
 
 
-def thirds_difference(means: Values) -> Values:
-    """Share of unretrieved sentences in the last third minus that in the first, from means of
-    `thirds_row`."""
-    shares = ratios(means)
-    return np.asarray(shares[:, 0] - shares[:, 1])
-
-
 def last_minus_first(
     documents: Sequence[SentenceRanks], order: Order, query_form: QueryForm, top: int
 ) -> Estimate | None:
     """Share of unretrieved sentences in the last third of documents minus that in the first."""
     rows = [thirds_row(document, order, query_form, top) for document in documents]
-    return estimate(np.array(rows), None, thirds_difference) if rows else None
+    return estimate(np.array(rows), None, ratio_difference) if rows else None
 
 
 def recovered(

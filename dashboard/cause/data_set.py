@@ -48,4 +48,4 @@ def section(data: DataSet, models: Sequence[str]) -> None:
     opened = study_section(study, data, models, settings)
     if opened is not None and study is CAUSE:
         specs = [choices.spec(name, data.name) for name in models]
-        what_is_read(specs, opened.corpus.items, study.name)
+        what_is_read(specs, opened.corpus.pairs, study.name)

@@ -49,11 +49,11 @@ def pairs_of_test(page: Opened) -> None:
     )
     under = right.selectbox(
         "Under",
-        list(dict.fromkeys(summary.model.spec.name for summary in summaries)),
+        list(dict.fromkeys(summary.name for summary in summaries)),
         key="under",
         bind="query-params",
     )
-    summary = next((summary for summary in summaries if summary.model.spec.name == under), None)
+    summary = next((summary for summary in summaries if summary.name == under), None)
     tested = summary.of(test or "") if summary else None
     if summary is None or tested is None:
         st.info("This model's scores for this test are not computed yet.")

@@ -211,8 +211,7 @@ def _estimates(study: Study[Any, Any, Any], compute: Compute, planned: Plan[Any]
 
 
 def _widget(name: str, parameter: Parameter[Any]) -> Any:
-    label = parameter.title or name.replace("_", " ").capitalize()
-    title = panels.plain(label)
+    title = panels.plain(parameter.title)
     if isinstance(parameter, Integer):
         return url_state.whole_number(
             title,
@@ -242,7 +241,7 @@ def _widget(name: str, parameter: Parameter[Any]) -> Any:
         return st.text_input(title, parameter.default, **bound)
     if isinstance(parameter, Choice):
         return choices.one_of(
-            label, parameter.options, name, parameter.default, help=parameter.help
+            parameter.title, parameter.options, name, parameter.default, help=parameter.help
         )
     raise TypeError(f"{type(parameter).__name__} has no widget")
 

@@ -7,6 +7,7 @@ from the sources, and a study is imported when it is first used.
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -39,7 +40,7 @@ def declared() -> dict[str, Declared]:
     studies = {}
     for path in Path(__file__).parent.rglob("*.py"):
         text = path.read_text(encoding="utf-8")
-        if "\nregister(" not in text:
+        if not re.search(r"^(\w+ = )?register\(", text, re.MULTILINE):
             continue
         parts = path.relative_to(Path(__file__).parent).with_suffix("").parts
         module = ".".join((__name__, *parts))

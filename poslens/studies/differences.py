@@ -141,7 +141,6 @@ class Differences(Study[DataSet, DifferenceSubject, MeasuredSummary]):
     """Compares every pair of models in each measure."""
 
     name = "differences"
-    title = "Differences"
     question = "Do models differ on the same pairs, queries and documents?"
     unit = "computation"
     reads = (
@@ -162,10 +161,8 @@ class Differences(Study[DataSet, DifferenceSubject, MeasuredSummary]):
     )
     parameters = Parameters(
         pairs=Integer(
-            title="Pairs",
             default=DEFAULT_PAIRS,
             low=2,
-            high=10_000_000,
             help="Maximum number of pairs whose evidence is moved, spread evenly over the data "
             "set.",
         ),
@@ -292,5 +289,4 @@ def _saliency_job(scope: Scope) -> Job | None:
     return scope.compute.attribution_job(scope.spec, SALIENCY, scope.moved, name)
 
 
-DIFFERENCES = Differences()
-register(DIFFERENCES)
+DIFFERENCES = register(Differences())

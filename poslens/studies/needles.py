@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from poslens.attribution.curves.bootstrap import MIN_DOCUMENTS, Estimate, Values, ratios
+from poslens.attribution.curves.bootstrap import MIN_DOCUMENTS, Estimate, ratio_difference
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.comparison import POINTS, SHARE_MARGIN
@@ -37,14 +37,14 @@ from poslens.cache.kinds.embeddings import recent_texts
 from poslens.cache.kinds.study_items import CellItem, cell_id, needle_cells
 from poslens.compute.compute import Compute
 from poslens.compute.item_job import item_job
-from poslens.compute.provenance import ModelIdentity, of_model, resampling
+from poslens.compute.provenance import of_model, resampling
 from poslens.compute.runs import Job
 from poslens.figures.matrix import needle_heatmap
 from poslens.paired import ItemMeasure, MeasuredModel
 from poslens.parameters import Integer, Numbers, Parameters, Settings
 from poslens.rows import Table, column
-from poslens.study import Figure, Study, register
-from poslens.study_part import Measure, StudyPart, shift_sentence
+from poslens.study import Figure, ModelSummary, Study, register
+from poslens.study_part import Number, StudyPart, number, shift_sentence
 
 MAX_DOCUMENTS = 1000
 """Maximum number of documents from which texts are composed, more than the longest text needs."""
@@ -54,20 +54,26 @@ PART_LENGTHS, PART_DEPTHS = (256, 512), (0, 25, 50, 75, 100)
 
 
 @dataclass(frozen=True)
+class Documents:
+    """The texts from which haystacks are composed, each with its language."""
+
+    dataset: str
+    texts: tuple[tuple[str, str | None], ...]
+    selection: str
+
+
+@dataclass(frozen=True)
 class Grid:
-    """The grid of one model: lengths in tokens, depths in percent, `n` needles per cell, and the
-    documents (text, language) from which texts are composed. `unread` lengths exceed the model's
-    context limit and are excluded."""
+    """The grid of one model: lengths in tokens, depths in percent, and `n` needles per cell.
+    `unread` lengths exceed the model's context limit and are excluded."""
 
     spec: RetrieverSpec
-    dataset: str
-    documents: tuple[tuple[str, str | None], ...]
+    corpus: Documents
     lengths: tuple[int, ...]
     depths: tuple[float, ...]
     n: int
     seed: int
     unread: tuple[int, ...]
-    selection: str
 
     @property
     def method(self) -> Method:
@@ -77,22 +83,20 @@ class Grid:
     def items(self) -> list[CellItem]:
         """The cells, by length and depth."""
         total = hashlib.sha256()
-        for text, language in self.documents:
+        for text, language in self.corpus.texts:
             total.update(f"{language}\0{text}\0".encode("utf-8", "replace"))
-        corpus = total.hexdigest()[:16]
+        digest = total.hexdigest()[:16]
         return [
-            CellItem(self.dataset, length, depth, corpus)
+            CellItem(self.corpus.dataset, length, depth, digest)
             for length in self.lengths
             for depth in self.depths
         ]
 
 
 @dataclass(frozen=True)
-class NeedleSummary:
+class NeedleSummary(ModelSummary[Grid]):
     """The computed cells of one model."""
 
-    model: ModelIdentity
-    asked: Grid
     grid: NeedleGrid
 
 
@@ -131,7 +135,7 @@ class LengthRow:
 def _cells(summary: NeedleSummary) -> Iterator[CellRow]:
     for (length, depth), measured in summary.grid.cells.items():
         yield CellRow(
-            summary.model.spec.name,
+            summary.name,
             length,
             depth,
             summary.grid.n,
@@ -146,7 +150,7 @@ def _lengths(summary: NeedleSummary) -> Iterator[LengthRow]:
     grid = summary.grid
     for length in (*grid.lengths, None):
         yield LengthRow(
-            summary.model.spec.name,
+            summary.name,
             summary.model.spec.max_length,
             "all" if length is None else str(length),
             grid.n,
@@ -157,24 +161,16 @@ def _lengths(summary: NeedleSummary) -> Iterator[LengthRow]:
         )
 
 
-@dataclass(frozen=True)
-class Documents:
-    """The texts from which haystacks are composed, each with its language."""
-
-    dataset: str
-    texts: tuple[tuple[str, str | None], ...]
-    selection: str
-
-
-def _retrieved(length: int) -> Measure[NeedleSummary]:
-    return Measure(
-        f"found_{length}",
-        f"share of searches that rank the needle's text first among {NEEDLES} texts of {length} "
-        f"tokens, with each needle at {len(PART_DEPTHS)} depths",
-        lambda summary: summary.grid.mean(length),
-        ".3f",
-        f"chance level {1 / NEEDLES:.3f}",
-    )
+def _numbers(summary: NeedleSummary) -> list[Number]:
+    grid, numbers, chance = summary.grid, list[Number](), f"chance level {1 / NEEDLES:.3f}"
+    for length in PART_LENGTHS:
+        share = (
+            f"share of searches that rank the needle's text first among {NEEDLES} texts of "
+            f"{length} tokens, with each needle at {len(PART_DEPTHS)} depths"
+        )
+        numbers += number(f"found_{length}", share, grid.mean(length), ".3f", chance)
+    change = "share of needles retrieved, last minus first third of the text (negative: primacy)"
+    return [*numbers, *number("late_minus_early", change, grid.last_minus_first)]
 
 
 PART = StudyPart(
@@ -183,14 +179,7 @@ PART = StudyPart(
     "A needle is a generated sentence hidden in unrelated text and then searched for; real "
     "answers fit their context.",
     "needles",
-    (
-        *map(_retrieved, PART_LENGTHS),
-        Measure(
-            "late_minus_early",
-            "share of needles retrieved, last minus first third of the text (negative: primacy)",
-            lambda summary: summary.grid.last_minus_first,
-        ),
-    ),
+    _numbers,
     {"lengths": PART_LENGTHS, "depths": PART_DEPTHS},
 )
 
@@ -199,7 +188,6 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
     """Hides one sentence at every depth of texts of every length, and searches for it."""
 
     name = "needles"
-    title = "Needles"
     question = "At which lengths and depths does a model still find one hidden sentence?"
     unit = "cell"
     reads = (
@@ -211,7 +199,6 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
     )
     parameters = Parameters(
         lengths=Numbers(
-            title="Lengths",
             default=(256, 512, 1024, 2048, 4096, 8192, 16384, 32768),
             low=MIN_LENGTH,
             high=MAX_LENGTH,
@@ -220,21 +207,19 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
             "limit are skipped.",
         ),
         depths=Numbers(
-            title="Depths",
             default=(0, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100),
             low=0,
             high=100,
             help="Positions of the needle in percent of the text, separated by commas.",
         ),
         needles=Integer(
-            title="Needles",
             default=NEEDLES,
             low=MIN_NEEDLES,
             high=MAX_NEEDLES,
             help="Number of needles for each length and depth, 2 to 100. Each needle has its own "
             "text.",
         ),
-        seed=Integer(title="Seed", default=0, low=0, high=1 << 31, help="Seed of codes and texts."),
+        seed=Integer(default=0, low=0, high=1 << 31, help="Seed of codes and texts."),
     )
     part = PART
     tables: ClassVar = {
@@ -245,7 +230,7 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
         Figure(
             "Needles found by length and depth",
             lambda summaries, style, origin: needle_heatmap(
-                {summary.model.spec.name: summary.grid for summary in summaries},
+                {summary.name: summary.grid for summary in summaries},
                 style,
                 provenance=origin,
             ),
@@ -292,19 +277,9 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
                 f"The context limit of {model.spec.name}, {limit:,} tokens, is below all requested "
                 "lengths: add a shorter length."
             )
-        return [
-            Grid(
-                spec,
-                corpus.dataset,
-                corpus.texts,
-                read,
-                settings.depths,
-                settings.needles,
-                settings.seed,
-                tuple(length for length in settings.lengths if length not in read),
-                corpus.selection,
-            )
-        ]
+        unread = tuple(length for length in settings.lengths if length not in read)
+        needles = (settings.needles, settings.seed)
+        return [Grid(spec, corpus, read, settings.depths, *needles, unread)]
 
     def job(self, compute: Compute, subject: Grid) -> Job:
         """A job that computes the missing cells; progress counts cells."""
@@ -313,7 +288,7 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
             retriever: Retriever, should_stop: Callable[[], bool]
         ) -> Callable[[CellItem], NeedleCell]:
             hidden = needles(subject.n, subject.seed)
-            texts = Haystacks(retriever, subject.documents, hidden, subject.seed)
+            texts = Haystacks(retriever, subject.corpus.texts, hidden, subject.seed)
             cache = recent_texts(compute.root, compute.identify(subject.spec).key, retriever)
             return lambda item: cell(texts, item.length, item.depth, should_stop, cache)
 
@@ -324,7 +299,7 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
             subject.items(),
             needle_cells,
             worker,
-            scope=f"{subject.dataset}: needles",
+            scope=f"{subject.corpus.dataset}: needles",
             doing="needles",
         )
 
@@ -370,13 +345,14 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
         }
         needle_of = {item: item[2] for item in retrieved_of}
         accuracy = {item: np.array([value]) for item, value in retrieved_of.items()}
+        # Retrieved in the last and in the first third, and whether the depth is in each.
         by_third = {
             (length, depth, needle): np.array([value * last, value * first, last, first])
             for (length, depth, needle), value in retrieved_of.items()
             for last, first in [(float(in_last_third(depth)), float(in_first_third(depth)))]
         }
         return MeasuredModel(
-            summary.model.spec.name,
+            summary.name,
             [
                 ItemMeasure("accuracy", "texts", SHARE_MARGIN, accuracy, needle_of, share=True),
                 ItemMeasure(
@@ -385,7 +361,7 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
                     SHARE_MARGIN,
                     by_third,
                     needle_of,
-                    _last_minus_first,
+                    ratio_difference,
                     share=True,
                 ),
             ],
@@ -393,7 +369,7 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
 
     def verdict(self, summary: NeedleSummary) -> str:
         """Share of needles retrieved over all cells, and its change with depth."""
-        name, grid = summary.model.spec.name, summary.grid
+        name, grid = summary.name, summary.grid
         mean, difference = grid.mean(None), grid.last_minus_first
         if mean is None:
             return f"{name}: no cell."
@@ -424,21 +400,12 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
         return of_model(
             summary.model,
             asked.method,
-            asked.dataset,
+            asked.corpus.dataset,
             n_queries=asked.n,
             truncated=0,
-            selection=asked.selection,
+            selection=asked.corpus.selection,
             interval=f"of a cell: 95%, Agresti-Coull{over if asked.n >= MIN_DOCUMENTS else ''}",
         )
 
 
-def _last_minus_first(means: Values) -> Values:
-    """Accuracy in the last third of depths minus that in the first [n], from means [n, 4] of four
-    indicators: retrieved in the last third, retrieved in the first third, in the last third, in the
-    first third. NaN if a third is empty."""
-    last, first = ratios(means).T
-    return np.asarray(last - first)
-
-
-NEEDLE_STUDY = Needles()
-register(NEEDLE_STUDY)
+NEEDLE_STUDY = register(Needles())

@@ -196,7 +196,6 @@ class Preferences(Study[PreferenceCorpus, PreferenceSubject, PreferenceSummary])
     planted bias."""
 
     name = "preferences"
-    title = "Preferences"
     question = "Which position does an attribution method itself prefer?"
     unit = "measurement"
     reads = (
@@ -215,7 +214,6 @@ class Preferences(Study[PreferenceCorpus, PreferenceSubject, PreferenceSummary])
     )
     parameters = Parameters(
         methods=Several(
-            title="Methods",
             option="--method",
             default=FITTING,
             options=FITTING,
@@ -224,7 +222,6 @@ class Preferences(Study[PreferenceCorpus, PreferenceSubject, PreferenceSummary])
             "by default.",
         ),
         documents=Integer(
-            title="Documents",
             default=DOCUMENTS,
             low=2,
             high=1000,
@@ -371,5 +368,4 @@ def _order_blind(spec: RetrieverSpec) -> DenseRetriever:
     return retriever
 
 
-PREFERENCES = Preferences()
-register(PREFERENCES)
+PREFERENCES = register(Preferences())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from poslens.attribution.datasets.types import spread_evenly, spread_words
 from poslens.attribution.errors import UserError
@@ -13,10 +15,11 @@ from poslens.attribution.types import Method, TextPair
 from poslens.compute import coverage
 from poslens.compute.compute import Compute
 from poslens.compute.coverage import Report
-from poslens.parameters import Integer, Several, Switch
+from poslens.parameters import Integer, Settings, Several, Switch
+from poslens.studies.cause.service import DEFAULT_PAIRS
+from poslens.study import Study, Subject, Summary
 
 METHOD_CHOICE = Several(
-    title="Methods",
     option="--method",
     default=(),
     options=tuple(METHODS),
@@ -32,13 +35,11 @@ READABLE = Switch(
 )
 
 
-def number_of(noun: str, default: int) -> Integer:
+def number_of(noun: str) -> Integer:
     """How many of a data set's items, such as `pairs`, to use; 0 means all."""
     return Integer(
-        title=noun.capitalize(),
-        default=default,
+        default=DEFAULT_PAIRS,
         low=0,
-        high=10_000_000,
         step=5,
         help=f"Number of {noun}, spread evenly over the data set; 0 means all.",
     )
@@ -50,26 +51,51 @@ def selected(items: Sequence[TextPair], n: int, noun: str = "pairs") -> tuple[Pa
     return Pairs(spread_evenly(items, n)), spread_words(n, noun)
 
 
-def readable_only(
-    compute: Compute,
-    specs: Sequence[RetrieverSpec],
-    pairs: Sequence[TextPair],
-    selection: str,
-    report: Report,
-) -> tuple[Pairs, str]:
-    """The pairs whose evidence every model reads, and the selection as text.
+@dataclass(frozen=True)
+class SelectedPairs:
+    """Pairs of a data set, or its documents as pairs without a query, and how they were selected,
+    as text."""
 
-    Raises:
-        UserError: no pair remains, or a model cannot be loaded.
-    """
-    readable = coverage.readable(compute, specs, pairs, report)
-    if not len(readable):
-        raise UserError(
-            "Every pair was excluded: a selected model truncates its evidence, or more than "
-            f"{coverage.MAX_UNKNOWN:.0%} of its tokens are unknown. Select more pairs, or another "
-            "model."
-        )
-    return readable, f"{selection}, {coverage.LEFT_OUT}"
+    dataset: str
+    pairs: Pairs
+    selection: str
+
+    @property
+    def scope(self) -> str:
+        """What identifies these pairs in runs."""
+        return f"{self.dataset}: {self.selection}"
+
+
+Selected = TypeVar("Selected", bound=SelectedPairs)
+
+
+class OfPairs(Study[Selected, Subject, Summary]):
+    """Base class of studies of selected pairs, which may have the parameter `readable`."""
+
+    def narrowed(
+        self,
+        compute: Compute,
+        specs: Sequence[RetrieverSpec],
+        corpus: Selected,
+        settings: Settings,
+        report: Report = lambda done, total: None,
+    ) -> Selected:
+        """With the setting `readable`, only the pairs whose evidence every model reads.
+
+        Raises:
+            UserError: no pair remains, or a model cannot be loaded.
+        """
+        if not settings.get("readable"):
+            return corpus
+        readable = coverage.readable(compute, specs, corpus.pairs, report)
+        if not len(readable):
+            raise UserError(
+                "Every pair was excluded: a selected model truncates its evidence, or more than "
+                f"{coverage.MAX_UNKNOWN:.0%} of its tokens are unknown. Select more pairs, or "
+                "another model."
+            )
+        selection = f"{corpus.selection}, {coverage.LEFT_OUT}"
+        return replace(corpus, pairs=readable, selection=selection)
 
 
 def methods_for(compute: Compute, spec: RetrieverSpec, names: Sequence[str]) -> list[Method]:

@@ -17,6 +17,7 @@ from poslens.attribution.interventions.relocation import relocation_method
 from poslens.attribution.interventions.segments import documents_of, edits_method
 from poslens.attribution.methods import make_method
 from poslens.cache.kinds import bias as bias_scores
+from poslens.cache.kinds.audit import AuditStore
 from poslens.cache.kinds.bias import BIAS_SCORES
 from poslens.cache.kinds.faithfulness import faithfulness_tests
 from poslens.cache.kinds.interventions import causes
@@ -24,7 +25,8 @@ from poslens.cache.storage.store import ModelKey
 from poslens.compute.compute import Compute, service
 from poslens.dashboard.widgets.choices import spec
 from poslens.studies.audit.study import AUDIT
-from poslens.studies.audit.summary import store_of, whole_corpus
+from poslens.studies.audit.summary import whole_corpus
+from poslens.studies.ranking.service import store_of
 from tests.support.pages import open_page
 
 TERMS = make_method("terms")
@@ -62,12 +64,12 @@ def audit(compute: Compute, model: ModelKey, data: DataSet) -> None:
     audited = AUDIT.corpus(data, settings)
     (index,) = AUDIT.subjects(compute, spec("BM25", data.name), audited, settings)
     AUDIT.job(compute, index).start().wait()
-    store = store_of(compute, audited)
+    store = store_of(AuditStore, compute, audited)
     store.ranks.put_failures(model, audit_method(WHOLE), [(store.items[0], WHY)])
 
 
 def whole_audit(compute: Compute, model: ModelKey, data: DataSet) -> None:
-    store = store_of(compute, whole_corpus(data))
+    store = store_of(AuditStore, compute, whole_corpus(data))
     failed = [(item, WHY) for item in store.items]
     store.ranks.put_failures(model, audit_method(WHOLE), failed)
 

@@ -1,33 +1,44 @@
-"""Indexes of a corpus for an audit: vectors or words of documents, computed once and stored."""
+"""Indexes of a corpus, vectors or words of documents that are computed once and stored, and the
+queries of an audit that search them, encoded block by block."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from itertools import compress, islice
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from poslens.attribution.batching import estimated_tokens
-from poslens.attribution.datasets.corpus import Collection
+from poslens.attribution.datasets.corpus import Collection, Document
 from poslens.attribution.errors import Stopped, UserError
-from poslens.attribution.evaluation.audit import Order, shuffled
+from poslens.attribution.evaluation.audit import (
+    DocumentQueries,
+    Frequent,
+    Order,
+    document_queries,
+    shuffled,
+)
 from poslens.attribution.evaluation.chunks import Chunks, late_vectors, windows_of
-from poslens.attribution.evaluation.document_index import LexicalIndex, Ranks, VectorIndex
+from poslens.attribution.evaluation.document_index import Ints, LexicalIndex, Ranks, VectorIndex
 from poslens.attribution.evaluation.scorers import readable
 from poslens.attribution.retrievers.base import Pooled, Retriever
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.retrievers.lexical import LexicalRetriever
-from poslens.attribution.retrievers.scoring import in_batches
-from poslens.attribution.types import Method, Side
+from poslens.attribution.retrievers.scoring import DeviceSlot, in_batches, read_texts
+from poslens.attribution.types import Array, Method, Side
 from poslens.cache.jobs.loop import Progress, RunOptions
 from poslens.cache.keys import text_digest
 from poslens.cache.kinds.chunk_plan import ChunkVectors, late_chunks
 from poslens.cache.kinds.embeddings import EmbeddingStore, embedded
 from poslens.cache.storage.store import ModelKey
+
+T = TypeVar("T")
 
 CPU_BLOCK, BLOCK = 16, 256
 """Number of documents whose texts are in memory at a time. After each block a run reports progress
@@ -37,6 +48,25 @@ and can be stopped. Batches on a CPU are small, so 16 documents fill several of 
 def block_size(retriever: Retriever) -> int:
     """Number of documents read at a time with this retriever."""
     return CPU_BLOCK if retriever.device.type == "cpu" else BLOCK
+
+
+def of_readable(
+    encode: Callable[[Sequence[str]], T], retriever: Pooled, texts: Sequence[str], side: Side
+) -> T:
+    """`encode` of the texts or, if it fails, of those that the model can read.
+
+    Raises:
+        UserError: the model can read all of them, and `encode` fails.
+    """
+    try:
+        return encode(texts)
+    except Stopped:
+        raise
+    except UserError:
+        ok = readable(retriever, texts, side)
+        if all(ok):
+            raise
+    return encode(list(compress(texts, ok)))
 
 
 def readable_vectors(
@@ -54,22 +84,32 @@ def readable_vectors(
         Stopped: the run was stopped; vectors computed so far are stored.
         UserError: a vector cannot be computed or stored.
     """
-    try:
-        vectors, computed = embedded(retriever, model, side, texts, store, options)
-    except Stopped:
-        raise
-    except UserError:
-        ok = readable(retriever, texts, side)
-        if all(ok):
-            raise
-        some = list(compress(texts, ok))
-        vectors, computed = embedded(retriever, model, side, some, store, options)
+
+    def encode(texts: Sequence[str]) -> tuple[dict[str, Array], int]:
+        return embedded(retriever, model, side, texts, store, options)
+
+    vectors, computed = of_readable(encode, retriever, texts, side)
     tensors = {text: torch.from_numpy(vector.copy()) for text, vector in vectors.items()}
     return tensors, computed
 
 
 SearchIndex: TypeAlias = VectorIndex | LexicalIndex
 """An index that ranks each query's own document; queries are vectors or words."""
+
+
+def ranks_of(
+    index: SearchIndex, queries: Mapping[str, Any], asked: Sequence[tuple[str, int]]
+) -> Ints:
+    """The rank of each document, given by number, for its text [P]; 0 for a text that is not among
+    `queries` (vectors [H] or words by text) because the model cannot read it."""
+    ranks = np.zeros(len(asked), dtype=np.int64)
+    at = [i for i, (text, _) in enumerate(asked) if text in queries]
+    if at:
+        encoded: Any = [queries[asked[i][0]] for i in at]
+        if isinstance(index, VectorIndex):
+            encoded = torch.stack(encoded)
+        ranks[at] = index.ranks(encoded, [asked[i][1] for i in at])
+    return ranks
 
 
 class IndexBuilder:
@@ -186,9 +226,7 @@ class IndexBuilder:
             return late_vectors(retriever, part, self._chunks.size)
 
         todo = [text for text in texts if digest_of[text] not in arrays]
-        if todo:
-            ok = readable(retriever, todo, "document")
-            todo = list(compress(todo, ok))
+        todo = list(compress(todo, readable(retriever, todo, "document"))) if todo else []
         stop, device_slot = self._options.should_stop, self._options.device_slot
         for part, columns in in_batches(retriever, read, todo, estimated_tokens, stop, device_slot):
             self._from_store = False
@@ -200,3 +238,113 @@ class IndexBuilder:
             store.put(self._model, method, rows)
             arrays |= vectors
         return [arrays.get(digest_of[text], torch.zeros(0, 1)) for text in texts]
+
+
+# -- queries ---------------------------------------------------------------------------------------
+
+READ_AHEAD = 4096
+"""Documents whose texts are read in one pass over the corpus."""
+
+
+class Queries:
+    """Queries of a block of documents: the sentences and questions of all of them are encoded
+    together, in batches of similar length."""
+
+    def __init__(
+        self,
+        retriever: Retriever,
+        collection: Collection,
+        frequent: Frequent,
+        options: RunOptions,
+        keys: Sequence[str],
+    ) -> None:
+        """`keys` are the documents' keys, in the order in which they will be requested."""
+        self._retriever, self._reading = retriever, Reading(collection, keys)
+        self._frequent, self._options = frequent, options
+        self._of_document: dict[str, tuple[Document, DocumentQueries | UserError]] = {}
+        self._vectors: dict[str, Any] = {}
+
+    def prepare(self, keys: Sequence[str]) -> None:
+        """Read the documents of these keys and encode their sentences and questions.
+
+        Raises:
+            Stopped: the run was stopped.
+        """
+        self._of_document = {key: self._queries_of(self._reading.take(key)) for key in keys}
+        texts = [
+            text
+            for _, queries in self._of_document.values()
+            if isinstance(queries, DocumentQueries)
+            for text in (*queries.sentences, *queries.questions)
+            if text
+        ]
+        try:
+            self._vectors = self._encoded(list(dict.fromkeys(texts)), self._options.device_slot)
+        except Stopped:
+            raise
+        except UserError:  # one of the documents fails: `of` determines which
+            self._vectors = {}
+
+    def of(self, key: str) -> tuple[Document, DocumentQueries, dict[str, Any]]:
+        """A document of the block, its queries, and the vector [H] (or the words) of each query
+        that the model can read. The caller holds the device slot.
+
+        Raises:
+            UserError: the document has no query that can be searched for.
+        """
+        document, queries = self._of_document[key]
+        if isinstance(queries, UserError):
+            raise queries
+        texts = [text for text in (*queries.sentences, *queries.questions) if text]
+        vectors = self._vectors or self._encoded(texts, nullcontext)
+        if not any(text in vectors for text in texts):
+            raise UserError(f"{self._retriever.name} can't read any sentence of the document.")
+        return document, queries, vectors
+
+    def _queries_of(self, document: Document) -> tuple[Document, DocumentQueries | UserError]:
+        try:
+            return document, document_queries(document, self._frequent)
+        except UserError as reason:
+            return document, reason
+
+    def _encoded(self, texts: Sequence[str], device_slot: DeviceSlot) -> dict[str, Any]:
+        if isinstance(self._retriever, LexicalRetriever):
+            return {text: self._retriever.terms_of(text) for text in texts}
+        retriever, stop = cast(Pooled, self._retriever), self._options.should_stop
+
+        def encode(texts: Sequence[str]) -> dict[str, Any]:
+            read = read_texts(retriever, texts, "query", should_stop=stop, device_slot=device_slot)
+            return {
+                text: vector
+                for batch, output in read
+                for text, vector in zip(batch, cast(Tensor, output).float().cpu(), strict=True)
+            }
+
+        return of_readable(encode, retriever, texts, "query")
+
+
+class Reading:
+    """Documents by key, requested in any order. Each pass over the corpus reads the next
+    READ_AHEAD documents of that order."""
+
+    def __init__(self, collection: Collection, keys: Sequence[str]) -> None:
+        self._collection, self._keys = collection, keys
+        self._number_of = {key: number for number, key in enumerate(keys)}
+        self._ahead: dict[str, Document] = {}
+
+    def take(self, key: str) -> Document:
+        """The document with this key.
+
+        Raises:
+            UserError: it was removed from the corpus in the meantime.
+        """
+        if key not in self._ahead:
+            first = self._number_of[key]
+            keys = set(self._keys[first : first + READ_AHEAD])
+            documents = (read for read in self._collection.documents() if read.key in keys)
+            self._ahead = {read.key: read for read in islice(documents, len(keys))}
+        if key not in self._ahead:
+            raise UserError(
+                f"The corpus no longer has the document {key[:80]}: start the audit again."
+            )
+        return self._ahead[key]

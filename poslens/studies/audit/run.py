@@ -32,15 +32,19 @@ from poslens.attribution.evaluation.truncation import TRUNCATION, Truncation, lo
 from poslens.attribution.retrievers.base import Retriever, is_pooled
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.retrievers.detect import family_of
-from poslens.attribution.retrievers.lexical import LexicalRetriever
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.cache.jobs.items import compute_missing
 from poslens.cache.jobs.loop import Progress, RunOptions
 from poslens.cache.kinds.audit import N_PROBED, AuditStore
 from poslens.cache.storage.results import Key
 from poslens.cache.storage.store import ModelKey
-from poslens.studies.audit.index import IndexBuilder, SearchIndex, block_size
-from poslens.studies.audit.queries import Queries
+from poslens.studies.audit.index import (
+    IndexBuilder,
+    Queries,
+    SearchIndex,
+    block_size,
+    ranks_of,
+)
 
 SEARCHING = "Searching for sentences"
 _MAX_PROBED_TOKENS = 8192
@@ -211,14 +215,8 @@ def _ranked(
     indexes: Sequence[SearchIndex],
 ) -> SentenceRanks:
     """The ranks of a document for its sentences and questions in each index."""
-    texts = (*own_queries.sentences, *own_queries.questions)
-    at = [i for i, text in enumerate(texts) if text in vectors]
-    queries: Any = [vectors[texts[i]] for i in at]
-    if not isinstance(retriever, LexicalRetriever):
-        queries = torch.stack(queries)
-    ranks = np.zeros((len(indexes), len(texts)), dtype=np.int64)
-    for row, index in enumerate(indexes):
-        ranks[row, at] = index.ranks(queries, [number] * len(at))
+    asked = [(text, number) for text in (*own_queries.sentences, *own_queries.questions)]
+    ranks = np.array([ranks_of(index, vectors, asked) for index in indexes])
     return SentenceRanks(
         document.key,
         document.language,

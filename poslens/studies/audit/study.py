@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from poslens.attribution import datasets
 from poslens.attribution.curves.bootstrap import MIN_DOCUMENTS, Estimate
 from poslens.attribution.datasets import Collection, DataSet
 from poslens.attribution.errors import UserError
@@ -14,13 +13,13 @@ from poslens.attribution.evaluation.audit import QUERY_FORMS, TOP, audit_method,
 from poslens.attribution.evaluation.audit_workload import workload
 from poslens.attribution.evaluation.chunks import chunks_of
 from poslens.attribution.evaluation.comparison import POINTS, SHARE_MARGIN, Verdict, judged
-from poslens.attribution.pairs import Pairs
 from poslens.attribution.retrievers.dense import FAMILY as DENSE
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Provenance
 from poslens.cache.jobs.loop import Progress
+from poslens.cache.kinds.audit import AuditStore
 from poslens.cache.kinds.rankings import fingerprint
 from poslens.compute.compute import Compute
 from poslens.compute.provenance import of_model
@@ -35,15 +34,15 @@ from poslens.studies.audit.summary import (
     limit_sentence,
     reached,
     sample,
-    store_of,
     summary_of,
     tokens_read,
     unretrieved_sentence,
     whole_corpus,
 )
 from poslens.studies.audit.tables import TABLES, unretrieved_by_position
+from poslens.studies.ranking.service import store_of
 from poslens.study import Figure, Study, register
-from poslens.study_part import Item, Measure, Scope, StudyPart
+from poslens.study_part import Item, Number, Scope, StudyPart, number
 
 AFTER_SHUFFLING: Mapping[Verdict, str] = {
     "higher": "Sentences near the end retrieve their document less often, even after shuffling.",
@@ -60,19 +59,33 @@ def _items(summary: AuditSummary) -> Iterator[Item]:
     index = summary.index
     corpus = fingerprint(index.collection)
     for document in summary.documents:
-        share = document.share("original", index.query_form, index.top)
+        share = document.share("original", *index.asked)
         if share is not None:
             yield Item(document.document_id, corpus, document.document_id, share)
 
 
-def _tokens_read(summary: AuditSummary) -> Estimate | None:
-    truncations = summary.truncations
-    return Estimate(tokens_read(truncations), n=len(truncations)) if truncations else None
+def _numbers(summary: AuditSummary) -> list[Number]:
+    share, truncations = "share of unretrieved sentences", summary.truncations
+    change = (
+        f"{share}, last minus first third, sentences in random order (positive: more unretrieved "
+        "near the end, by primacy or truncation)"
+    )
+    read = "maximum number of tokens that the model reads, measured on the longest texts"
+    tokens = Estimate(tokens_read(truncations), n=len(truncations)) if truncations else None
+    shares, whole = summary.shares, summary.share_among(read=False)
+    random = f"{share}, sentences in random order"
+    return [
+        *number("unretrieved", share, shares["original"], ".3f", items=tuple(_items(summary))),
+        *number("unretrieved_random_order", random, shares["random"], ".3f"),
+        *number("unretrieved_truncated", f"{share} among those not read whole", whole, ".3f"),
+        *number("last_minus_first_random_order", change, summary.last_minus_first["random"]),
+        *number("tokens_read", read, tokens, ",.0f", unit="texts"),
+    ]
 
 
 def _small_corpus(index: AuditIndex, scope: Scope) -> AuditIndex:
     """The index, with a top of 1 if the corpus has no more documents than the top."""
-    n = len(store_of(scope.compute, index.collection).keys)
+    n = len(store_of(AuditStore, scope.compute, index.collection).keys)
     return replace(index, top=1) if index.top >= n else index
 
 
@@ -83,40 +96,7 @@ PART = StudyPart(
     "phrase theirs differently. Documents that PosLens cannot split into sentences, such as Thai "
     "ones, are searched but give no queries.",
     "documents",
-    (
-        Measure(
-            "unretrieved",
-            "share of unretrieved sentences",
-            lambda summary: summary.shares["original"],
-            ".3f",
-            items=_items,
-        ),
-        Measure(
-            "unretrieved_random_order",
-            "share of unretrieved sentences, sentences in random order",
-            lambda summary: summary.shares["random"],
-            ".3f",
-        ),
-        Measure(
-            "unretrieved_truncated",
-            "share of unretrieved sentences among those not read whole",
-            lambda summary: summary.share_among(read=False),
-            ".3f",
-        ),
-        Measure(
-            "last_minus_first_random_order",
-            "share of unretrieved sentences, last minus first third, sentences in random order "
-            "(positive: more unretrieved near the end, by primacy or truncation)",
-            lambda summary: summary.last_minus_first["random"],
-        ),
-        Measure(
-            "tokens_read",
-            "maximum number of tokens that the model reads, measured on the longest texts",
-            _tokens_read,
-            ",.0f",
-            unit="texts",
-        ),
-    ),
+    _numbers,
     subject=_small_corpus,
 )
 
@@ -125,9 +105,9 @@ class Audit(Study[Collection, AuditIndex, AuditSummary]):
     """Every sentence of a corpus is searched for in an index of the whole corpus."""
 
     name = "audit"
-    title = "Audit"
     question = "Which sentences fail to retrieve their own document?"
     unit = "document"
+    needs = "documents"
     reads = (
         "Each sentence of the corpus is a query, including those past a model's context limit. It "
         "is unretrieved if its own document is not in the top k. Thin lines show the same "
@@ -176,14 +156,12 @@ class Audit(Study[Collection, AuditIndex, AuditSummary]):
             "a sentence without punctuation or frequent words, as typed into a search box.",
         ),
         documents=Integer(
-            title="Documents",
             default=None,
             low=2,
-            high=10_000_000,
             help="Audit a random sample of this many documents (default: all). The index "
             "then contains only the sample.",
         ),
-        seed=Integer(title="Seed", default=0, low=0, high=1 << 31, help="Seed of the sample."),
+        seed=Integer(default=0, low=0, high=1 << 31, help="Seed of the sample."),
         width=Integer(
             title="Interval width",
             default=None,
@@ -198,10 +176,6 @@ class Audit(Study[Collection, AuditIndex, AuditSummary]):
     tables = TABLES
     figures = (Figure("Unretrieved sentences by position", unretrieved_by_position),)
     part = PART
-
-    def read(self, dataset: str) -> DataSet:
-        """The data set without its pairs: an audit needs only documents."""
-        return DataSet(dataset, datasets.corpus_of(dataset).title, Pairs())
 
     def corpus(self, data: DataSet, settings: Settings) -> Collection:
         """The whole corpus of the data set, or a sample of it."""
@@ -233,7 +207,7 @@ class Audit(Study[Collection, AuditIndex, AuditSummary]):
         require_family(subject.spec, subject.chunks)
         model = compute.identify(subject.spec)
         collection = subject.collection
-        store = store_of(compute, collection)
+        store = store_of(AuditStore, compute, collection)
         n_all = len(store.keys)
         require_top(subject.top, n_all)
 
@@ -298,7 +272,7 @@ class Audit(Study[Collection, AuditIndex, AuditSummary]):
         """The evaluated ranks of an index; None while documents are missing."""
         require_family(subject.spec, subject.chunks)
         model = compute.identify(subject.spec)
-        store = store_of(compute, subject.collection)
+        store = store_of(AuditStore, compute, subject.collection)
         require_top(subject.top, len(store.keys))
         missing = store.missing(model.key, subject.chunks)
         if missing and not reached(store, model, subject):
@@ -316,7 +290,7 @@ class Audit(Study[Collection, AuditIndex, AuditSummary]):
         """The evaluated ranks of the documents that were searched for so far, a random sample of
         the corpus; None while there are too few for an interval."""
         model = compute.identify(subject.spec)
-        store = store_of(compute, subject.collection)
+        store = store_of(AuditStore, compute, subject.collection)
         stored = store.select(model.key, subject.chunks)
         if len(stored.results) < MIN_DOCUMENTS:
             return None
@@ -362,5 +336,4 @@ class Audit(Study[Collection, AuditIndex, AuditSummary]):
         )
 
 
-AUDIT = Audit()
-register(AUDIT)
+AUDIT = register(Audit())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from poslens.attribution import datasets
-from poslens.attribution.curves.bootstrap import Estimate, ratio
+from poslens.attribution.curves.bootstrap import Estimate, ratio, ratio_difference
 from poslens.attribution.datasets import Collection, DataSet
 from poslens.attribution.evaluation.audit import (
     ORDERS,
@@ -18,7 +18,6 @@ from poslens.attribution.evaluation.audit import (
     last_minus_first,
     recovered,
     share_row,
-    thirds_difference,
     thirds_row,
     unretrieved_curve,
     unretrieved_share,
@@ -35,7 +34,7 @@ from poslens.cache.storage.results import Stored
 from poslens.compute.compute import Compute
 from poslens.compute.provenance import ModelIdentity
 from poslens.paired import ItemMeasure, MeasuredModel
-from poslens.studies.ranking.service import collection_of
+from poslens.studies.ranking.service import collection_of, store_of
 
 
 @dataclass(frozen=True)
@@ -56,6 +55,11 @@ class AuditIndex:
         """Its name in figures and sentences."""
         name = self.spec.name
         return name if self.chunks == WHOLE else f"{name}, {self.chunks.title}"
+
+    @property
+    def asked(self) -> tuple[QueryForm, int]:
+        """The form of queries, and the top k."""
+        return self.query_form, self.top
 
     @property
     def precision(self) -> Precision:
@@ -86,41 +90,39 @@ class AuditSummary:
     @cached_property
     def curves(self) -> dict[Order, UnretrievedCurve]:
         """Unretrieved sentences by position, by order."""
-        form, top = self.index.query_form, self.index.top
-        return {order: unretrieved_curve(self.documents, order, form, top) for order in ORDERS}
+        asked = self.index.asked
+        return {order: unretrieved_curve(self.documents, order, *asked) for order in ORDERS}
 
     @cached_property
     def shares(self) -> dict[Order, Estimate | None]:
         """Share of unretrieved sentences by order."""
-        form, top = self.index.query_form, self.index.top
-        return {order: unretrieved_share(self.documents, order, form, top) for order in ORDERS}
+        asked = self.index.asked
+        return {order: unretrieved_share(self.documents, order, *asked) for order in ORDERS}
 
     @cached_property
     def last_minus_first(self) -> dict[Order, Estimate | None]:
         """Share in the last third of documents minus that in the first, by order."""
-        form, top = self.index.query_form, self.index.top
-        return {order: last_minus_first(self.documents, order, form, top) for order in ORDERS}
+        asked = self.index.asked
+        return {order: last_minus_first(self.documents, order, *asked) for order in ORDERS}
 
     def share_among(self, *, read: bool) -> Estimate | None:
         """Share of unretrieved sentences among those that the model reads in full (`read`), or
         among the others; None if there are no such sentences."""
-        form, top = self.index.query_form, self.index.top
-        return unretrieved_share(self.documents, "original", form, top, read=read)
+        return unretrieved_share(self.documents, "original", *self.index.asked, read=read)
 
     @cached_property
     def recovered(self) -> Estimate | None:
         """The base's share of unretrieved sentences minus this index's; None without a base."""
         if self.base is None:
             return None
-        form, top = self.index.query_form, self.index.top
-        return recovered(self.base.documents, self.documents, form, top)
+        return recovered(self.base.documents, self.documents, *self.index.asked)
 
     @property
     def measured(self) -> MeasuredModel:
         """The measures by which indexes are compared, by document: the share of unretrieved
         sentences and, in random order, that in the last third of documents minus that in the
         first."""
-        asked = self.index.query_form, self.index.top
+        asked = self.index.asked
         by_id = {document.document_id: document for document in self.documents}
         ids = {document_id: document_id for document_id in by_id}
         shares = {key: share_row(document, "original", *asked) for key, document in by_id.items()}
@@ -130,7 +132,7 @@ class AuditSummary:
             (
                 "share unretrieved in the last third minus first third (shuffled)",
                 thirds,
-                thirds_difference,
+                ratio_difference,
             ),
         )
         return MeasuredModel(
@@ -145,7 +147,7 @@ class AuditSummary:
     def worst(self) -> list[tuple[SentenceRanks, int, int]]:
         """Documents with unretrieved sentences, the number of these and of all sentences, in
         descending order."""
-        return worst(self.documents, self.index.query_form, self.index.top)
+        return worst(self.documents, *self.index.asked)
 
     @property
     def n_sentences(self) -> int:
@@ -188,13 +190,6 @@ def sample(whole: Collection, documents: int | None, seed: int) -> Collection:
 
 
 _samples: LRUCache[Collection] = LRUCache(8)
-_stores: LRUCache[AuditStore] = LRUCache(8)
-
-
-def store_of(compute: Compute, collection: Collection) -> AuditStore:
-    """The store of a corpus, opened once: its fingerprint and keys take a pass over the corpus."""
-    key = (str(compute.root), collection.digest)
-    return _stores.get(key, lambda: AuditStore(compute.root, collection))
 
 
 # -- stored results --------------------------------------------------------------------------------
@@ -291,7 +286,7 @@ def measured_limit(compute: Compute, spec: RetrieverSpec, data: DataSet) -> str:
     Raises:
         UserError: the corpus or the stored results cannot be read.
     """
-    store = store_of(compute, whole_corpus(data))
+    store = store_of(AuditStore, compute, whole_corpus(data))
     return limit_sentence(spec, store.truncations(compute.identify(spec).key))
 
 

@@ -177,7 +177,7 @@ def _positions(summary: AuditSummary) -> Iterator[AuditPositionRow]:
 
 
 def _groups(summary: AuditSummary) -> Iterator[AuditGroupRow]:
-    for part in groups(summary.documents, summary.index.query_form, summary.index.top):
+    for part in groups(summary.documents, *summary.index.asked):
         yield AuditGroupRow(
             *_index(summary),
             part.by,

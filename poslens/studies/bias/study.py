@@ -100,7 +100,6 @@ def _measure(test: ScoredTest) -> ItemMeasure:
 
 
 TEST_CHOICE = Several(
-    title="Tests",
     option="--test",
     default=(),
     options=tuple(TESTS),
@@ -335,7 +334,7 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
         ]
 
     def measured(self, summary: BiasSummary) -> MeasuredModel:
-        return MeasuredModel(summary.model.spec.name, [_measure(test) for test in summary.tests])
+        return MeasuredModel(summary.name, [_measure(test) for test in summary.tests])
 
     def remarks(self, summaries: Sequence[BiasSummary]) -> list[str]:
         """Caveats, each with the tests it applies to. Tests whose pairs are not all scored have
@@ -345,7 +344,7 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
             for test in summary.tests:
                 if test.missing:
                     continue
-                label = f"{summary.model.spec.name}, {test.pairs.title.lower()}"
+                label = f"{summary.name}, {test.pairs.title.lower()}"
                 for sentence in (*test.result.remarks, *dict.fromkeys(test.failed.values())):
                     labels.setdefault(sentence, []).append(label)
         sentences = [f"{'; '.join(of)}: {sentence}" for sentence, of in labels.items()]
@@ -367,7 +366,7 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
         if level:
             parts.append(f"no difference is shown in {', '.join(level)}")
         basis = f"p < {LEVEL} after Holm's adjustment; s(d1) − s(d2) with 95% interval"
-        return f"{summary.model.spec.name}: {'; '.join(parts)} ({basis})."
+        return f"{summary.name}: {'; '.join(parts)} ({basis})."
 
     def provenance(self, summary: BiasSummary) -> Provenance:
         return provenance_of(summary.model, summary.tests)
@@ -400,5 +399,4 @@ def provenance_of(model: ModelIdentity, tests: Sequence[ScoredTest]) -> Provenan
     )
 
 
-BIAS_STUDY = BiasTests()
-register(BIAS_STUDY)
+BIAS_STUDY = register(BiasTests())

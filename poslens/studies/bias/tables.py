@@ -12,11 +12,11 @@ from poslens.attribution.evaluation.bias_pairs import BiasPairs
 from poslens.attribution.evaluation.bias_tests import TESTS, BiasResult, PairScores
 from poslens.attribution.retrievers import limits
 from poslens.attribution.retrievers.specs import RetrieverSpec
-from poslens.compute.provenance import ModelIdentity
 from poslens.figures.captions import Provenances
 from poslens.figures.figure_base import canvas, intervals, labeled_bars, legend_name, with_legend
 from poslens.figures.palettes import Style, escape, text_width, wrap
 from poslens.rows import column
+from poslens.study import ModelSummary
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,9 @@ class ScoredTest:
 
 
 @dataclass(frozen=True)
-class BiasSummary:
+class BiasSummary(ModelSummary[Asked]):
     """The tests of one model that have at least one scored pair."""
 
-    model: ModelIdentity
-    asked: Asked
     tests: tuple[ScoredTest, ...]
 
     def of(self, name: str) -> ScoredTest | None:
@@ -156,7 +154,7 @@ def test_rows(summary: BiasSummary) -> Iterator[BiasRow]:
     for scored in summary.tests:
         result, test = scored.result, TESTS[scored.result.test]
         yield BiasRow(
-            model=summary.model.spec.name,
+            model=summary.name,
             test=result.test,
             variant=scored.pairs.variant,
             n=result.n,
@@ -189,7 +187,7 @@ def pair_rows(summary: BiasSummary) -> Iterator[PairRow]:
     for test in summary.tests:
         rows = [
             PairRow(
-                summary.model.spec.name,
+                summary.name,
                 test.result.test,
                 test.pairs.variant,
                 scores.first - scores.second,
@@ -245,7 +243,7 @@ def bias_chart(
     room = (style.width_px - 6 * style.font_size) / max(1, len(labels))
     longest = max((text_width(label, 1.0) for label in labels), default=1.0)
     for index, summary in enumerate(summaries):
-        model = summary.model.spec.name
+        model = summary.name
         values = [_value(test, measure) for test in summary.tests]
         bars = list(zip(summary.tests, values, strict=True))
         figure.add_trace(

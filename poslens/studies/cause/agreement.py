@@ -17,36 +17,24 @@ from poslens.attribution.methods import METHODS
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method, Provenance
 from poslens.compute.compute import Compute, run_key
-from poslens.compute.coverage import Report
-from poslens.compute.provenance import ModelIdentity, of_model
+from poslens.compute.provenance import of_model
 from poslens.compute.runs import Job, in_turn
 from poslens.figures.captions import Provenances
 from poslens.figures.palettes import Style
 from poslens.parameters import Parameters, Settings
 from poslens.rows import Table, column
 from poslens.studies.cause import service
-from poslens.studies.cause.over_items import CauseItems, scope_of
+from poslens.studies.cause.over_items import CauseItems, CauseSubject
 from poslens.studies.cause.study import CAUSE
 from poslens.studies.faithfulness.figures import gains
-from poslens.studies.selections import METHOD_CHOICE, methods_for
-from poslens.study import Figure, Study, register
+from poslens.studies.selections import METHOD_CHOICE, OfPairs, methods_for
+from poslens.study import Figure, ModelSummary, register
 
 
 @dataclass(frozen=True)
-class MethodAndItems:
-    """One method on one model, and the interventions that it is compared with."""
+class AgreementSummary(ModelSummary[CauseSubject]):
+    """A method's agreement with each intervention; the subject's method is the one compared."""
 
-    spec: RetrieverSpec
-    method: Method
-    chosen: CauseItems
-
-
-@dataclass(frozen=True)
-class AgreementSummary:
-    """A method's agreement with each intervention."""
-
-    model: ModelIdentity
-    asked: MethodAndItems
     agreements: dict[Method, Agreement]
 
 
@@ -61,15 +49,13 @@ class MethodAgreementRow:
     n: int = column("Number of pairs in the mean curves.")
     documents: int = column("Number of distinct documents, which intervals resample.")
     left_out: int = column(
-        "Pairs whose evidence is read whole at fewer than two positions; 0 for ablation.",
-        title="left out",
+        "Pairs whose evidence is read whole at fewer than two positions; 0 for ablation."
     )
     mean_curves: Estimate | None = column(
-        "Spearman's correlation of the mean curves, -1 to 1.", title="mean curves", form="+.3f"
+        "Spearman's correlation of the mean curves, -1 to 1.", form="+.3f"
     )
     mean_over_pairs: Estimate | None = column(
         "Mean over pairs of Spearman's correlation of their curves, -1 to 1.",
-        title="mean over pairs",
         form="+.3f",
     )
 
@@ -95,7 +81,7 @@ def _correlations(
 ) -> go.Figure:
     """The rank correlation of each method's mean curve with each intervention's."""
     rows = [
-        (f"{summary.model.spec.name} {METHODS[summary.asked.method.name].title}, {each.name}", mean)
+        (f"{summary.name} {METHODS[summary.asked.method.name].title}, {each.name}", mean)
         for summary in summaries
         for each, agreement in summary.agreements.items()
         if (mean := agreement.means) is not None
@@ -105,7 +91,7 @@ def _correlations(
     return gains(rows, "Rank correlation", style, provenance)
 
 
-class AgreementStudy(Study[CauseItems, MethodAndItems, AgreementSummary]):
+class AgreementStudy(OfPairs[CauseItems, CauseSubject, AgreementSummary]):
     """Correlates each method's curves with the effects of relocation and ablation."""
 
     name = "agreement"
@@ -133,43 +119,28 @@ class AgreementStudy(Study[CauseItems, MethodAndItems, AgreementSummary]):
         """The pairs, as in `cause`."""
         return CAUSE.corpus(data, settings)
 
-    def narrowed(
-        self,
-        compute: Compute,
-        specs: Sequence[RetrieverSpec],
-        corpus: CauseItems,
-        settings: Settings,
-        report: Report = lambda done, total: None,
-    ) -> CauseItems:
-        """As in `cause`."""
-        return CAUSE.narrowed(compute, specs, corpus, settings, report)
-
     def notes(self, data: DataSet, corpus: CauseItems) -> list[str]:
         return CAUSE.notes(data, corpus)
 
     def subjects(
         self, compute: Compute, spec: RetrieverSpec, corpus: CauseItems, settings: Settings
-    ) -> list[MethodAndItems]:
+    ) -> list[CauseSubject]:
         """One subject for each method."""
         methods = methods_for(compute, spec, settings.methods)
-        return [MethodAndItems(spec, method, corpus) for method in methods]
+        return [CauseSubject(spec, method, corpus) for method in methods]
 
-    def job(self, compute: Compute, subject: MethodAndItems) -> Job:
+    def job(self, compute: Compute, subject: CauseSubject) -> Job:
         """A job that applies the interventions and attributes the pairs; progress counts the
         results of both."""
         model, spec, chosen = compute.identify(subject.spec), subject.spec, subject.chosen
         compute.require_fit(model, subject.method)
-        scope = scope_of(chosen)
+        pairs, scope = chosen.pairs, chosen.scope
         parts = [
-            *(
-                (each.name, service.job(compute, spec, each, chosen.items, scope))
-                for each in chosen.interventions
-            ),
-            (
-                subject.method.name,
-                compute.attribution_job(spec, subject.method, chosen.items, scope),
-            ),
+            (each.name, service.job(compute, spec, each, pairs, scope))
+            for each in chosen.interventions
         ]
+        attribution = compute.attribution_job(spec, subject.method, pairs, scope)
+        parts.append((subject.method.name, attribution))
 
         def failures() -> dict[str, str]:
             return {
@@ -191,7 +162,7 @@ class AgreementStudy(Study[CauseItems, MethodAndItems, AgreementSummary]):
         )
 
     def summarize(
-        self, compute: Compute, subject: MethodAndItems, earlier: Sequence[AgreementSummary] = ()
+        self, compute: Compute, subject: CauseSubject, earlier: Sequence[AgreementSummary] = ()
     ) -> AgreementSummary | None:
         """The agreement with each intervention; None while a result is missing.
 
@@ -207,7 +178,7 @@ class AgreementStudy(Study[CauseItems, MethodAndItems, AgreementSummary]):
         return AgreementSummary(compute.identify(subject.spec), subject, agreements)
 
     def so_far(
-        self, compute: Compute, subject: MethodAndItems, earlier: Sequence[AgreementSummary] = ()
+        self, compute: Compute, subject: CauseSubject, earlier: Sequence[AgreementSummary] = ()
     ) -> AgreementSummary | None:
         """The agreement over the pairs that have both curves."""
         agreements = {}
@@ -224,7 +195,7 @@ class AgreementStudy(Study[CauseItems, MethodAndItems, AgreementSummary]):
         parts = [
             f"{name} {mean.text('+.2f') if mean else 'undefined'}" for name, mean in means.items()
         ]
-        name = summary.model.spec.name
+        name = summary.name
         return f"{name}, {title}: rank correlation of mean curves with {', '.join(parts)}."
 
     def provenance(self, summary: AgreementSummary) -> Provenance:
@@ -244,10 +215,9 @@ class AgreementStudy(Study[CauseItems, MethodAndItems, AgreementSummary]):
         )
 
 
-def _agreement(compute: Compute, subject: MethodAndItems, intervention: Method) -> Agreement:
-    items = subject.chosen.items
-    return service.agreement_of(compute, subject.spec, subject.method, intervention, items)
+def _agreement(compute: Compute, subject: CauseSubject, intervention: Method) -> Agreement:
+    pairs = subject.chosen.pairs
+    return service.agreement_of(compute, subject.spec, subject.method, intervention, pairs)
 
 
-AGREEMENT = AgreementStudy()
-register(AGREEMENT)
+AGREEMENT = register(AgreementStudy())

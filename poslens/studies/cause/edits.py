@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+import plotly.graph_objects as go
 
 from poslens.attribution.curves.bootstrap import Estimate, estimate
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.evaluation.comparison import (
     SCORE_MARGIN,
-    Comparison,
-    compared,
     p_in_words,
 )
 from poslens.attribution.interventions.segments import (
@@ -27,18 +26,20 @@ from poslens.attribution.interventions.segments import (
 from poslens.attribution.nouns import counted
 from poslens.attribution.types import Provenance
 from poslens.cache.columns import columns_of
-from poslens.cache.lru_cache import LRUCache
 from poslens.compute.compute import Compute
 from poslens.compute.provenance import ModelIdentity, of_documents
+from poslens.figures.captions import Provenances
+from poslens.figures.figure_base import canvas, group, intervals, legend_name, with_legend
+from poslens.figures.palettes import Style
 from poslens.paired import ItemMeasure
 from poslens.parameters import Choice, Parameters, Settings
 from poslens.rows import Table, column
 from poslens.studies.cause import service
-from poslens.studies.cause.figures import edit_means
 from poslens.studies.cause.over_items import (
     DOCUMENTS,
     CauseItems,
     CauseSubject,
+    MeanEffect,
     OverItems,
     documents_for,
 )
@@ -46,22 +47,17 @@ from poslens.study import Figure, register
 
 
 @dataclass(frozen=True)
-class EditSummary:
+class EditSummary(MeanEffect):
     """Cosines to the vector of the unchanged text, averaged over documents. `means` has, for each
     position of the edit, one estimate for each of `shares` (of the text). `measure` has each
-    document's mean cosine with the edit at the end minus that with the edit at the beginning, and
-    `test` compares their mean with 0."""
+    document's mean cosine with the edit at the end minus that with the edit at the beginning."""
 
-    model: ModelIdentity
-    asked: CauseSubject
     shares: tuple[float, ...]
     means: Mapping[EditPosition, tuple[Estimate, ...]]
     n: int
     n_failed: int
     n_shortened: int
     notes: tuple[str, ...]
-    measure: ItemMeasure
-    test: Comparison | None
 
 
 @dataclass(frozen=True)
@@ -84,7 +80,7 @@ def _rows(summary: EditSummary) -> Iterator[EditRow]:
     for position, values in summary.means.items():
         for share, value in zip(summary.shares, values, strict=True):
             yield EditRow(
-                summary.model.spec.name,
+                summary.name,
                 summary.asked.method.name,
                 position,
                 share,
@@ -95,11 +91,38 @@ def _rows(summary: EditSummary) -> Iterator[EditRow]:
             )
 
 
+DASHES = ("solid", "dash", "dot")
+"""Line styles of edits at the beginning, in the middle and at the end."""
+
+
+def edit_means(edits: Sequence[EditSummary], style: Style, provenance: Provenances) -> go.Figure:
+    """Cosine to the unchanged text by the share of text inserted or removed, with a color for each
+    model, a line style for each position, and 95% intervals if there are enough documents."""
+    title = {"insertion": "Inserted", "removal": "Removed"}[edits[0].asked.method.name]
+    figure = canvas(
+        "edit_means", style, f"{title} (% of the text)", "Cosine to the unchanged text", provenance
+    )
+    for index, means in enumerate(edits):
+        look = style.line(index)
+        for (position, values), dash in zip(means.means.items(), DASHES, strict=True):
+            has_interval = all(value.interval is not None for value in values)
+            trace = go.Scatter(
+                x=[100 * share for share in means.shares],
+                y=[value.value for value in values],
+                error_y=intervals(values, str(look["color"])) if has_interval else None,
+                mode="lines+markers",
+                line={**look, "dash": dash},
+                hovertemplate="%{y:.4f}",
+                name=legend_name(f"{means.name}, {position}", style),
+            )
+            figure.add_trace(group(trace, f"model {index}", means.name, position))
+    return with_legend(figure, style)
+
+
 class EditsStudy(OverItems[EditSummary]):
     """Inserts neutral text into each document, or removes a part of it."""
 
     name = "edits"
-    title = "Edits"
     question = (
         "Does editing the beginning of a document change its vector more than editing the end?"
     )
@@ -118,7 +141,6 @@ class EditsStudy(OverItems[EditSummary]):
     )
     parameters = Parameters(
         edit=Choice(
-            title="Edit",
             default=EDITS[0],
             options=EDITS,
             help="insertion of neutral text, or removal of a part.",
@@ -126,12 +148,7 @@ class EditsStudy(OverItems[EditSummary]):
         documents=DOCUMENTS,
     )
     tables: ClassVar = {"cosines": Table(EditRow, _rows, on_page=False)}
-    figures = (
-        Figure(
-            "Cosine with the unchanged text's vector",
-            lambda summaries, style, origin: edit_means(summaries, style, origin),
-        ),
-    )
+    figures = (Figure("Cosine with the unchanged text's vector", edit_means),)
 
     def corpus(self, data: DataSet, settings: Settings) -> CauseItems:
         """The documents, as pairs without a query."""
@@ -140,10 +157,10 @@ class EditsStudy(OverItems[EditSummary]):
     def mean_effect(self, compute: Compute, subject: CauseSubject) -> EditSummary:
         """The mean cosines."""
         model = compute.identify(subject.spec)
-        stored = service.stored(compute, subject.spec, subject.method, subject.chosen.items)
+        stored = service.stored(compute, subject.spec, subject.method, subject.chosen.pairs)
         chosen = (subject.chosen.dataset, subject.chosen.selection)
         key = (model.spec.name, model.key, repr(subject.method), *chosen, stored.digest)
-        return _summaries.get(
+        return self.summaries.get(
             key, lambda: _summary(model, subject, stored.results, len(stored.failed))
         )
 
@@ -158,11 +175,11 @@ class EditsStudy(OverItems[EditSummary]):
                     "reads the edited text"
                 )
             if facts:
-                sentences.append(f"{summary.model.spec.name}: {'; '.join(facts)}.")
+                sentences.append(f"{summary.name}: {'; '.join(facts)}.")
         return sentences
 
     def verdict(self, summary: EditSummary) -> str:
-        name, test = summary.model.spec.name, summary.test
+        name, test = summary.name, summary.test
         if test is None:
             return f"{name}: no result."
         edit, difference = summary.asked.method.name, test.difference
@@ -191,15 +208,12 @@ class EditsStudy(OverItems[EditSummary]):
         )
 
 
-_summaries: LRUCache[EditSummary] = LRUCache(32)
-
-
 def _summary(
     model: ModelIdentity, subject: CauseSubject, results: Mapping[str, EditCurves], n_failed: int
 ) -> EditSummary:
     curves = list(results.values())
     cosines = np.array([edits.cosines for edits in curves], dtype=np.float64)
-    groups: Sequence[Hashable] = columns_of(subject.chosen.items).documents_of(list(results))
+    groups: Sequence[Hashable] = columns_of(subject.chosen.pairs).documents_of(list(results))
 
     def means(position: int) -> tuple[Estimate, ...]:
         estimates = (estimate(cosines[:, position, [k]], groups) for k in range(cosines.shape[2]))
@@ -217,16 +231,15 @@ def _summary(
     return EditSummary(
         model,
         subject,
+        measure,
+        measure.test(),
         SHARES[curves[0].by],
         {position: means(row) for row, position in enumerate(POSITIONS)},
         len(curves),
         n_failed,
         sum(edits.read_share < 1 for edits in curves),
         tuple(sorted({edits.note for edits in curves if edits.note})),
-        measure,
-        compared(differences, groups, SCORE_MARGIN),
     )
 
 
-EDIT_STUDY = EditsStudy()
-register(EDIT_STUDY)
+EDIT_STUDY = register(EditsStudy())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import plotly.graph_objects as go
@@ -26,7 +25,6 @@ from poslens.figures.figure_base import (
     canvas,
     faint,
     group,
-    intervals,
     legend_name,
     line,
     positions,
@@ -36,12 +34,6 @@ from poslens.figures.figure_base import (
 )
 from poslens.figures.palettes import Style
 from poslens.studies.cause.service import DataSetCause
-
-if TYPE_CHECKING:
-    from poslens.studies.cause.edits import EditSummary
-
-DASHES = ("solid", "dash", "dot")
-"""Line styles of edits at the beginning, in the middle and at the end."""
 
 QUANTITIES = {
     "relocation": "Score minus the pair's mean over positions",
@@ -240,32 +232,6 @@ def causal_curves(causes: Sequence[DataSetCause], style: Style) -> go.Figure:
     quantity = QUANTITIES.get(curves[0].method.name, COSINE)
     provenance = [cause.provenance() for cause in causes]
     return mean_curves(curves, style, y_title=quantity, provenance=provenance)
-
-
-def edit_means(
-    edits: Sequence[EditSummary], style: Style, provenance: Provenances = ()
-) -> go.Figure:
-    """Cosine to the unchanged text by the share of text inserted or removed, with a color for each
-    model, a line style for each position, and 95% intervals if there are enough documents."""
-    title = {"insertion": "Inserted", "removal": "Removed"}[edits[0].asked.method.name]
-    figure = canvas(
-        "edit_means", style, f"{title} (% of the text)", "Cosine to the unchanged text", provenance
-    )
-    for index, means in enumerate(edits):
-        look = style.line(index)
-        for (position, values), dash in zip(means.means.items(), DASHES, strict=True):
-            has_interval = all(value.interval is not None for value in values)
-            trace = go.Scatter(
-                x=[100 * share for share in means.shares],
-                y=[value.value for value in values],
-                error_y=intervals(values, str(look["color"])) if has_interval else None,
-                mode="lines+markers",
-                line={**look, "dash": dash},
-                hovertemplate="%{y:.4f}",
-                name=legend_name(f"{means.model.spec.name}, {position}", style),
-            )
-            figure.add_trace(group(trace, f"model {index}", means.model.spec.name, position))
-    return with_legend(figure, style)
 
 
 def _scaled(values: ArrayLike) -> NDArray[np.float64]:

@@ -1,46 +1,40 @@
-"""Interventions on the items of a data set: pairs, or documents without a query."""
+"""Interventions on the items of a data set, pairs or documents without a query, and their mean
+effects."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import numpy as np
 
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.comparison import (
-    Comparison,
-    adjusted,
-)
-from poslens.attribution.interventions.segments import (
-    documents_of,
-    require_vector,
-)
+from poslens.attribution.evaluation.comparison import Comparison, p_in_words
+from poslens.attribution.interventions.segments import documents_of, require_vector
 from poslens.attribution.retrievers.specs import RetrieverSpec
-from poslens.attribution.types import Method, TextPair
+from poslens.attribution.types import Array, Method, Provenance
 from poslens.compute.compute import Compute
-from poslens.compute.provenance import ModelIdentity
 from poslens.compute.runs import Job
 from poslens.paired import ItemMeasure, MeasuredModel
 from poslens.parameters import Settings
+from poslens.rows import Table, column
 from poslens.studies.cause import service
-from poslens.studies.cause.service import DEFAULT_PAIRS
+from poslens.studies.cause.service import DataSetCause
+from poslens.studies.cause.tables import cause_measure
 from poslens.studies.curves.words import too_few
-from poslens.studies.selections import number_of, selected
-from poslens.study import Study
+from poslens.studies.selections import OfPairs, SelectedPairs, number_of, selected
+from poslens.study import ModelSummary
 
 
 @dataclass(frozen=True)
-class CauseItems:
-    """The pairs of a data set, or its documents as pairs without a query, and the interventions
-    on them. `selection` describes which items were selected, and `left_out` says why others can't
-    be used. `of_pairs` is whether the items have queries."""
+class CauseItems(SelectedPairs):
+    """The items, and the interventions on them. `left_out` says why other items can't be used.
+    `of_pairs` is whether the items have queries."""
 
-    dataset: str
     interventions: tuple[Method, ...]
-    items: Sequence[TextPair]
-    selection: str
     left_out: str = ""
     of_pairs: bool = True
 
@@ -61,26 +55,24 @@ class CauseSubject:
         return f"segments in {'random' if 'order' in self.method.params else 'original'} order"
 
 
-class MeasuredEffect(Protocol):
-    """A mean effect: `measure` has a number for each item, and `test` compares their mean with
-    0."""
+@dataclass(frozen=True)
+class MeanEffect(ModelSummary[CauseSubject]):
+    """The mean effect of one intervention. `measure` has a number for each item, and `test`
+    compares their mean with 0."""
 
-    @property
-    def model(self) -> ModelIdentity: ...
-    @property
-    def measure(self) -> ItemMeasure: ...
-    @property
-    def test(self) -> Comparison | None: ...
+    measure: ItemMeasure
+    test: Comparison | None
 
 
-Effect = TypeVar("Effect", bound=MeasuredEffect)
+Effect = TypeVar("Effect", bound=MeanEffect)
 
 
-class OverItems(Study[CauseItems, CauseSubject, Effect], Generic[Effect]):
+class OverItems(OfPairs[CauseItems, CauseSubject, Effect], Generic[Effect]):
     """Base class of studies of interventions: one subject and one mean effect per intervention."""
 
     unit = "result"
     compared = ("MiniLM-primacy", "MiniLM-recency")
+    tests = ("test",)
 
     def subjects(
         self, compute: Compute, spec: RetrieverSpec, corpus: CauseItems, settings: Settings
@@ -96,9 +88,8 @@ class OverItems(Study[CauseItems, CauseSubject, Effect], Generic[Effect]):
 
     def job(self, compute: Compute, subject: CauseSubject) -> Job:
         """A job that applies the intervention to the items; progress counts items."""
-        return service.job(
-            compute, subject.spec, subject.method, subject.chosen.items, scope_of(subject.chosen)
-        )
+        chosen = subject.chosen
+        return service.job(compute, subject.spec, subject.method, chosen.pairs, chosen.scope)
 
     @abstractmethod
     def mean_effect(self, compute: Compute, subject: CauseSubject) -> Effect:
@@ -116,7 +107,7 @@ class OverItems(Study[CauseItems, CauseSubject, Effect], Generic[Effect]):
         Raises:
             UserError: every item failed, or none has a curve.
         """
-        items, spec, method = subject.chosen.items, subject.spec, subject.method
+        items, spec, method = subject.chosen.pairs, subject.spec, subject.method
         stored = service.stored(compute, spec, method, items)
         if len(stored.results) + len(stored.failed) < len(items):
             return None
@@ -127,30 +118,18 @@ class OverItems(Study[CauseItems, CauseSubject, Effect], Generic[Effect]):
         self, compute: Compute, subject: CauseSubject, earlier: Sequence[Effect] = ()
     ) -> Effect | None:
         """The mean effect once there are enough results."""
-        items, spec = subject.chosen.items, subject.spec
+        items, spec = subject.chosen.pairs, subject.spec
         stored = service.stored(compute, spec, subject.method, items)
         if too_few(spec.name, len(stored.results), len(items) - len(stored.failed)):
             return None
         return self.mean_effect(compute, subject) if stored.results else None
 
-    def together(self, summaries: Sequence[Effect]) -> list[Effect]:
-        tests = adjusted([summary.test for summary in summaries])
-        return [
-            replace(summary, test=test)  # type: ignore[type-var]  # a dataclass
-            for summary, test in zip(summaries, tests, strict=True)
-        ]
-
     def measured(self, summary: Effect) -> MeasuredModel:
         """The number of each item."""
-        return MeasuredModel(summary.model.spec.name, [summary.measure])
+        return MeasuredModel(summary.name, [summary.measure])
 
     def notes(self, data: DataSet, corpus: CauseItems) -> list[str]:
         return [corpus.left_out] if corpus.left_out else []
-
-
-def scope_of(chosen: CauseItems) -> str:
-    """What identifies these items in runs."""
-    return f"{chosen.dataset}: {chosen.selection}"
 
 
 def documents_for(data: DataSet, n: int, *interventions: Method) -> CauseItems:
@@ -162,8 +141,91 @@ def documents_for(data: DataSet, n: int, *interventions: Method) -> CauseItems:
     documents = documents_of(data.pairs)
     if not documents:
         raise UserError(f"{data.title} has no documents: select another data set.")
-    chosen, words = selected(documents, n, "documents")
-    return CauseItems(data.name, interventions, chosen, words, of_pairs=False)
+    chosen = selected(documents, n, "documents")
+    return CauseItems(data.name, *chosen, interventions, of_pairs=False)
 
 
-DOCUMENTS = number_of("documents", DEFAULT_PAIRS)
+DOCUMENTS = number_of("documents")
+
+
+# -- interventions whose results are curves over positions -----------------------------------------
+
+
+@dataclass(frozen=True)
+class CauseSummary(MeanEffect):
+    """The mean curve of one intervention. `measure` has the last-minus-first difference of each
+    item; scores are in standard deviations of the model's scores, because models have different
+    scales."""
+
+    cause: DataSetCause
+
+
+@dataclass(frozen=True)
+class CurvePointRow:
+    """The mean effect at one of 100 positions."""
+
+    model: str = column("Name of the model.")
+    intervention: str = column("The intervention.")
+    position: float = column(
+        "Position, 0 to 1, in the part of the document that the model reads: in tokens, or in "
+        "characters for relocation."
+    )
+    mean: float | None = column(
+        "Mean value. Relocation: score minus the pair's mean over positions; ablation: score lost "
+        "without this part; segments and thirds: cosine with the whole text's vector."
+    )
+    mean_low: float | None = column("Lower end of the mean's 95% interval; null if there is none.")
+    mean_high: float | None = column("Upper end of the mean's 95% interval; null if there is none.")
+    n: int = column("Number of averaged pairs or documents.")
+
+
+def _points(summary: CauseSummary) -> Iterator[CurvePointRow]:
+    curve = summary.cause.summary.curve
+
+    def at(series: Array | None, bin_: int) -> float | None:
+        return None if series is None or np.isnan(series[bin_]) else float(series[bin_])
+
+    for bin_, position in enumerate(curve.positions):
+        yield CurvePointRow(
+            curve.model,
+            summary.asked.label,
+            float(position),
+            at(curve.mean, bin_),
+            at(curve.ci_low, bin_),
+            at(curve.ci_high, bin_),
+            curve.n,
+        )
+
+
+POINTS = Table(CurvePointRow, _points, "Mean curves", on_page=False)
+
+
+class CurveStudy(OverItems[CauseSummary]):
+    """Base class of studies whose results are curves over positions."""
+
+    def mean_effect(self, compute: Compute, subject: CauseSubject) -> CauseSummary:
+        """The mean curve and its last-minus-first difference."""
+        chosen, spec, method = subject.chosen, subject.spec, subject.method
+        cause = service.data_set_cause(
+            compute, spec, method, chosen.pairs, chosen.dataset, chosen.selection
+        )
+        measure = cause_measure(compute, spec, method, chosen.pairs)
+        return CauseSummary(cause.model, subject, measure, measure.test(), cause)
+
+    def provenance(self, summary: CauseSummary) -> Provenance:
+        return summary.cause.provenance()
+
+
+NOTES = "Up to three notes on single results, such as a document with fewer than 10 segments."
+
+
+def notes_of(summary: CauseSummary) -> str:
+    """The first notes on a summary's results, and how many more there are."""
+    notes = summary.cause.notes
+    more = [f"and {len(notes) - 3} more"] if len(notes) > 3 else []
+    return "; ".join([*notes[:3], *more])
+
+
+def basis(test: Comparison) -> str:
+    """What a verdict is based on: p, or the margin."""
+    return p_in_words(test) if test.verdict in ("higher", "lower") else test.clause

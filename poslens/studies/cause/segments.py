@@ -26,15 +26,17 @@ from poslens.figures.palettes import Style
 from poslens.parameters import Choice, Parameters, Settings
 from poslens.rows import Table, column
 from poslens.studies.cause.figures import COSINE
-from poslens.studies.cause.mean_curves import (
+from poslens.studies.cause.over_items import (
+    DOCUMENTS,
     NOTES,
     POINTS,
+    CauseItems,
     CauseSummary,
     CurveStudy,
     basis,
+    documents_for,
     notes_of,
 )
-from poslens.studies.cause.over_items import DOCUMENTS, CauseItems, documents_for
 from poslens.study import Figure, register
 
 
@@ -74,7 +76,6 @@ class SegmentsStudy(CurveStudy):
     """Compares the vectors of a document's parts with that of the whole document."""
 
     name = "segments"
-    title = "Segments"
     question = "Which part of a document is its vector most similar to?"
     reads = (
         f"Segments: each document is split into up to {N_SEGMENTS} segments, and each segment's "
@@ -90,7 +91,6 @@ class SegmentsStudy(CurveStudy):
     )
     parameters = Parameters(
         parts=Choice(
-            title="Parts",
             default="segments",
             options=("segments", "thirds"),
             help="segments, in original and in random order, or thirds of the text.",
@@ -109,7 +109,7 @@ class SegmentsStudy(CurveStudy):
 
     def verdict(self, summary: CauseSummary) -> str:
         """How the similarity to the whole text changes with the position."""
-        name, test = summary.model.spec.name, summary.test
+        name, test = summary.name, summary.test
         parts = summary.asked.label
         if test is None:
             return f"{name}: {parts} have no result."
@@ -120,5 +120,4 @@ class SegmentsStudy(CurveStudy):
         )
 
 
-SEGMENTS = SegmentsStudy()
-register(SEGMENTS)
+SEGMENTS = register(SegmentsStudy())

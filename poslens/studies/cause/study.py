@@ -4,7 +4,7 @@ the score."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
@@ -20,26 +20,22 @@ from poslens.attribution.evaluation.comparison import (
 )
 from poslens.attribution.interventions.ablation import REPLACEMENTS, ablation_method
 from poslens.attribution.interventions.relocation import relocation_method, require_movable
-from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import TextPair
-from poslens.compute.compute import Compute
-from poslens.compute.coverage import Report
 from poslens.figures.captions import Provenances
 from poslens.figures.palettes import Style
 from poslens.parameters import Choice, Parameters, Settings, Several
 from poslens.rows import Table, column
 from poslens.studies.cause.figures import causal_curves
-from poslens.studies.cause.mean_curves import (
+from poslens.studies.cause.over_items import (
     NOTES,
     POINTS,
+    CauseItems,
     CauseSummary,
     CurveStudy,
     basis,
     notes_of,
 )
-from poslens.studies.cause.over_items import CauseItems
-from poslens.studies.cause.service import DEFAULT_PAIRS
-from poslens.studies.selections import READABLE, number_of, readable_only, selected
+from poslens.studies.selections import READABLE, number_of, selected
 from poslens.study import Figure, register
 
 
@@ -53,9 +49,7 @@ class EffectRow:
     documents: int = column("Number of distinct documents, which intervals resample.")
     truncated: int = column("Pairs whose document the model truncates.")
     failed: int = column("Number of failed pairs, which are excluded.")
-    left_out: int = column(
-        "Pairs with fewer than two positions where the evidence is read whole.", title="left out"
-    )
+    left_out: int = column("Pairs with fewer than two positions where the evidence is read whole.")
     last_minus_first: Estimate | None = column(
         "Relocation: mean score with the evidence in the last third of what the model reads, minus "
         "that in the first. Ablation: mean score drop from removing a part of the last third, "
@@ -119,7 +113,6 @@ class CauseStudy(CurveStudy):
     """Moves the evidence or removes parts of each document, and measures the score."""
 
     name = "cause"
-    title = "Cause"
     question = "Does moving the evidence change the score?"
     reads = (
         "Relocation: mean score with the evidence at each position, relative to each pair's mean. "
@@ -137,7 +130,6 @@ class CauseStudy(CurveStudy):
     )
     parameters = Parameters(
         interventions=Several(
-            title="Interventions",
             option="--intervention",
             default=("relocation", "ablation"),
             options=("relocation", "ablation"),
@@ -152,7 +144,7 @@ class CauseStudy(CurveStudy):
             help="How a part is removed. delete: the text after it moves up. mask: its tokens "
             "become padding. filler: neutral text of as many tokens replaces it.",
         ),
-        pairs=number_of("pairs", DEFAULT_PAIRS),
+        pairs=number_of("pairs"),
         readable=READABLE,
     )
     tables: ClassVar = {"effects": Table(EffectRow, _effects), "curve": POINTS}
@@ -182,31 +174,12 @@ class CauseStudy(CurveStudy):
                 raise
         elif not len(usable):
             raise UserError(f"{data.title} has no query-document pairs: select another data set.")
-        pairs, words = selected(usable, settings.pairs)
         chosen = tuple(method for name, method in methods.items() if name in settings.interventions)
-        return CauseItems(data.name, chosen, pairs, words, left_out)
-
-    def narrowed(
-        self,
-        compute: Compute,
-        specs: Sequence[RetrieverSpec],
-        corpus: CauseItems,
-        settings: Settings,
-        report: Report = lambda done, total: None,
-    ) -> CauseItems:
-        """With the setting `readable`, only the pairs whose evidence every model reads.
-
-        Raises:
-            UserError: no pair remains.
-        """
-        if not settings.readable:
-            return corpus
-        pairs, words = readable_only(compute, specs, corpus.items, corpus.selection, report)
-        return replace(corpus, items=pairs, selection=words)
+        return CauseItems(data.name, *selected(usable, settings.pairs), chosen, left_out)
 
     def verdict(self, summary: CauseSummary) -> str:
         """How the score changes with the position, and whether that is decided."""
-        name, cause, test = summary.model.spec.name, summary.cause, summary.test
+        name, cause, test = summary.name, summary.cause, summary.test
         if cause.last_minus_first is None or test is None:
             return f"{name}: no pair has positions in both the first and the last third."
         deviations = f"{test.difference.value:+z.2f} standard deviations of the model's scores"
@@ -234,5 +207,4 @@ class CauseStudy(CurveStudy):
         return sentence
 
 
-CAUSE = CauseStudy()
-register(CAUSE)
+CAUSE = register(CauseStudy())

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any, cast
 
 import numpy as np
-import torch
 
 from poslens.attribution.datasets.corpus import Document, Query
 from poslens.attribution.errors import Stopped, Unavailable, UserError
@@ -34,8 +33,14 @@ from poslens.cache.kinds.chunk_plan import ChunkPlanStore
 from poslens.cache.kinds.embeddings import EmbeddingStore
 from poslens.cache.storage.results import Key
 from poslens.cache.storage.store import ModelKey
-from poslens.studies.audit.index import IndexBuilder, SearchIndex, block_size, readable_vectors
-from poslens.studies.audit.queries import Reading
+from poslens.studies.audit.index import (
+    IndexBuilder,
+    Reading,
+    SearchIndex,
+    block_size,
+    ranks_of,
+    readable_vectors,
+)
 from poslens.studies.audit.run import require_family
 
 
@@ -232,9 +237,9 @@ class _Queries:
             UserError: a score is not a number.
         """
         asked, number = self._asked[item.item], self._number_of[item.item]
-        ranks = self._ranks(index, [(text, number) for text in asked.sentences])
+        ranks = ranks_of(index, self._vectors, [(text, number) for text in asked.sentences])
         answers = [(query.text, each) for query, numbers in asked.queries for each in numbers]
-        all_ranks = iter(self._ranks(index, answers).tolist())
+        all_ranks = iter(ranks_of(index, self._vectors, answers).tolist())
         best = [min(next(all_ranks) for _ in numbers) for _, numbers in asked.queries]
         return DocumentChunks(
             item.item,
@@ -243,18 +248,6 @@ class _Queries:
             np.array(best, dtype=np.int64),
             self._cut(asked, setting),
         )
-
-    def _ranks(self, index: SearchIndex, asked: Sequence[tuple[str, int]]) -> Ints:
-        """The rank of each document, given by number, for its text [P]; 0 if the model cannot read
-        the text."""
-        ranks = np.zeros(len(asked), dtype=np.int64)
-        readable = [i for i, (text, _) in enumerate(asked) if text in self._vectors]
-        if readable:
-            queries: Any = [self._vectors[asked[i][0]] for i in readable]
-            if not isinstance(self._retriever, LexicalRetriever):
-                queries = torch.stack(queries)
-            ranks[readable] = index.ranks(queries, [asked[i][1] for i in readable])
-        return ranks
 
     def _cut(self, asked: _Asked, setting: IndexSetting) -> Ints:
         """Whether the evidence of each query [Q] is cut: 1 if no chunk contains all of it, 0 if one

@@ -15,7 +15,7 @@ from poslens.attribution.evaluation.comparison import adjusted
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method, Provenance
 from poslens.cache.jobs.loop import Progress
-from poslens.cache.lru_cache import LRUCache
+from poslens.cache.kinds.chunk_plan import ChunkPlanStore
 from poslens.compute.compute import Compute
 from poslens.compute.provenance import of_model
 from poslens.compute.runs import Job, Report, Run
@@ -25,8 +25,8 @@ from poslens.studies.audit.run import require_family
 from poslens.studies.audit.study import AUDIT
 from poslens.studies.audit.summary import sample
 from poslens.studies.chunks.run import run_plan
-from poslens.studies.chunks.summary import TABLES, ChunkPlan, ChunkSummary, shares_by_size, store_of
-from poslens.studies.ranking.service import searched
+from poslens.studies.chunks.summary import TABLES, ChunkPlan, ChunkSummary, shares_by_size
+from poslens.studies.ranking.service import searched, store_of
 from poslens.study import Figure, Study, register
 
 KINDS = ("windows", "titled", "late")
@@ -46,9 +46,9 @@ class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
     it on the other half."""
 
     name = "chunks"
-    title = "Chunks"
     question = "Which window, overlap and title prefix should an index use?"
     unit = "document"
+    needs = "documents"
     reads = (
         "Each marker is one way to chunk documents. Settings further right have a larger index; "
         "settings further down leave fewer sentences unretrieved. The setting is selected on half "
@@ -70,7 +70,6 @@ class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
             help="Window sizes in tokens (words for BM25 and endpoints), separated by commas.",
         ),
         overlaps=Numbers(
-            title="Overlaps",
             default=(0, 25),
             low=0,
             high=90,
@@ -95,9 +94,6 @@ class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
     )
     tables = TABLES
     figures = (Figure("Unretrieved sentences by size of the index", shares_by_size),)
-
-    def read(self, dataset: str) -> DataSet:
-        return AUDIT.read(dataset)
 
     def corpus(self, data: DataSet, settings: Settings) -> ChunkCorpus:
         """The corpus of the data set or a sample of it, and the settings to try. Settings with
@@ -152,7 +148,7 @@ class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
         """
         model = compute.identify(subject.spec)
         collection, settings = subject.collection, subject.settings
-        store = store_of(compute, collection)
+        store = store_of(ChunkPlanStore, compute, collection)
         total = len(store.keys) * len(settings)
         require_top(subject.top, len(store.keys))
 
@@ -203,7 +199,7 @@ class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
             UserError: the model can read no document.
         """
         model = compute.identify(subject.spec)
-        store = store_of(compute, subject.collection)
+        store = store_of(ChunkPlanStore, compute, subject.collection)
         require_top(subject.top, len(store.keys))
         if any(store.missing(model.key, setting) for setting in subject.settings):
             return None
@@ -219,9 +215,9 @@ class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
         def summary() -> ChunkSummary:
             choice = choose(tried, subject.top)
             changes = {} if choice is None else choice.changes(subject.top)
-            return ChunkSummary(subject, model, tuple(tried), left_out, choice, changes)
+            return ChunkSummary(model, subject, tuple(tried), left_out, choice, changes)
 
-        return _summaries.get((*key, counts), summary)
+        return self.summaries.get((*key, counts), summary)
 
     def together(self, summaries: Sequence[ChunkSummary]) -> list[ChunkSummary]:
         with_p = iter(
@@ -298,8 +294,4 @@ class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
         )
 
 
-_summaries: LRUCache[ChunkSummary] = LRUCache(32)
-
-
-CHUNKS = ChunkStudy()
-register(CHUNKS)
+CHUNKS = register(ChunkStudy())

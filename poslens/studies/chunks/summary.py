@@ -28,14 +28,11 @@ from poslens.attribution.evaluation.recommendation import (
 )
 from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.specs import RetrieverSpec
-from poslens.cache.kinds.chunk_plan import ChunkPlanStore
-from poslens.cache.lru_cache import LRUCache
-from poslens.compute.compute import Compute
-from poslens.compute.provenance import ModelIdentity
 from poslens.figures.captions import Provenances
 from poslens.figures.figure_base import canvas, faint, group, intervals, legend_name, with_legend
 from poslens.figures.palettes import Style
 from poslens.rows import Table, column
+from poslens.study import ModelSummary
 
 Changes = Mapping[Name, Comparison | None]
 
@@ -57,22 +54,15 @@ class ChunkPlan:
 
 
 @dataclass(frozen=True)
-class ChunkSummary:
+class ChunkSummary(ModelSummary[ChunkPlan]):
     """The results of one model: the settings that were `tried`, and the reasons why others were
     `left_out`. `changes` are paired differences on held-out documents, the chosen setting minus its
     reference."""
 
-    asked: ChunkPlan
-    model: ModelIdentity
     tried: tuple[Tried, ...]
     left_out: Mapping[str, str]
     choice: SettingChoice | None
     changes: Changes
-
-    @property
-    def name(self) -> str:
-        """The model's name."""
-        return self.model.spec.name
 
     @cached_property
     def recommendation(self) -> Recommendation:
@@ -109,16 +99,6 @@ class ChunkSummary:
         if self.choice is not None and self.recommendation.recommended:
             return self.choice.chosen
         return self.tried[0]
-
-
-_stores: LRUCache[ChunkPlanStore] = LRUCache(8)
-
-
-def store_of(compute: Compute, collection: Collection) -> ChunkPlanStore:
-    """The store of a corpus, cached because its fingerprint and keys need a pass over the
-    corpus."""
-    key = (str(compute.root), collection.digest)
-    return _stores.get(key, lambda: ChunkPlanStore(compute.root, collection))
 
 
 # -- tables ----------------------------------------------------------------------------------------

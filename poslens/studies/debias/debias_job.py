@@ -22,7 +22,7 @@ from poslens.cache.kinds.rankings import fingerprint
 from poslens.compute.compute import Compute
 from poslens.compute.runs import Job, Report, Run
 from poslens.compute.settings import DEVICE
-from poslens.studies.audit.study import Audit
+from poslens.studies.audit.study import AUDIT
 from poslens.studies.audit.summary import AuditIndex
 from poslens.studies.cause import service as interventions
 from poslens.studies.debias.points import DebiasPoint
@@ -34,7 +34,6 @@ from poslens.studies.ranking.service import RankingSetup
 
 RELOCATION = relocation_method()
 SALIENCY = make_method("saliency")
-AUDIT = Audit()
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.errors import UserError
+from poslens.compute.compute import DataSetCurve
 from poslens.figures.captions import Provenances
 from poslens.figures.curves import mean_curves
 from poslens.figures.figure_base import (
@@ -19,6 +20,7 @@ from poslens.figures.figure_base import (
     with_legend,
 )
 from poslens.figures.palettes import Style
+from poslens.studies.cause.service import DataSetCause
 from poslens.studies.debias.summary import DebiasSummary
 
 _SYMBOLS = {
@@ -182,14 +184,9 @@ def relocation_curves(
     Raises:
         UserError: no evidence was moved.
     """
-    curves = [
-        summary.cause.summary.curve for summary in _drawn(summaries) if summary.cause is not None
-    ]
-    if not curves:
-        raise UserError("No evidence was moved: set the number of pairs to more than 0.")
-    return mean_curves(
-        curves, style, y_title="Score minus the pair's mean over positions", provenance=provenance
-    )
+    causes = [summary.cause for summary in _drawn(summaries)]
+    title = "Score minus the pair's mean over positions"
+    return _curves(causes, "No evidence was moved", title, style, provenance)
 
 
 def saliency_curves(
@@ -200,14 +197,21 @@ def saliency_curves(
     Raises:
         UserError: no saliency was computed.
     """
-    curves = [
-        summary.saliency.summary.curve
-        for summary in _drawn(summaries)
-        if summary.saliency is not None
-    ]
+    averages = [summary.saliency for summary in _drawn(summaries)]
+    return _curves(averages, "No saliency was computed", "Saliency", style, provenance)
+
+
+def _curves(
+    averages: Sequence[DataSetCause | DataSetCurve | None],
+    absent: str,
+    y_title: str,
+    style: Style,
+    provenance: Provenances,
+) -> go.Figure:
+    curves = [average.summary.curve for average in averages if average is not None]
     if not curves:
-        raise UserError("No saliency was computed: set the number of pairs to more than 0.")
-    return mean_curves(curves, style, y_title="Saliency", provenance=provenance)
+        raise UserError(f"{absent}: set the number of pairs to more than 0.")
+    return mean_curves(curves, style, y_title=y_title, provenance=provenance)
 
 
 def _drawn(summaries: Sequence[DebiasSummary]) -> list[DebiasSummary]:

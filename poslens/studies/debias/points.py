@@ -192,7 +192,7 @@ def _whole(data: DataSet, texts: Collection, n_pairs: int) -> DebiasCorpus:
 
 def _moved(pairs: Sequence[TextPair], n: int) -> tuple[TextPair, ...]:
     usable, _ = movable(pairs)
-    return tuple(spread_evenly(usable, min(n, len(usable))))
+    return tuple(spread_evenly(usable, n))
 
 
 def points(

@@ -22,9 +22,9 @@ from poslens.compute import provenance
 from poslens.compute.compute import Compute
 from poslens.compute.runs import Job
 from poslens.parameters import Integer, Numbers, Parameters, Settings, Several
+from poslens.studies.audit.study import AUDIT
 from poslens.studies.cause import service as interventions
 from poslens.studies.debias.debias_job import (
-    AUDIT,
     RELOCATION,
     SALIENCY,
     audit_index,
@@ -71,7 +71,6 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
     attention calibration on the other half."""
 
     name = "debias"
-    title = "Debias"
     question = "How much position bias can be removed, and what does it cost?"
     unit = "stage"
     reads = (
@@ -114,14 +113,12 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
             f"{DEFAULT.margin:g} of 0 before training, the model is not trained.",
         ),
         seed=Integer(
-            title="Seed",
             default=DEFAULT.seed,
             low=0,
             high=1 << 31,
             help="Random seed of the training.",
         ),
         pairs=Integer(
-            title="Pairs",
             default=30,
             low=0,
             high=100_000,
@@ -376,5 +373,4 @@ def selection_sentence(plain: DebiasSummary) -> str:
     )
 
 
-DEBIAS = Debias()
-register(DEBIAS)
+DEBIAS = register(Debias())

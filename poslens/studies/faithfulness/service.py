@@ -24,9 +24,6 @@ from poslens.compute.item_job import stored_job
 from poslens.compute.queue import Place, ready
 from poslens.compute.runs import Job
 
-DEFAULT_PAIRS = 30
-"""Default number of pairs of a data set."""
-
 
 def ask(
     compute: Compute,

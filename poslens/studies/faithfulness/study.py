@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
@@ -16,8 +16,6 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.comparison import (
     SHARE_MARGIN,
     Comparison,
-    adjusted,
-    compared,
     p_in_words,
 )
 from poslens.attribution.evaluation.faithfulness import (
@@ -28,14 +26,11 @@ from poslens.attribution.evaluation.faithfulness import (
     Faithfulness,
 )
 from poslens.attribution.evaluation.faithfulness_summary import FaithfulnessSummary, summarize
-from poslens.attribution.pairs import Pairs
 from poslens.attribution.retrievers.specs import RetrieverSpec
-from poslens.attribution.types import Method, Provenance, TextPair
+from poslens.attribution.types import Method, Provenance
 from poslens.cache.columns import columns_of
-from poslens.cache.lru_cache import LRUCache
 from poslens.cache.storage.results import Stored
 from poslens.compute.compute import Compute
-from poslens.compute.coverage import Report
 from poslens.compute.provenance import ModelIdentity, of_model, removed_units
 from poslens.compute.runs import Job
 from poslens.figures.captions import Provenances
@@ -48,21 +43,13 @@ from poslens.studies.faithfulness.figures import gains, mean_erasure_curves
 from poslens.studies.selections import (
     METHOD_CHOICE,
     READABLE,
+    OfPairs,
+    SelectedPairs,
     methods_for,
     number_of,
-    readable_only,
     selected,
 )
-from poslens.study import Figure, Study, register
-
-
-@dataclass(frozen=True)
-class TestedPairs:
-    """The pairs of a data set, and how they were selected, as text."""
-
-    dataset: str
-    pairs: Pairs
-    selection: str
+from poslens.study import Figure, ModelSummary, register
 
 
 @dataclass(frozen=True)
@@ -72,18 +59,16 @@ class TestedOrder:
     spec: RetrieverSpec
     method: Method
     parameters: ErasureParameters
-    tested: TestedPairs
+    tested: SelectedPairs
 
 
 @dataclass(frozen=True)
-class OrderSummary:
-    """The tests of one order. `gains` are the deletion gains by pair, and `over_random` tests
-    whether their mean is 0, that is, no better than random orders."""
+class OrderSummary(ModelSummary[TestedOrder]):
+    """The tests of one order. `measure` has the deletion gain of each pair, and `over_random`
+    compares their mean with 0, that is, with random orders."""
 
-    model: ModelIdentity
-    asked: TestedOrder
     summary: FaithfulnessSummary
-    gains: dict[str, float]
+    measure: ItemMeasure
     over_random: Comparison | None
     n_failed: int
 
@@ -185,11 +170,10 @@ def _curves(
     return mean_erasure_curves(named, kind, style, provenance)
 
 
-class FaithfulnessTest(Study[TestedPairs, TestedOrder, OrderSummary]):
+class FaithfulnessTest(OfPairs[SelectedPairs, TestedOrder, OrderSummary]):
     """Deletes and inserts words in the order of each method, at random, and by position."""
 
     name = "faithfulness"
-    title = "Faithfulness"
     question = (
         "Does deleting a method's top words lower the score faster than deleting random words?"
     )
@@ -211,22 +195,21 @@ class FaithfulnessTest(Study[TestedPairs, TestedOrder, OrderSummary]):
     )
     parameters = Parameters(
         methods=METHOD_CHOICE,
-        pairs=number_of("pairs", service.DEFAULT_PAIRS),
+        pairs=number_of("pairs"),
         readable=READABLE,
         unit=Choice(
-            title="Unit",
             default="word",
             options=UNITS,
             help="What is removed: words, tokens or sentences.",
         ),
         random_orders=Integer(
-            title="Random orders",
             default=N_RANDOM,
             low=1,
             high=MAX_RANDOM,
             help="Number of random orders of each document.",
         ),
     )
+    tests = ("over_random",)
     tables: ClassVar = {"methods": Table(OrderRow, _rows)}
     figures = (
         Figure("Deletion gain over random orders", _gains),
@@ -234,7 +217,7 @@ class FaithfulnessTest(Study[TestedPairs, TestedOrder, OrderSummary]):
         Figure("Insertion, mean over pairs", partial(_curves, "insertion"), half=True),
     )
 
-    def corpus(self, data: DataSet, settings: Settings) -> TestedPairs:
+    def corpus(self, data: DataSet, settings: Settings) -> SelectedPairs:
         """The pairs, spread evenly over the data set.
 
         Raises:
@@ -242,28 +225,10 @@ class FaithfulnessTest(Study[TestedPairs, TestedOrder, OrderSummary]):
         """
         if not len(data.pairs):
             raise UserError(f"{data.title} has no query-document pairs: select another data set.")
-        return TestedPairs(data.name, *selected(data.pairs, settings.pairs))
-
-    def narrowed(
-        self,
-        compute: Compute,
-        specs: Sequence[RetrieverSpec],
-        corpus: TestedPairs,
-        settings: Settings,
-        report: Report = lambda done, total: None,
-    ) -> TestedPairs:
-        """With the setting `readable`, only the pairs whose evidence every model reads.
-
-        Raises:
-            UserError: no pair remains.
-        """
-        if not settings.readable:
-            return corpus
-        pairs, words = readable_only(compute, specs, corpus.pairs, corpus.selection, report)
-        return replace(corpus, pairs=pairs, selection=words)
+        return SelectedPairs(data.name, *selected(data.pairs, settings.pairs))
 
     def subjects(
-        self, compute: Compute, spec: RetrieverSpec, corpus: TestedPairs, settings: Settings
+        self, compute: Compute, spec: RetrieverSpec, corpus: SelectedPairs, settings: Settings
     ) -> list[TestedOrder]:
         """One subject for each method, and for each order by position."""
         parameters = ErasureParameters(unit=settings.unit, n_random=settings.random_orders)
@@ -276,10 +241,9 @@ class FaithfulnessTest(Study[TestedPairs, TestedOrder, OrderSummary]):
     def job(self, compute: Compute, subject: TestedOrder) -> Job:
         """A job that attributes and tests the pairs; progress counts tests."""
         compute.require_fit(compute.identify(subject.spec), subject.method)
-        tested = subject.tested
-        scope = f"{tested.dataset}: {tested.selection}"
+        tested, parameters = subject.tested, subject.parameters
         return service.job(
-            compute, subject.spec, subject.method, tested.pairs, scope, subject.parameters
+            compute, subject.spec, subject.method, tested.pairs, tested.scope, parameters
         )
 
     def summarize(
@@ -311,26 +275,11 @@ class FaithfulnessTest(Study[TestedPairs, TestedOrder, OrderSummary]):
         tested = (subject.tested.dataset, subject.tested.selection)
         how = (repr(subject.method), repr(subject.parameters))
         key = (model.spec.name, model.key, *how, *tested, stored.digest)
-        return _summaries.get(key, lambda: _summary(model, subject, stored))
-
-    def together(self, summaries: Sequence[OrderSummary]) -> list[OrderSummary]:
-        tests = adjusted([summary.over_random for summary in summaries])
-        return [
-            replace(summary, over_random=test)
-            for summary, test in zip(summaries, tests, strict=True)
-        ]
+        return self.summaries.get(key, lambda: _summary(model, subject, stored))
 
     def measured(self, summary: OrderSummary) -> MeasuredModel:
         """The deletion gain of each pair. Orders are compared on the same model only."""
-        model, documents = summary.model.key.fingerprint, _documents(summary.asked.tested.pairs)
-        measure = ItemMeasure(
-            "deletion gain",
-            "pairs",
-            SHARE_MARGIN,
-            {(model, pair_id): np.array([gain]) for pair_id, gain in summary.gains.items()},
-            {(model, pair_id): documents[pair_id] for pair_id in summary.gains},
-        )
-        return MeasuredModel(summary.name, [measure])
+        return MeasuredModel(summary.name, [summary.measure])
 
     def verdict(self, summary: OrderSummary) -> str:
         """Whether the score falls faster than in random order."""
@@ -369,34 +318,27 @@ class FaithfulnessTest(Study[TestedPairs, TestedOrder, OrderSummary]):
         )
 
 
-_summaries: LRUCache[OrderSummary] = LRUCache(128)
-
-
 def _stored(compute: Compute, subject: TestedOrder) -> Stored[Faithfulness]:
     pairs = subject.tested.pairs
     return service.stored(compute, subject.spec, subject.method, pairs, subject.parameters)
 
 
-def _documents(pairs: Sequence[TextPair]) -> dict[str, Hashable]:
-    """The document of each pair, by pair id."""
-    columns = columns_of(pairs)
-    return dict(zip(columns.ids.tolist(), columns.documents.tolist(), strict=True))
-
-
 def _summary(
     model: ModelIdentity, subject: TestedOrder, stored: Stored[Faithfulness]
 ) -> OrderSummary:
-    results, documents = stored.results, _documents(subject.tested.pairs)
-    summary = summarize(list(results.values()), [documents[pair_id] for pair_id in results])
-    gains_of = {
-        pair_id: result.gain.deletion_area
+    results, columns = stored.results, columns_of(subject.tested.pairs)
+    summary = summarize(list(results.values()), columns.documents_of(list(results)))
+    # Orders are compared on the same model only.
+    gains = {
+        (model.key.fingerprint, pair_id): np.array([result.gain.deletion_area])
         for pair_id, result in results.items()
         if result.gap is not None and result.gap > 0 and result.gain is not None
     }
-    rows = np.array(list(gains_of.values()))[:, None]
-    over_random = compared(rows, [documents[pair_id] for pair_id in gains_of], SHARE_MARGIN)
-    return OrderSummary(model, subject, summary, gains_of, over_random, len(stored.failed))
+    documents = columns.documents_of([pair_id for _, pair_id in gains])
+    of_items = dict(zip(gains, documents, strict=True))
+    measure = ItemMeasure("deletion gain", "pairs", SHARE_MARGIN, gains, of_items)
+    failed = len(stored.failed)
+    return OrderSummary(model, subject, summary, measure, measure.test(), failed)
 
 
-FAITHFULNESS = FaithfulnessTest()
-register(FAITHFULNESS)
+FAITHFULNESS = register(FaithfulnessTest())

@@ -8,7 +8,6 @@ from functools import partial
 
 from poslens.attribution.datasets import Collection, DataSet
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.comparison import adjusted
 from poslens.attribution.evaluation.hubs import (
     CONTROL,
     MOST_TOP,
@@ -36,7 +35,7 @@ from poslens.studies.hubs.summary import (
 )
 from poslens.studies.hubs.words import explained_hubs, hub_words, words_method
 from poslens.studies.ranking import service as ranking
-from poslens.studies.ranking.service import RankingSetup, read_searched, searched
+from poslens.studies.ranking.service import RankingSetup, searched
 from poslens.studies.why.search import require_ranking
 from poslens.study import Figure, Study, register
 
@@ -51,9 +50,9 @@ class Hubs(Study[HubCorpus, HubIndex, HubSummary]):
     """Counts how many queries that a document does not answer have it in their top k."""
 
     name = "hubs"
-    title = "Hubs"
     question = "Which documents are retrieved by many queries that they don't answer, and why?"
     unit = "document"
+    needs = "queries"
     reads = (
         f"{IN_DEGREE} If in-degrees are skewed, a few documents (hubs) are in the top k of many "
         "queries that they don't answer. Dotted lines: the same corpus with the words of each "
@@ -93,11 +92,9 @@ class Hubs(Study[HubCorpus, HubIndex, HubSummary]):
         ),
     )
     compared = ("MiniLM", "BM25")
+    tests = ("comparison",)
     tables = TABLES
     figures = (Figure("Sorted in-degrees", sorted_in_degrees),)
-
-    def read(self, dataset: str) -> DataSet:
-        return read_searched(dataset)
 
     def corpus(self, data: DataSet, settings: Settings) -> HubCorpus:
         """The corpus with its queries, or with sentences of its documents as queries, and the
@@ -186,13 +183,6 @@ class Hubs(Study[HubCorpus, HubIndex, HubSummary]):
         words = hub_words(compute, summary, method)
         return summary if words is None else replace(summary, words=words, words_method=method)
 
-    def together(self, summaries: Sequence[HubSummary]) -> list[HubSummary]:
-        comparisons = adjusted([summary.comparison for summary in summaries])
-        return [
-            replace(hub_summary, comparison=comparison)
-            for hub_summary, comparison in zip(summaries, comparisons, strict=True)
-        ]
-
     def verdict(self, summary: HubSummary) -> str:
         """Skewness with and without word order, whether they differ, and the top hub."""
         top, degrees = summary.asked.top, summary.original
@@ -259,7 +249,7 @@ def _summary(compute: Compute, subject: HubIndex) -> HubSummary | None:
     return _summaries.get(
         (*key, subject.explained),
         lambda: HubSummary(
-            subject, model, ids, original, shuffled, original.minus(shuffled), {}, None
+            model, subject, ids, original, shuffled, original.minus(shuffled), {}, None
         ),
     )
 
@@ -274,5 +264,4 @@ def _missing(compute: Compute, subject: HubIndex) -> list[TextPair] | None:
     return pairs if compute.store.missing(summary.model.key, method, pairs) else None
 
 
-HUBS = Hubs()
-register(HUBS)
+HUBS = register(Hubs())

@@ -19,12 +19,12 @@ from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method
 from poslens.cache.lru_cache import LRUCache
 from poslens.compute.compute import Compute
-from poslens.compute.provenance import ModelIdentity
 from poslens.figures.captions import Provenances
 from poslens.figures.figure_base import canvas, group, legend_name, with_legend
 from poslens.figures.palettes import Style, escape
 from poslens.rows import Table, column
 from poslens.studies.ranking.service import RankingSetup, stored_rankings
+from poslens.study import ModelSummary
 
 LISTED = 50
 """Maximum number of documents in the table of hubs."""
@@ -67,24 +67,17 @@ class HubWord:
 
 
 @dataclass(frozen=True)
-class HubSummary:
+class HubSummary(ModelSummary[HubIndex]):
     """The in-degrees of a model's index and of the control, over the documents `ids` [D].
     `comparison` is the difference of their skewness. `words` are the words of the first hubs, by
     document, attributed by `words_method`."""
 
-    asked: HubIndex
-    model: ModelIdentity
     ids: tuple[str, ...]
     original: InDegrees
     control: InDegrees
     comparison: Comparison | None
     words: dict[str, tuple[HubWord, ...]]
     words_method: Method | None
-
-    @property
-    def name(self) -> str:
-        """The model's name."""
-        return self.asked.spec.name
 
     @property
     def queries(self) -> tuple[Query, ...]:

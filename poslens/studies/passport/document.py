@@ -4,7 +4,7 @@ PNG, JSON, and YAML for a model card."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from html import escape
 from itertools import count
@@ -90,22 +90,29 @@ def _about(passports: Sequence[ModelPassport]) -> tuple[str, list[dict[str, Any]
 
 
 def _html(passports: Sequence[ModelPassport]) -> bytes:
-    numbers = count(1)
-
-    def figure(part: Part) -> str:
-        if part.draw is None:
-            return ""
-        number = next(numbers)
-        first = number == 1 and not overview
-        return figure_div(part.draw(STYLE), f"figure{number}", library=first)
-
     overview = overview_html(passports, PRESETS["double column"]) if len(passports) > 1 else ""
+    figure = _figures(STYLE, library=not overview)
     articles = "\n".join(
         _article(passport, number, [figure(part) for part in passport.parts])
         for number, passport in enumerate(passports)
     )
     body = f"{overview}\n<main>\n{articles}\n</main>"
     return page_bytes(*_about(passports), body, _PAGE_CSS + COHORT_CSS)
+
+
+def _figures(style: Style, *, library: bool = True, static: bool = False) -> Callable[[Part], str]:
+    """A function that returns a part's figure as markup, numbered; empty without one. If `library`,
+    the first one includes Plotly's library."""
+    numbers = count(1)
+
+    def figure(part: Part) -> str:
+        if part.draw is None:
+            return ""
+        number = next(numbers)
+        first = library and number == 1
+        return figure_div(part.draw(style), f"figure{number}", library=first, static=static)
+
+    return figure
 
 
 def _article(passport: ModelPassport, number: int, figures: Sequence[str]) -> str:
@@ -154,17 +161,10 @@ def printed_html(passports: Sequence[ModelPassport]) -> bytes:
     size = "single column" if beside > 1 else "double column"
     # Low enough that a page has room for two parts.
     style = replace(PRESETS[size], width_px=width, height_px=200)
-    numbers = count(1)
+    figure = _figures(style, static=True)
 
     def cell(part: Part | None) -> str:
-        if part is None:
-            return "<td></td>"
-        figure = ""
-        if part.draw is not None:
-            number = next(numbers)
-            library = number == 1
-            figure = figure_div(part.draw(style), f"figure{number}", library=library, static=True)
-        return f"<td>{_section(part, figure)}</td>"
+        return "<td></td>" if part is None else f"<td>{_section(part, figure(part))}</td>"
 
     tables = []
     for start in range(0, len(passports), beside):

@@ -23,10 +23,7 @@ from poslens.compute.provenance import ModelIdentity, poslens_version
 from poslens.compute.runs import Job, RunKey, in_turn
 from poslens.studies.audit.study import AUDIT
 from poslens.studies.cause import service as interventions
-from poslens.studies.cause.parts import RELOCATION, SEGMENTS
 from poslens.studies.cause.service import DEFAULT_PAIRS
-from poslens.studies.curves.parts import ATTRIBUTION, NULL_CONTROL, curve_method
-from poslens.studies.debias.parts import CALIBRATION, RANKING
 from poslens.studies.needles import NEEDLE_STUDY
 from poslens.studies.passport.answers import (
     ItemEntry,
@@ -35,10 +32,48 @@ from poslens.studies.passport.answers import (
     PartEntry,
     PassportEntry,
 )
+from poslens.studies.passport.parts import (
+    ATTRIBUTION,
+    CALIBRATION,
+    NULL_CONTROL,
+    RANKING,
+    RELOCATION,
+    SEGMENTS,
+    curve_method,
+)
 from poslens.studies.positions.study import POSITIONS
 from poslens.studies.why.study import WHY
-from poslens.study import question_of
-from poslens.study_part import MAX_PAIRS, Number, Part, PartQuestion, Scope
+from poslens.study import Study, stored
+from poslens.study_part import MAX_PAIRS, Number, Part, PartAnswer, PartQuestion, Scope
+
+
+def question_of(study: Study[Any, Any, Any]) -> PartQuestion:
+    """A study's part of a passport."""
+    declared = study.part
+    if declared is None:
+        raise ValueError(f"{study.name} declares no part of a passport")
+
+    def read(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
+        compute, settings = scope.compute, study.parameters.settings(declared.settings)
+        corpus = study.corpus(scope.data, settings)
+        (planned,) = study.subjects(compute, scope.spec, corpus, settings)
+        subject = declared.subject(planned, scope)
+        jobs = [study.job(compute, subject)]
+        summaries = stored(study, compute, [subject])
+        if not summaries:
+            return jobs, None
+        provenance = tuple(map(study.provenance, summaries))
+        return jobs, PartAnswer(
+            study.verdict(summaries[0]),
+            declared.numbers(summaries[0]),
+            lambda style: study.figures[0].draw(summaries, style, provenance),
+            provenance,
+        )
+
+    return PartQuestion(
+        declared.key, declared.title, declared.limits, declared.unit, read, declared.needs_queries
+    )
+
 
 QUESTIONS: dict[str, PartQuestion] = {
     question.key: question
@@ -174,14 +209,14 @@ def passport(
     """
     documents = documents_of(data.pairs)
     usable, _ = movable(data.pairs)
-    chosen = tuple(spread_evenly(documents, min(DEFAULT_PAIRS, len(documents))))
+    chosen = tuple(spread_evenly(documents, DEFAULT_PAIRS))
     first_pairs = {(pair.document, pair.language): pair for pair in reversed(data.pairs)}
     scope = Scope(
         compute,
         spec,
         data,
-        tuple(spread_evenly(data.pairs, min(limit, len(data.pairs)))),
-        tuple(spread_evenly(usable, min(moved, len(usable))))
+        tuple(spread_evenly(data.pairs, limit)),
+        tuple(spread_evenly(usable, moved))
         if isinstance(moved, int)
         else tuple(pair for pair in usable if pair.pair_id in moved),
         chosen,
@@ -279,24 +314,20 @@ def _part_entry(part: Part) -> PartEntry:
 
 def table(passports: Sequence[ModelPassport]) -> pd.DataFrame:
     """The numbers of passports, one per row."""
+    estimate = ["value", "low", "high", "n", "n_resampled"]
     rows = [
-        {
-            "model": passport.name,
-            "part": part.key,
-            "measure": number.key,
-            "value": number.estimate.value,
-            "low": number.estimate.low,
-            "high": number.estimate.high,
-            "n": number.estimate.n,
-            "n_resampled": number.estimate.n_resampled,
-            "note": number.note,
-        }
+        (
+            passport.name,
+            part.key,
+            number.key,
+            *(getattr(number.estimate, name) for name in estimate),
+            number.note,
+        )
         for passport in passports
         for part in passport.parts
         for number in part.numbers
     ]
-    columns = ["model", "part", "measure", "value", "low", "high", "n", "n_resampled", "note"]
-    return pd.DataFrame(rows, columns=columns)
+    return pd.DataFrame(rows, columns=["model", "part", "measure", *estimate, "note"])
 
 
 def model_card(passports: Sequence[ModelPassport]) -> str:

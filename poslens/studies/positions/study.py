@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from poslens.arguments import chosen_pairs
 from poslens.attribution.datasets import DataSet
-from poslens.attribution.datasets.types import spread_evenly, spread_words
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.comparison import adjusted, change_in_words
 from poslens.attribution.evaluation.position_effect import (
@@ -28,7 +28,6 @@ from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Provenance
 from poslens.cache.kinds.interventions import cause_key, causes, position_ranks
 from poslens.cache.kinds.rankings import fingerprint
-from poslens.cache.lru_cache import LRUCache
 from poslens.compute.compute import Compute
 from poslens.compute.item_job import stored_job
 from poslens.compute.provenance import of_model
@@ -51,7 +50,7 @@ from poslens.studies.positions.summary import (
 from poslens.studies.ranking.service import collection_of
 from poslens.studies.why.search import require_ranking
 from poslens.study import Figure, Study, register
-from poslens.study_part import MOVABLE, ONE_SIDED, Item, Measure, Scope, StudyPart
+from poslens.study_part import MOVABLE, ONE_SIDED, Item, Number, Scope, StudyPart, number
 
 
 def _items(summary: PositionSummary) -> Iterator[Item]:
@@ -77,39 +76,28 @@ _LAST = (
     "reads all of the evidence, so a drop there is not due to truncated evidence."
 )
 
+
+def _numbers(summary: PositionSummary) -> list[Number]:
+    effect = summary.effect
+    difference = "nDCG@10, evidence first minus last (positive: primacy)"
+    return [
+        *number("first", "nDCG@10 with the evidence first", effect.first, ".3f"),
+        *number("middle", "nDCG@10 with the evidence in the middle", effect.middle, ".3f"),
+        *number("last", "nDCG@10 with the evidence last", effect.last, ".3f"),
+        *number(
+            "first_minus_last", difference, effect.effect.difference, items=tuple(_items(summary))
+        ),
+        *number("controlled_psi", f"controlled PSI ({_PSI})", effect.psi, ".3f", ONE_SIDED),
+    ]
+
+
 PART = StudyPart(
     "position_effect",
     "Effect of the evidence's position on rank",
     "Moving a sentence may break references between sentences. The document with the moved "
     f"evidence counts as the only relevant one. {_LAST}",
     "queries",
-    (
-        Measure(
-            "first", "nDCG@10 with the evidence first", lambda summary: summary.effect.first, ".3f"
-        ),
-        Measure(
-            "middle",
-            "nDCG@10 with the evidence in the middle",
-            lambda summary: summary.effect.middle,
-            ".3f",
-        ),
-        Measure(
-            "last", "nDCG@10 with the evidence last", lambda summary: summary.effect.last, ".3f"
-        ),
-        Measure(
-            "first_minus_last",
-            "nDCG@10, evidence first minus last (positive: primacy)",
-            lambda summary: summary.effect.effect.difference,
-            items=_items,
-        ),
-        Measure(
-            "controlled_psi",
-            f"controlled PSI ({_PSI})",
-            lambda summary: summary.effect.psi,
-            ".3f",
-            ONE_SIDED,
-        ),
-    ),
+    _numbers,
     subject=_of_scope,
 )
 
@@ -141,7 +129,6 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
     )
     parameters = Parameters(
         positions=Integer(
-            title="Positions",
             default=N_POSITIONS,
             low=2,
             high=101,
@@ -149,10 +136,8 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
             "scores of the Cause page and of the command `cause`.",
         ),
         pairs=Integer(
-            title="Pairs",
             default=DEFAULT_PAIRS,
             low=0,
-            high=10_000_000,
             help="Number of pairs whose evidence is moved, spread evenly over the data set; 0 "
             "means all. The default uses the pairs of the Cause page.",
         ),
@@ -175,8 +160,7 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
         """
         usable, reason = require_movable(data.pairs, data.name)
         collection = collection_of(data)
-        pairs = list(spread_evenly(usable, min(settings.pairs or len(usable), len(usable))))
-        selection = "" if len(pairs) == len(usable) else spread_words(len(pairs), MOVABLE)
+        pairs, selection = chosen_pairs(usable, settings.pairs, MOVABLE)
         nulls, notes = [], [reason] if reason else []
         if selection:
             other = "other " if reason else ""
@@ -197,7 +181,7 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
             tuple(pairs),
             tuple(nulls),
             collection,
-            _fingerprints.get(collection.digest, lambda: fingerprint(collection)),
+            fingerprint(collection),
             selection,
             tuple(notes),
         )
@@ -295,7 +279,7 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
                 failed,
             )
 
-        return _summaries.get(key, summary)
+        return self.summaries.get(key, summary)
 
     def together(self, summaries: Sequence[PositionSummary]) -> list[PositionSummary]:
         effects = adjusted([summary.effect.effect for summary in summaries])
@@ -354,9 +338,4 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
         )
 
 
-_summaries: LRUCache[PositionSummary] = LRUCache(32)
-_fingerprints: LRUCache[str] = LRUCache(32)
-
-
-POSITIONS = Positions()
-register(POSITIONS)
+POSITIONS = register(Positions())

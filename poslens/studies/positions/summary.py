@@ -23,11 +23,11 @@ from poslens.attribution.interventions.relocation import Relocation
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import TextPair
 from poslens.cache.kinds.interventions import RankedPair
-from poslens.compute.provenance import ModelIdentity
 from poslens.figures.captions import Provenances
 from poslens.figures.figure_base import band, canvas, faint, group, legend_name, with_legend
 from poslens.figures.palettes import Style
 from poslens.rows import Table, column
+from poslens.study import ModelSummary
 
 ALL, WHOLE = "all", "read whole"
 FIRST_MINUS_LAST = "drop in nDCG@10 (first minus last)"
@@ -95,23 +95,16 @@ class RankedQueries:
 
 
 @dataclass(frozen=True)
-class PositionSummary:
+class PositionSummary(ModelSummary[PositionSubject]):
     """The position effect of one model. `left_out` counts the pairs whose evidence the model reads
     in full at fewer than two positions; `failed` has the reasons why others have no ranks. `null`
     is the effect of moving another sentence; None if it was not computed."""
 
-    model: ModelIdentity
-    asked: PositionSubject
     ranked: RankedQueries
     effect: PositionEffect
     null: PositionEffect | None
     left_out: int
     failed: Mapping[str, str]
-
-    @property
-    def name(self) -> str:
-        """The model's name."""
-        return self.model.spec.name
 
     @property
     def queries(self) -> tuple[QueryPositions, ...]:

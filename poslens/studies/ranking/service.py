@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -18,7 +20,6 @@ from poslens.attribution.evaluation.position_effect import MARGIN
 from poslens.attribution.evaluation.position_groups import GroupedRanking, grouped
 from poslens.attribution.evaluation.ranking_measures import NDCG, Evaluation, evaluate
 from poslens.attribution.evaluation.search import Ranking
-from poslens.attribution.pairs import Pairs
 from poslens.attribution.retrievers import limits
 from poslens.attribution.retrievers.base import joint
 from poslens.attribution.retrievers.detect import family_of
@@ -34,6 +35,8 @@ from poslens.compute.runs import Job, Report, Run
 from poslens.paired import ItemMeasure, MeasuredModel
 
 _KEPT = 16
+
+Store = TypeVar("Store")
 
 
 @dataclass(frozen=True)
@@ -168,17 +171,6 @@ def collection_of(data: DataSet) -> Collection:
     return _uploads.get(data.name, lambda: datasets.from_pairs(data))
 
 
-def read_searched(name: str) -> DataSet:
-    """The data set of this name; without pairs if it has no relevance judgments.
-
-    Raises:
-        UserError: its files cannot be read.
-    """
-    if datasets.judged(name):
-        return datasets.read(name)
-    return DataSet(name, datasets.corpus_of(name).title, Pairs())
-
-
 def is_judged(data: DataSet) -> bool:
     """Whether the data set's format includes relevance judgments, as every upload does.
 
@@ -208,7 +200,7 @@ def monolingual(collection: Collection) -> Collection:
 
 _uploads: LRUCache[Collection] = LRUCache(_KEPT)
 _monolingual: LRUCache[Collection] = LRUCache(4)
-_stores: LRUCache[RankingStore] = LRUCache(_KEPT)
+_stores: LRUCache[Any] = LRUCache(2 * _KEPT)
 # A page measures a whole grid of calibrated models at each rerun.
 _evaluations: LRUCache[Ranked] = LRUCache(96)
 
@@ -245,7 +237,7 @@ def job(compute: Compute, spec: RetrieverSpec, setup: RankingSetup) -> Job:
     model, method = compute.identify(spec), method_for(compute, spec, setup)
 
     def work(run: Run, report: Report) -> Progress:
-        store = _store(compute, setup.collection)
+        store = store_of(RankingStore, compute, setup.collection)
 
         def read(identity: ModelIdentity, progress: Progress) -> Progress:
             if progress.stopped or not store.evidence_missing(identity.key):
@@ -302,7 +294,7 @@ def ranked(compute: Compute, spec: RetrieverSpec, setup: RankingSetup) -> Ranked
     """The measured stored rankings; None while they are incomplete, or while the share of evidence
     that the model reads has not been determined although its files are on this machine."""
     model, method = compute.identify(spec), method_for(compute, spec, setup)
-    store = _store(compute, setup.collection)
+    store = store_of(RankingStore, compute, setup.collection)
     key = (
         str(compute.root),
         spec.name,  # two specs may share a model
@@ -334,7 +326,7 @@ def _complete_rankings(
 ) -> Sequence[Ranking] | None:
     """All stored rankings; None while any is missing, or while the share of the evidence that the
     model reads could be computed but is not."""
-    store = _store(compute, collection)
+    store = store_of(RankingStore, compute, collection)
     rankings = store.select(model.key, method)
     if not complete(rankings, collection):
         return None
@@ -352,7 +344,9 @@ def stored_ranking(
         UserError: the model reranks another model's results, or the corpus cannot be read.
     """
     method = method_for(compute, spec, RankingSetup(collection))
-    stored = _store(compute, collection).select(compute.identify(spec).key, method, [query])
+    stored = store_of(RankingStore, compute, collection).select(
+        compute.identify(spec).key, method, [query]
+    )
     return stored[0] if stored else None
 
 
@@ -365,13 +359,19 @@ def stored_rankings(
         UserError: the model needs a first stage, or the corpus cannot be read.
     """
     method = method_for(compute, spec, setup)
-    stored = _store(compute, setup.collection).select(compute.identify(spec).key, method)
+    stored = store_of(RankingStore, compute, setup.collection).select(
+        compute.identify(spec).key, method
+    )
     if not complete(stored, setup.collection):
         return None
     return {ranking.query_id: ranking for ranking in stored}
 
 
-def _store(compute: Compute, collection: Collection) -> RankingStore:
-    """The store of a collection, cached because its fingerprint requires a pass over the corpus."""
-    key = (str(compute.root), collection.digest)
-    return _stores.get(key, lambda: RankingStore(compute.root, collection))
+def store_of(
+    kind: Callable[[Path, Collection], Store], compute: Compute, collection: Collection
+) -> Store:
+    """The store of a collection of this kind, cached because its fingerprint and keys require a
+    pass over the corpus."""
+    key = (kind, str(compute.root), collection.digest)
+    store: Store = _stores.get(key, lambda: kind(compute.root, collection))
+    return store

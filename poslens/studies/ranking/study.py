@@ -96,7 +96,6 @@ class RankingStudy(Study[RankingTask, RankingSubject, Any]):
     )
     parameters = Parameters(
         runs=Several(
-            title="Runs",
             option="--run",
             default=(),
             options=(),
@@ -130,11 +129,10 @@ class RankingStudy(Study[RankingTask, RankingSubject, Any]):
             title="Queries of each group",
             default=0,
             low=0,
-            high=10_000_000,
             help="Measure this many queries of each group, drawn at random; 0 means all. For data "
             "sets with groups of queries.",
         ),
-        seed=Integer(title="Seed", default=0, low=0, high=1 << 31, help="Seed of that draw."),
+        seed=Integer(default=0, low=0, high=1 << 31, help="Seed of that draw."),
         against=Text(
             title="Other data set",
             help="Data set whose order of models --table agreement compares.",
@@ -384,5 +382,4 @@ def _searching(spec: RetrieverSpec, settings: Settings) -> RetrieverSpec:
     return posir_ranking_spec(spec) if settings.posir else spec
 
 
-RANKING = RankingStudy()
-register(RANKING)
+RANKING = register(RankingStudy())

@@ -19,7 +19,7 @@ from typing import Literal, get_args
 import numpy as np
 from filelock import FileLock
 
-from poslens.attribution.curves.bootstrap import Estimate, Values, estimate
+from poslens.attribution.curves.bootstrap import Estimate, Values, estimate, ratio_difference
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.comparison import SHARE_MARGIN, Comparison, compared
 from poslens.attribution.evaluation.simulatability import ForcedChoice
@@ -126,25 +126,19 @@ def tally(answers: Sequence[Answer]) -> Tally:
     documents = [a.document for a in answers]
     correct = np.array([a.correct for a in answers], dtype=np.float64)
     shares: dict[Condition, Estimate] = {}
-    rows: list[Values] = []
+    right: list[Values] = []
+    given: list[Values] = []
     for condition in CONDITIONS:
         asked = np.array([a.condition == condition for a in answers], dtype=np.bool_)
-        rows += [correct * asked, asked.astype(np.float64)]
+        right.append(correct * asked)
+        given.append(asked.astype(np.float64))
         share = estimate(correct[asked][:, None], list(compress(documents, asked)))
         if share is not None:
             shares[condition] = share
     gain = None
     if len(shares) == len(CONDITIONS):
-        gain = compared(np.array(rows).T, documents, SHARE_MARGIN, _difference)
+        gain = compared(np.array([*right, *given]).T, documents, SHARE_MARGIN, ratio_difference)
     return Tally(len(answers), shares, gain)
-
-
-def _difference(means: Values) -> Values:
-    """Share of correct answers with the method's words minus that with random words [B], from means
-    [B, 4] of four indicators: correct with the method's words, the method's words, correct with
-    random words, random words."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(means[:, 0] / means[:, 1] - means[:, 2] / means[:, 3])
 
 
 class AnswerFile:

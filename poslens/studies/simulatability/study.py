@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
@@ -11,12 +10,11 @@ import plotly.graph_objects as go
 
 from poslens.attribution.datasets import Collection, DataSet
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.comparison import adjusted, change_in_words
+from poslens.attribution.evaluation.comparison import change_in_words
 from poslens.attribution.evaluation.simulatability import N_RANDOM
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Provenance
 from poslens.cache.jobs.loop import Progress
-from poslens.cache.lru_cache import LRUCache
 from poslens.compute.compute import Compute
 from poslens.compute.provenance import of_model
 from poslens.compute.runs import Job, Report, Run
@@ -25,7 +23,7 @@ from poslens.figures.palettes import Style
 from poslens.parameters import Integer, Parameters, Settings
 from poslens.studies.faithfulness.figures import gains
 from poslens.studies.ranking import service as ranking
-from poslens.studies.ranking.service import RankingSetup, read_searched, searched
+from poslens.studies.ranking.service import RankingSetup, searched
 from poslens.studies.selections import METHOD_CHOICE, methods_for
 from poslens.studies.simulatability.summary import (
     TABLES,
@@ -54,9 +52,9 @@ class Simulatability(Study[Collection, Simulated, SimulatabilitySummary]):
     """Measures how well a program predicts a model's ranking from a few words of each document."""
 
     name = "simulatability"
-    title = "Simulatability"
     question = "Do a method's words help to predict which document a model ranks higher?"
     unit = "query"
+    needs = "queries"
     reads = (
         "A program sees the query and a few words of the two documents that the model ranks first "
         "and second, and predicts which one is first. Points right of zero: words chosen by the "
@@ -72,11 +70,8 @@ class Simulatability(Study[Collection, Simulated, SimulatabilitySummary]):
     )
     parameters = Parameters(
         methods=METHOD_CHOICE,
-        words=Integer(
-            title="Words", default=8, low=1, high=200, help="Number of words shown per document."
-        ),
+        words=Integer(default=8, low=1, high=200, help="Number of words shown per document."),
         queries=Integer(
-            title="Queries",
             default=60,
             low=2,
             high=100_000,
@@ -84,11 +79,9 @@ class Simulatability(Study[Collection, Simulated, SimulatabilitySummary]):
             help="Maximum number of queries, spread evenly over the data set.",
         ),
     )
+    tests = ("gain", "over_similar")
     tables: ClassVar = TABLES
     figures = (Figure("Gain in correct predictions by method", _gains),)
-
-    def read(self, dataset: str) -> DataSet:
-        return read_searched(dataset)
 
     def corpus(self, data: DataSet, settings: Settings) -> Collection:
         """The corpus with its queries.
@@ -172,14 +165,7 @@ class Simulatability(Study[Collection, Simulated, SimulatabilitySummary]):
             subject.collection.digest,
             subject.queries,
         )
-        return _summaries.get(key, lambda: summary_of(compute, subject, model, candidates))
-
-    def together(self, summaries: Sequence[SimulatabilitySummary]) -> list[SimulatabilitySummary]:
-        measures = [c for summary in summaries for c in (summary.gain, summary.over_similar)]
-        after = iter(adjusted(measures))
-        return [
-            replace(summary, gain=next(after), over_similar=next(after)) for summary in summaries
-        ]
+        return self.summaries.get(key, lambda: summary_of(compute, subject, model, candidates))
 
     def verdict(self, summary: SimulatabilitySummary) -> str:
         asked, views = summary.asked, summary.views
@@ -208,8 +194,4 @@ class Simulatability(Study[Collection, Simulated, SimulatabilitySummary]):
         )
 
 
-_summaries: LRUCache[SimulatabilitySummary] = LRUCache(64)
-
-
-SIMULATABILITY = Simulatability()
-register(SIMULATABILITY)
+SIMULATABILITY = register(Simulatability())

@@ -31,6 +31,7 @@ from poslens.compute.provenance import ModelIdentity
 from poslens.rows import Table, column
 from poslens.studies.ranking import service as ranking
 from poslens.studies.ranking.service import RankingSetup
+from poslens.study import ModelSummary
 
 VERSION = 1
 
@@ -63,14 +64,12 @@ class Candidates:
 
 
 @dataclass(frozen=True)
-class SimulatabilitySummary:
+class SimulatabilitySummary(ModelSummary[Simulated]):
     """Shares of correct predictions of one model and method: by view, `rows` [n] for each query and
     their means `views`. Intervals resample `documents` [n]. `gain` is the share with the method's
     words minus that with random words, and `over_similar` minus that with the words most similar to
     the query."""
 
-    asked: Simulated
-    model: ModelIdentity
     choices: tuple[ForcedChoice, ...]
     documents: tuple[str, ...]
     rows: dict[str, np.ndarray]
@@ -102,7 +101,7 @@ def _first_two(subject: Simulated, rankings: Mapping[str, Ranking]) -> tuple[Can
     collection, queries = subject.collection, subject.collection.queries
     asked = [
         query
-        for query in spread_evenly(queries, min(subject.queries, len(queries)))
+        for query in spread_evenly(queries, subject.queries)
         if len(scores := rankings[query.query_id].scores[:2]) == 2 and scores[0] > scores[1]
     ]
     keys = {key for query in asked for key in rankings[query.query_id].document_ids[:2]}
@@ -166,8 +165,8 @@ def summary_of(
     credits = [predictions(simulator, choice, subject.words) for choice in choices]
     rows = {view: np.array([credit[view] for credit in credits]) for view in VIEWS}
     return SimulatabilitySummary(
-        subject,
         model,
+        subject,
         tuple(choices),
         tuple(documents),
         rows,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from operator import methodcaller
 
 from poslens.arguments import evidence_span
 from poslens.attribution.datasets import Collection, DataSet
@@ -14,12 +13,11 @@ from poslens.attribution.evaluation.why import Wanted, why
 from poslens.attribution.evaluation.why_causes import CAUSES, LEAST_OF_ALONE, Cause, Why
 from poslens.attribution.retrievers.base import Retriever
 from poslens.attribution.retrievers.specs import RetrieverSpec
-from poslens.attribution.types import EvidenceSpan, Provenance
+from poslens.attribution.types import Provenance
 from poslens.cache.jobs.items import compute_missing
 from poslens.cache.jobs.loop import Progress, RunOptions
 from poslens.cache.kinds.rankings import fingerprint
 from poslens.cache.kinds.study_items import WhyItem, explanations
-from poslens.cache.lru_cache import LRUCache
 from poslens.cache.storage.store import ModelKey
 from poslens.compute.compute import Compute
 from poslens.compute.item_job import stored_job
@@ -28,12 +26,12 @@ from poslens.compute.runs import Job
 from poslens.figures.palettes import shorten
 from poslens.paired import MeasuredModel
 from poslens.parameters import Integer, Parameters, Settings, Text
-from poslens.studies.ranking.service import read_searched, searched
+from poslens.studies.ranking.service import searched
 from poslens.studies.why.figures import chart
 from poslens.studies.why.search import Searcher, named_document, opened, require_ranking
 from poslens.studies.why.summary import TABLES, Misses, WhyCorpus, WhySummary, sentence
 from poslens.study import Figure, Study, register
-from poslens.study_part import MAX_PAIRS, Item, Measure, StudyPart
+from poslens.study_part import MAX_PAIRS, Item, Number, StudyPart, number
 
 TOP = 10
 
@@ -53,31 +51,23 @@ def _items(summary: WhySummary) -> Iterator[Item]:
         yield Item(name, item.corpus, item.document_id, float(missed))
 
 
+def _numbers(summary: WhySummary) -> list[Number]:
+    missed = "share of query-document pairs whose relevant document is not in the top 10"
+    numbers = number("missed", missed, summary.missed, ".3f", items=tuple(_items(summary)))
+    for cause, change in _CHANGES.items():
+        name = f'share of misses with the cause "{cause}" ({change})'
+        key, share = cause.replace(" ", "_"), summary.share(cause)
+        numbers += number(key, name, share, ".3f", unit="misses")
+    return numbers
+
+
 PART = StudyPart(
     "misses",
     "Causes of missed documents",
     "The changes in parentheses are tried in the order listed. The first change that brings a "
     "document into the top 10 determines the cause; a later change might do so too.",
     "pairs",
-    (
-        Measure(
-            "missed",
-            "share of query-document pairs whose relevant document is not in the top 10",
-            lambda summary: summary.missed,
-            ".3f",
-            items=_items,
-        ),
-        *(
-            Measure(
-                cause.replace(" ", "_"),
-                f'share of misses with the cause "{cause}" ({_CHANGES[cause]})',
-                methodcaller("share", cause),
-                ".3f",
-                unit="misses",
-            )
-            for cause in _CHANGES
-        ),
-    ),
+    _numbers,
     {"queries": MAX_PAIRS},
     needs_queries=True,
 )
@@ -88,9 +78,9 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
     again."""
 
     name = "why"
-    title = "Why"
     question = "What keeps a document out of the top k, and which change would bring it in?"
     unit = "pair"
+    needs = "queries"
     reads = (
         "One thing is changed at a time, and the document is ranked again. The cause is named "
         "after the first change that brings the document into the top k and is not ruled out."
@@ -116,19 +106,15 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
             help="A document is missed if it is not in the top k.",
         ),
         queries=Integer(
-            title="Queries",
             default=0,
             low=0,
-            high=10_000_000,
             help="Explain this many queries, spread evenly over the data set; 0 explains all.",
         ),
         query=Text(
-            title="Query",
             help="Explain one query: its id in the data set, or any text (then with --document).",
         ),
-        document=Text(title="Document", help="Explain one target document: its id in the corpus."),
+        document=Text(help="Explain one target document: its id in the corpus."),
         evidence=Text(
-            title="Evidence",
             help="The passage of --document that answers the query. By default the data set's "
             "evidence or, if there is none, the sentence that scores highest on its own.",
         ),
@@ -137,9 +123,6 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
     tables = TABLES
     figures = (Figure("Causes of misses", chart),)
     part = PART
-
-    def read(self, dataset: str) -> DataSet:
-        return read_searched(dataset)
 
     def corpus(self, data: DataSet, settings: Settings) -> WhyCorpus:
         """All queries with their relevant documents, or the query and document that the settings
@@ -272,7 +255,7 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
             reason = next(iter(stored.failed.values()), "there is no document to explain.")
             raise UserError(f"{subject.spec.name}: {reason}")
         corpus = subject.corpus
-        return _summaries.get(
+        return self.summaries.get(
             (
                 model.key,
                 subject.spec.name,
@@ -281,7 +264,7 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
                 corpus.typed,
                 stored.digest,
             ),
-            lambda: WhySummary(subject, model, stored.results, stored.failed),
+            lambda: WhySummary(model, subject, stored.results, stored.failed),
         )
 
     def verdict(self, summary: WhySummary) -> str:
@@ -323,9 +306,6 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
         )
 
 
-_summaries: LRUCache[WhySummary] = LRUCache(32)
-
-
 def _item(data: DataSet, corpus: str, query: Query, document: str) -> WhyItem:
     pair = data.by_id.get(query.pairs[document])
     span = query.span if document == query.evidence_document else None
@@ -363,7 +343,7 @@ def _typed(collection: Collection, settings: Settings) -> WhyCorpus:
         query,
         document.key,
         fingerprint(collection),
-        span if span is None else EvidenceSpan(span.start, span.end),
+        span,
         "marked",
         document.language,
     )
@@ -382,5 +362,4 @@ def _scope(corpus: WhyCorpus) -> str:
     return f"{first.corpus} {corpus.selection} {n} {first.name} {first.evidence} {first.source}"
 
 
-WHY = WhyStudy()
-register(WHY)
+WHY = register(WhyStudy())

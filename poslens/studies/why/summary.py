@@ -18,9 +18,9 @@ from poslens.attribution.evaluation.why_causes import CAUSES, Cause, Step, Why, 
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method
 from poslens.cache.kinds.study_items import WhyItem
-from poslens.compute.provenance import ModelIdentity
 from poslens.paired import ItemMeasure
 from poslens.rows import Table, column
+from poslens.study import ModelSummary
 
 CHANGES: Mapping[Cause, str] = {
     "not read": "whole document read",
@@ -64,18 +64,11 @@ class Misses:
 
 
 @dataclass(frozen=True)
-class WhySummary:
+class WhySummary(ModelSummary[Misses]):
     """The explanations of one model by item, and the reasons why others failed."""
 
-    asked: Misses
-    model: ModelIdentity
     explained: Mapping[str, Why]
     failed: Mapping[str, str]
-
-    @property
-    def name(self) -> str:
-        """The model's name."""
-        return self.asked.spec.name
 
     @cached_property
     def items(self) -> dict[str, WhyItem]:

@@ -44,11 +44,12 @@ def test_exact_shares_beat_random_orders_and_orders_by_position(pairs: str) -> N
     terms, front, back = result.summaries
     assert [each.summary.method.name for each in (terms, front)] == ["terms", "position_order"]
     assert terms.summary.n == N and terms.summary.n_equal == 1, "the pair without a match"
-    assert set(terms.gains) == {f"d{n}" for n in range(N)}
+    gains = {pair_id: float(gain) for (_, pair_id), (gain,) in terms.measure.rows.items()}
+    assert set(gains) == {f"d{n}" for n in range(N)}
     # The word that determines the score is last, so only terms and back to front delete it early.
     assert terms.over_random.verdict == back.over_random.verdict == "higher"
     assert front.over_random.verdict == "lower"
-    assert terms.over_random.difference.value == pytest.approx(np.mean(list(terms.gains.values())))
+    assert terms.over_random.difference.value == pytest.approx(np.mean(list(gains.values())))
     assert "BM25, Term shares: the score falls faster than in random order" in result.verdicts[0]
     rows = result.to_frame("differences").set_index(["model", "against"])
     verdicts = rows["difference_verdict"]

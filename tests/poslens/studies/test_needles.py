@@ -127,7 +127,7 @@ def test_two_models_are_compared_on_common_cells() -> None:
         grid = NeedleGrid(
             (64, 128), depths, {at: NeedleCell(tuple(r), (64,) * 12, 0) for at, r in cells.items()}
         )
-        return SimpleNamespace(model=SimpleNamespace(spec=SimpleNamespace(name=name)), grid=grid)
+        return SimpleNamespace(name=name, grid=grid)
 
     retrieved, missed = [1] * 12, [3] * 12
     half = [1, 3] * 6

@@ -1,0 +1,393 @@
+"""Parts of a passport that no study declares: attribution curves, interventions, and rankings with
+and without attention calibration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from poslens.attribution.curves.bootstrap import Estimate
+from poslens.attribution.curves.curve_summary import CurveSummary
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.comparison import SCORE_MARGIN
+from poslens.attribution.evaluation.ranking_measures import NDCG
+from poslens.attribution.interventions.null_controls import QUERY_CONTROLS
+from poslens.attribution.interventions.relocation import movable, relocation_method
+from poslens.attribution.interventions.segments import (
+    N_SEGMENTS,
+    documents_of,
+    require_vector,
+    segments_method,
+)
+from poslens.attribution.methods import METHODS, make_method
+from poslens.attribution.retrievers.detect import family_of
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import Method
+from poslens.cache.kinds.interventions import cause_key
+from poslens.cache.kinds.rankings import fingerprint
+from poslens.cache.shipped.preferences import verdict
+from poslens.compute.provenance import of_controlled, with_interval
+from poslens.compute.runs import Job
+from poslens.figures.curves import mean_curves
+from poslens.figures.figure_base import quantity
+from poslens.studies.cause import service as interventions
+from poslens.studies.cause.figures import COSINE, causal_curves, minus_null_curves
+from poslens.studies.curves import null_controls
+from poslens.studies.curves.words import index_sentence, too_few
+from poslens.studies.debias.front import quality_front
+from poslens.studies.debias.points import NO_POSITIONS
+from poslens.studies.debias.study import DEBIAS, selection_sentence
+from poslens.studies.debias.summary import NO_CHANGES, HeldOutTest, quality_of
+from poslens.studies.ranking import service as rankings
+from poslens.studies.ranking.figures import evidence_bins
+from poslens.study import stored
+from poslens.study_part import (
+    MOVABLE,
+    NO_QUERIES,
+    ONE_SIDED,
+    Item,
+    Number,
+    PartAnswer,
+    PartQuestion,
+    Scope,
+    number,
+    shift_sentence,
+)
+
+LIMITS = (
+    "Attribution isn't causation: compare it with the effect of the evidence's position on the "
+    "score."
+)
+PROFILE_LIMITS = (
+    "The query-free profile shows how sensitive the document's own vector is to each token; no "
+    "query is involved."
+)
+PROFILE = make_method("profile")
+
+
+def curve_method(spec: RetrieverSpec) -> Method:
+    """The method whose curve a passport shows: gradient saliency, or the first that fits."""
+    fitting = [entry for entry in METHODS.values() if entry.fits(family_of(spec))]
+    quick = [entry for entry in fitting if not entry.slow] or fitting
+    return make_method(quick[0].name)
+
+
+def _has_profile(spec: RetrieverSpec) -> bool:
+    return METHODS["profile"].fits(family_of(spec))
+
+
+def _attribution(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
+    """Attribution by position, and the query-free profile. With queries, the profile is shown only
+    if it is stored (`NULL_CONTROL` computes it). Without queries, only the profile is computed and
+    shown."""
+    compute, spec, method = scope.compute, scope.spec, curve_method(scope.spec)
+    methods = [(method, scope.pairs, len(scope.data.pairs), "pairs")] if scope.has_queries else []
+    if _has_profile(spec):
+        methods.append((PROFILE, scope.of_each, len(documents_of(scope.data.pairs)), "documents"))
+    if not methods:
+        raise UserError(NO_QUERIES)
+    jobs = [compute.attribution_job(spec, each, pairs, scope.name) for each, pairs, *_ in methods]
+    curves = [
+        compute.curve(spec, each, pairs, scope.data.name, scope.selection(pairs, n_all, items))
+        for (each, pairs, n_all, items), job in zip(methods, jobs, strict=True)
+        if job.n_done() and not too_few(spec.name, job.n_done(), job.total)
+    ]
+    if not curves:
+        return jobs[:1], None
+    numbers = [number for curve in curves for number in _curve_numbers(curve.summary)]
+    provenance = tuple(curve.provenance() for curve in curves)
+    # The lines belong to one model, so the legend names their methods instead.
+    lines = [
+        replace(curve.summary.curve, model=METHODS[curve.summary.curve.method.name].title)
+        for curve in curves
+    ]
+    both = len(lines) > 1
+    title = "Attribution (1 = document's 99th percentile)" if both else quantity(lines[0].method)
+    entry = METHODS[methods[0][0].name]
+    sentence = index_sentence(entry.title, curves[0].summary.primacy_recency_index)
+    return jobs[:1], PartAnswer(
+        f"{sentence} {verdict(methods[0][0])}".strip(),
+        numbers,
+        lambda style: mean_curves(lines, style, y_title=title, provenance=provenance),
+        provenance,
+        limits=f"{PROFILE_LIMITS * both} {LIMITS} {entry.caveat}".strip(),
+    )
+
+
+def _curve_numbers(summary: CurveSummary) -> list[Number]:
+    entry = METHODS[summary.curve.method.name]
+    index = f"{entry.title}, primacy-recency index (-1 to 1; negative: primacy)"
+    center = f"{entry.title}, center of mass (0: start, 1: end)"
+    return [
+        *number(f"{entry.name}_primacy_recency_index", index, summary.primacy_recency_index),
+        *number(f"{entry.name}_center_of_mass", center, summary.center_of_mass, ".3f"),
+    ]
+
+
+def _null_control(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
+    """The attribution curve minus that of an unrelated query, and the correlation of the unrelated
+    query's curve with the query-free profile."""
+    compute, spec, method = scope.compute, scope.spec, curve_method(scope.spec)
+    kind, everything = QUERY_CONTROLS[0], scope.data.pairs
+    nulls = null_controls.controls(kind, scope.pairs, everything)
+    original = compute.attribution_job(spec, method, scope.pairs, scope.name)
+    null = compute.attribution_job(spec, method, nulls, f"{scope.name} minus {kind}")
+    jobs = [original, null]
+    if _has_profile(spec):
+        jobs.append(compute.attribution_job(spec, PROFILE, scope.of_each, scope.name))
+    if too_few(spec.name, null.n_done(), len(nulls)) or not original.n_done():
+        return jobs, None
+    curve = null_controls.controlled(compute, spec, method, kind, scope.pairs, everything)
+    selection = scope.selection(scope.pairs, len(everything))
+    model = compute.identify(spec)
+    provenance = of_controlled(model, method, scope.data.name, curve, selection)
+    # Only over documents of this passport, whatever else is stored.
+    covered = {pair.pair_id for pair in scope.pairs}
+    both = [pair for pair in scope.of_each if pair.pair_id in covered]
+    agreement = null_controls.query_controls_agree(compute, spec, method, both, everything)
+    index = "primacy-recency index minus that of the control"
+    distance = "distance from the control's curve (0: the same curve)"
+    profile = "Pearson correlation of the unrelated query's mean curve with the query-free profile"
+    return jobs, PartAnswer(
+        curve.sentence,
+        [
+            *number("index_minus_control", index, curve.index),
+            *number("distance", distance, curve.distance, ".3f", ONE_SIDED),
+            *number("controls_agree", profile, agreement, ".2f"),
+        ],
+        lambda style: minus_null_curves([(spec.name, curve)], method, style, provenance),
+        (provenance,),
+    )
+
+
+ATTRIBUTION = PartQuestion("attribution", "Attribution by position", LIMITS, "pairs", _attribution)
+NULL_CONTROL = PartQuestion(
+    "null_control",
+    "Dependence on the query",
+    "The unrelated query comes from the same data set and may resemble the pair's own query; the "
+    "effect of what they have in common is subtracted too.",
+    "pairs",
+    _null_control,
+    needs_queries=True,
+)
+
+
+# -- interventions ---------------------------------------------------------------------------------
+
+RELOCATE = relocation_method()
+SEGMENTS_IN = {"order": segments_method("segments"), "random order": segments_method("shuffled")}
+
+
+def _relocation(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
+    """The score by the position to which the evidence is moved."""
+    compute, spec, moved = scope.compute, scope.spec, scope.moved
+    if len(moved) < 2:
+        raise UserError("Fewer than two pairs of this data set have evidence that can be moved.")
+    jobs = [interventions.job(compute, spec, RELOCATE, moved, scope.name)]
+    if too_few(spec.name, jobs[0].n_done(), len(moved)):
+        return jobs, None
+    selection = scope.selection(moved, len(movable(scope.data.pairs)[0]), MOVABLE)
+    cause = interventions.data_set_cause(compute, spec, RELOCATE, moved, scope.data.name, selection)
+    change = "score with the evidence in the last third minus first third (negative: primacy)"
+    lost = "mean score with the evidence read whole, minus mean score with it truncated"
+    items = tuple(_differences(scope))
+    return jobs, PartAnswer(
+        shift_sentence(
+            "The score",
+            cause.last_minus_first,
+            "when the evidence moves from the first to the last third",
+            "Documents score higher with the evidence near the {}.",
+            SCORE_MARGIN,
+            ".4f",
+        ),
+        [
+            *number("last_minus_first", change, cause.last_minus_first, "+.4f", items=items),
+            *number("lost", lost, cause.lost, "+.4f"),
+        ],
+        lambda style: causal_curves([cause], style),
+        (cause.provenance(),),
+    )
+
+
+def _differences(scope: Scope) -> Iterator[Item]:
+    """Last minus first third of each pair that has positions in both."""
+    results = interventions.stored(scope.compute, scope.spec, RELOCATE, scope.moved).results
+    for pair in scope.moved:
+        relocation = results.get(pair.pair_id)
+        if relocation is not None and (difference := relocation.last_minus_first) is not None:
+            yield Item(pair.pair_id, cause_key(pair).fingerprint, pair.document, difference)
+
+
+def _segments(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
+    """Cosines of segments with the whole text, in order and in random order."""
+    compute, spec, documents = scope.compute, scope.spec, scope.documents
+    require_vector(spec)
+    jobs = [
+        interventions.job(compute, spec, method, documents, scope.name)
+        for method in SEGMENTS_IN.values()
+    ]
+    if any(too_few(spec.name, job.n_done(), len(documents)) for job in jobs):
+        return jobs, None
+    selection = scope.selection(documents, len(documents_of(scope.data.pairs)), "documents")
+    causes = {
+        order: interventions.data_set_cause(
+            compute, spec, method, documents, scope.data.name, selection
+        )
+        for order, method in SEGMENTS_IN.items()
+    }
+    provenance = tuple(cause.provenance() for cause in causes.values())
+    curves = [
+        replace(cause.summary.curve, model=f"segments in {order}")
+        for order, cause in causes.items()
+    ]
+    return jobs, PartAnswer(
+        shift_sentence(
+            "With a text's segments in random order, a segment's similarity to the shuffled text",
+            causes["random order"].last_minus_first,
+            "from the first to the last third of that text",
+            "Content near the {} of a text weighs more in its vector.",
+            SCORE_MARGIN,
+        ),
+        [
+            part
+            for order, cause in causes.items()
+            for part in number(
+                "segments" if order == "order" else "shuffled",
+                f"cosine, last minus first third, segments in {order} (negative: primacy)",
+                cause.last_minus_first,
+            )
+        ],
+        lambda style: mean_curves(curves, style, y_title=COSINE, provenance=provenance),
+        provenance,
+    )
+
+
+RELOCATION = PartQuestion(
+    "relocation",
+    "Effect of the evidence's position on the score",
+    "Moving evidence removes it from its context. The first and last third include only positions "
+    "where the model reads the evidence whole; pairs without such a position in each of the two "
+    "thirds are left out.",
+    "pairs",
+    _relocation,
+)
+SEGMENTS = PartQuestion(
+    "segments",
+    "Weight of each position in the document vector",
+    f"Each text is split into up to {N_SEGMENTS} consecutive segments of similar length. Only "
+    "vectors are compared; no documents are ranked.",
+    "documents",
+    _segments,
+)
+
+
+# -- rankings --------------------------------------------------------------------------------------
+
+CALIBRATION_GRID = {"steps": 0, "pairs": 0, "strengths": (0.5, 1.0), "blocks": (64, 128)}
+"""Settings of `debias` whose effect a passport states."""
+
+
+def _ranking(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
+    """nDCG@10 and its harmonic mean over positions; PSI, with its mean under permutation. Without
+    evidence, nDCG@10 alone."""
+    compute, spec = scope.compute, scope.spec
+    setup = rankings.RankingSetup(rankings.collection_of(scope.data))
+    has_evidence = any(query.evidence is not None for query in setup.queries)
+    jobs = [rankings.job(compute, spec, setup)]
+    ranked = rankings.ranked(compute, spec, setup)
+    if ranked is None:
+        return jobs, None
+    quality, evaluation = quality_of(ranked), ranked.evaluation
+    corpus = fingerprint(setup.collection)
+    items = tuple(
+        Item(query.query_id, corpus, query.document, float(score))
+        for query, score in zip(setup.queries, evaluation.per_query[NDCG], strict=True)
+        if query.evidence is not None or not has_evidence
+    )
+    if quality is None:
+        mean = evaluation.estimates[NDCG]
+        finding = f"nDCG@10 is {mean.text()}. {NO_POSITIONS}"
+        numbers = [Number("ndcg_at_10", "nDCG@10", mean, ".3f", items=items)]
+        provenance = (with_interval(ranked.provenance(), mean),)
+        limits = "nDCG@10 alone says nothing about position bias."
+        return jobs, PartAnswer(finding, numbers, None, provenance, limits)
+    harmonic = "harmonic mean of nDCG@10 over bins of evidence position"
+    numbers = [
+        Number("ndcg_at_10", "nDCG@10", quality.mean, ".3f", items=items),
+        Number("harmonic_mean", harmonic, quality.harmonic, ".3f"),
+    ]
+    finding = "Too few positions have queries to compute PSI."
+    psi, permuted, p = quality.psi, quality.psi_under_permutation, quality.p
+    if psi is not None and permuted is not None and p is not None:
+        note = f"mean with positions permuted across queries: {permuted:.3f}, p = {p:.2g}"
+        beyond = Estimate(psi - permuted, n=quality.n)
+        numbers += [
+            Number("psi", "PSI", Estimate(psi, n=quality.n), ".3f", note),
+            Number("psi_minus_permutation", "PSI minus its mean with positions permuted", beyond),
+        ]
+        verdict = rankings.psi_verdict(psi, permuted, p, quality.n)
+        finding = f"The position sensitivity index (PSI) is {psi:.3f} ({note}). {verdict}"
+    provenance = (with_interval(ranked.provenance(), quality.mean),)
+    return jobs, PartAnswer(
+        finding,
+        numbers,
+        lambda style: evidence_bins([ranked], style, provenance),
+        provenance,
+    )
+
+
+def _calibration(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
+    """The effect of attention calibration, and whether it is recommended."""
+    compute, settings = scope.compute, DEBIAS.parameters.settings(CALIBRATION_GRID)
+    corpus = DEBIAS.corpus(scope.data, settings)
+    versions = DEBIAS.subjects(compute, scope.spec, corpus, settings)
+    jobs = [DEBIAS.job(compute, version) for version in versions]
+    summaries = stored(DEBIAS, compute, versions)
+    if len(summaries) < len(versions):
+        return jobs, None
+    ranked, test = DEBIAS.provenance(summaries[0]), summaries[0].test
+    calibrations = "; ".join(
+        version.calibration.words for version in versions if version.calibration
+    )
+    provenance = (replace(ranked, method=f"{ranked.method}; calibrated: {calibrations}"),)
+    return jobs, PartAnswer(
+        selection_sentence(summaries[0]),
+        _changes(test) if test else [],
+        lambda style: quality_front(summaries, style, provenance),
+        provenance,
+    )
+
+
+def _changes(test: HeldOutTest) -> list[Number]:
+    """Changes on the held-out queries."""
+    changes = test.changes or NO_CHANGES
+    harmonic = "change in the harmonic mean of nDCG@10 over positions"
+    numbers = (
+        ("ndcg_at_10_change", "change in nDCG@10", changes.quality),
+        ("harmonic_mean_change", harmonic, changes.harmonic),
+        ("psi_change", "change in PSI", changes.psi),
+    )
+    return [
+        Number(key, f"{test.name}, {title}", comparison.difference, note=comparison.clause)
+        for key, title, comparison in numbers
+        if comparison is not None
+    ]
+
+
+RANKING = PartQuestion(
+    "ranking",
+    "Ranking by position of the evidence",
+    "Queries differ between positions and may differ in difficulty.",
+    "queries",
+    _ranking,
+    needs_queries=True,
+)
+CALIBRATION = PartQuestion(
+    "calibration",
+    "Effect of attention calibration",
+    "Calibration spreads a model's attention more evenly over the text's blocks of tokens, without "
+    "training. The setting is selected on one half of the data set and evaluated on the other "
+    "half; on another data set, another setting may be better.",
+    "queries",
+    _calibration,
+)
