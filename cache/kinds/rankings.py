@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -40,12 +40,12 @@ from poslens.attribution.types import Method
 from poslens.cache.jobs.items import compute_missing
 from poslens.cache.jobs.loop import Progress, RunOptions
 from poslens.cache.keys import file_digest
-from poslens.cache.kinds.embeddings import EmbeddingStore, stored_vectors
+from poslens.cache.kinds.embeddings import EmbeddingStore, TextCount, stored_vectors
 from poslens.cache.storage.results import Key, Results, itself
 from poslens.cache.storage.schema import Packed, Schema, register
 from poslens.cache.storage.store import ModelKey
 
-_CHECKPOINT_SECONDS, _REPORT_SECONDS = 20.0, 0.1
+_CHECKPOINT_SECONDS = 20.0
 _MAX_SEARCH = 512 << 20
 """Maximum size in bytes of a stored search state, which is enough for 600,000 queries."""
 
@@ -105,40 +105,6 @@ class Search:
 RANKINGS = register(Schema(Ranking, "ranking", given=lambda owner: {"query_id": owner.item}))
 READS = register(Schema(EvidenceRead, "evidence_read"))
 SEARCHES = register(Schema(Search, "search"))
-
-
-class _Texts:
-    """The number of a search's `total` texts that were encoded, `before` of them by an earlier run.
-    Texts found in the store count as done but not as computed, since they would inflate the
-    rate."""
-
-    def __init__(self, total: int, before: int, report: Callable[[Progress], None]) -> None:
-        self._total, self._done, self._computed = total, before, 0
-        self._report, self._started, self._reported = report, time.perf_counter(), 0.0
-
-    def add(self, stored: int, computed: int) -> None:
-        """Count texts that were found in the store, and texts that were encoded."""
-        self._done += stored + computed
-        self._computed += computed
-        self._reported = time.perf_counter()
-        self._report(self.progress())
-
-    def count(self) -> None:
-        """Count one text that was read without a model; reported at most every 0.1 seconds."""
-        self._done += 1
-        self._computed += 1
-        if time.perf_counter() - self._reported >= _REPORT_SECONDS:
-            self.add(0, 0)
-
-    def reach(self, done: int) -> None:
-        """Set the number of finished texts: duplicates in the corpus are encoded once."""
-        self.add(max(0, done - self._done), 0)
-
-    def progress(self, stopped: bool = False) -> Progress:
-        """The current progress."""
-        seconds = time.perf_counter() - self._started
-        done = min(self._done, self._total)
-        return Progress(self._total, done, self._computed, 0, seconds, stopped)
 
 
 class RankingStore:
@@ -276,7 +242,7 @@ class RankingStore:
         own_corpus = method.params["corpus"] == "own"
         best = self.search_of(model, method) or TopK(len(self.collection.queries))
         n_queries = len(self.collection.queries)
-        texts_read = _Texts(n_queries + total, best.seen, options.on_progress)
+        texts_read = TextCount(n_queries + total, best.seen, options.on_progress)
 
         def on_block(best: TopK) -> None:
             nonlocal saved
