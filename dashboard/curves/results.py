@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -163,7 +163,8 @@ def results(
     provenance and downloads."""
     figure = st.container()
     with st.container(horizontal=True, gap="medium"):
-        band = _band_choice()
+        about = "The uncertainty of the mean, or how much documents differ."
+        band = choices.one_of("Band", BANDS, "band", width="content", help=about)
         whole = bool(curves) and _axis_choice(curves, posir=view.posir) == AXES[1]
     shown = view.over_text(curves) if whole else list(curves)
     # Published curves are over what each model read, not over whole texts.
@@ -220,12 +221,14 @@ def results(
         tables["Numbers"] = partial(curve_frame, [curve.summary.curve for curve in shown])
     if beside:
         tables["Published"] = partial(published_service.curves_frame, beside)
+    if differences:
+        tables[TITLE] = partial(_DIFFERENCES.frame, differences)
     panels.downloads(
         "curves",
         [view.data.name, view.method.name, *view.names],
         origin,
         figures={"Curves": draw},
-        tables=tables | _differences_table(differences),
+        tables=tables,
     )
 
 
@@ -240,21 +243,12 @@ def _show_differences(differences: Sequence[PairedDifference]) -> None:
     show_table(
         _DIFFERENCES.text_frame(differences),
         key="curves.differences",
-        column_config=column_settings(_DIFFERENCES.meanings(), _DIFFERENCES.formats()),
+        column_config=column_settings(_DIFFERENCES),
     )
     margins = dict.fromkeys(f"{each.title} {each.comparison.margin:g}" for each in differences)
     by_error = all(each.comparison.by_error for each in differences)
     test = TEST_BY_ERROR if by_error else TEST
     say.caption(f"{test}. Margins of equivalence: {', '.join(margins)}.")
-
-
-def _differences_table(
-    differences: Sequence[PairedDifference],
-) -> dict[str, Callable[[], pd.DataFrame]]:
-    """The table for files, by its title; empty without differences."""
-    if not differences:
-        return {}
-    return {TITLE: lambda: _DIFFERENCES.frame(differences)}
 
 
 def _pairs_behind_bin(curves: Sequence[DataSetCurve], data: DataSet, method: Method) -> None:
@@ -293,11 +287,6 @@ def _pairs_behind_bin(curves: Sequence[DataSetCurve], data: DataSet, method: Met
         links.open_pairs(
             frame, data.name, list(by_name), f"curves.behind.{name}.{bin_index}", method
         )
-
-
-def _band_choice() -> str:
-    about = "The uncertainty of the mean, or how much documents differ."
-    return choices.one_of("Band", BANDS, "band", width="content", help=about)
 
 
 def _axis_choice(curves: Sequence[DataSetCurve], *, posir: bool) -> str:
