@@ -122,14 +122,12 @@ class RankingStore:
 
     def evidence_read(self, model: ModelKey) -> dict[str, float]:
         """The stored shares of the evidence that a model read, by query id."""
-        items = [self._evidence(query) for query in self._placed]
-        shares = self._reads.select(model, EVIDENCE_READ, items).results
+        shares = self._reads.select(model, EVIDENCE_READ, self._placed).results
         return {query_id: evidence.share for query_id, evidence in shares.items()}
 
     def evidence_missing(self, model: ModelKey) -> bool:
         """Whether a query with evidence lacks its share of evidence read."""
-        items = [self._evidence(query) for query in self._placed]
-        return bool(self._reads.missing(model, EVIDENCE_READ, items))
+        return bool(self._reads.missing(model, EVIDENCE_READ, self._placed))
 
     def read_evidence(
         self, retriever: Retriever, model: ModelKey, *, options: RunOptions = RunOptions()
@@ -140,7 +138,7 @@ class RankingStore:
         Raises:
             UserError: the corpus can't be read, or the store can't be written.
         """
-        queries = {query.query_id: query for query in self._placed}
+        queries = {query.query_id: query for query in self.collection.queries}
         texts: dict[str, str] = {}
 
         def prepare(portion: Sequence[Key]) -> None:
@@ -160,23 +158,24 @@ class RankingStore:
             self._reads,
             model,
             EVIDENCE_READ,
-            [self._evidence(query) for query in self._placed],
+            self._placed,
             compute,
             options=options,
             portion=_TEXTS_AT_ONCE,
             prepare=prepare,
         )
 
-    def _evidence(self, query: Query) -> Key:
-        """Key of the query's evidence: the collection's fingerprint covers the document but not the
-        evidence span."""
-        span = query.span
-        where = f"{span.start}-{span.end}" if span else ""
-        return Key(self.collection.name, query.query_id, f"{self.fingerprint}:{where}")
-
     @property
-    def _placed(self) -> list[Query]:
-        return [query for query in self.collection.queries if query.evidence is not None]
+    def _placed(self) -> list[Key]:
+        """Keys of the queries with evidence. The collection's fingerprint covers the document but
+        not the evidence span."""
+        keys = []
+        for query in self.collection.queries:
+            if query.evidence is not None:
+                where = f"{query.span.start}-{query.span.end}" if query.span else ""
+                text = f"{self.fingerprint}:{where}"
+                keys.append(Key(self.collection.name, query.query_id, text))
+        return keys
 
     def select(
         self, model: ModelKey, method: Method, queries: Sequence[Query] | None = None

@@ -51,10 +51,6 @@ NOT_MEASURED = (
 )
 
 
-def _subtract(kind: Control) -> None:
-    st.session_state["null"] = CONTROLS[kind]
-
-
 def hint(method: Method, kind: Control | None, *, offered: bool = True) -> None:
     """What the method itself prefers, what a curve without a null control doesn't show, and a
     button that subtracts the control. `offered` is False for texts outside any data set, which have
@@ -72,8 +68,8 @@ def hint(method: Method, kind: Control | None, *, offered: bool = True) -> None:
             st.button(
                 f"Subtract control: {CONTROLS[answer]}",
                 key="null.subtract",
-                on_click=_subtract,
-                args=(answer,),
+                on_click=st.session_state.__setitem__,
+                args=("null", CONTROLS[answer]),
                 type="tertiary",
             )
 
