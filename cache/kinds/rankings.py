@@ -348,6 +348,24 @@ def fingerprint(collection: Collection) -> str:
     return total.hexdigest()[:16]
 
 
+class CorpusItems:
+    """The documents of one collection as items of results below `root`; `fingerprint` covers
+    everything in the collection that their results depend on."""
+
+    def __init__(self, root: Path, collection: Collection, fingerprint: str) -> None:
+        self.root, self.collection, self.fingerprint = root, collection, fingerprint
+
+    @cached_property
+    def keys(self) -> tuple[str, ...]:
+        """Every document's key, in corpus order."""
+        return tuple(document.key for document in self.collection.documents())
+
+    @cached_property
+    def items(self) -> list[Key]:
+        """The keys of stored results, by document."""
+        return [Key(self.collection.name, key, self.fingerprint) for key in self.keys]
+
+
 def complete(ranked: Sequence[Ranking], collection: Collection) -> bool:
     """Whether every query has a ranking."""
     return len(ranked) == len(collection.queries)
