@@ -52,7 +52,6 @@ def section(view: CurvesView, kind: Control) -> None:
         return
 
     def draw(style: Style) -> go.Figure:
-        """Differences with their bands."""
         return minus_null_curves(shown, method, style, provenance)
 
     panels.show(
