@@ -14,7 +14,7 @@ import os
 import random
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
@@ -90,6 +90,17 @@ class Trained:
     early: bool
 
 
+@dataclass(slots=True)
+class Reached:
+    """How far a training is: the last step, the number of steps completed, the checks so far, and
+    the sum of losses since the last check."""
+
+    end: int
+    step: int = 0
+    checks: list[ValidationCheck] = field(default_factory=list)
+    loss: float = 0.0
+
+
 class Training:
     """One training of one model. It resumes from its last checkpoint, and the result is
     bit-identical to an uninterrupted training (on one device with one number of threads)."""
@@ -144,41 +155,41 @@ class Training:
         texts = validation_texts(
             self._corpus.validate, self._teacher, self._limit, recipe.validation_texts, recipe.seed
         )
-        checks, step, end, total = self._resumed()
-        if not checks:
-            checks = [ValidationCheck(0, 0.0, self._effect(texts))]
-            if self._negligible(checks[0].effect):
-                end = 0
-        on_step(step, end)
-        while step < end:
+        at = self._resumed()
+        if not at.checks:
+            at.checks.append(ValidationCheck(0, 0.0, self._effect(texts)))
+            if self._negligible(at.checks[0].effect):
+                at.end = 0
+        on_step(at.step, at.end)
+        while at.step < at.end:
             if should_stop():
-                self._write(step, end, checks, total)
+                self._write(at)
                 raise Stopped("Stopped before training was complete.")
             with self._slot():
-                total += self._step(step, end)
-            step += 1
-            if step % recipe.check_every == 0 or step == end:
-                done = step - checks[-1].step
-                checks.append(ValidationCheck(step, total / done, self._effect(texts)))
-                total = 0.0
-                end = self._end(step, end, checks)
-                self._write(step, end, checks, total)
-            on_step(step, end)
-        return Trained(step, tuple(checks), step < recipe.steps)
+                at.loss += self._step(at.step, at.end)
+            at.step += 1
+            if at.step % recipe.check_every == 0 or at.step == at.end:
+                mean = at.loss / (at.step - at.checks[-1].step)
+                at.checks.append(ValidationCheck(at.step, mean, self._effect(texts)))
+                at.loss = 0.0
+                at.end = self._end(at)
+                self._write(at)
+            on_step(at.step, at.end)
+        return Trained(at.step, tuple(at.checks), at.step < recipe.steps)
 
     def _effect(self, texts: list[tuple[str, ...]]) -> Estimate | None:
         return position_effect(self._retriever, self._teacher, texts, self._slot)
 
-    def _end(self, step: int, end: int, checks: list[ValidationCheck]) -> int:
-        """The last step, after the check at `step`."""
-        before, now = checks[0].effect, checks[-1].effect
-        cooled = step + self._recipe.cooldown
-        if end < self._recipe.steps or cooled >= end or before is None or now is None:
-            return end
+    def _end(self, at: Reached) -> int:
+        """The last step, after a check."""
+        before, now = at.checks[0].effect, at.checks[-1].effect
+        cooled = at.step + self._recipe.cooldown
+        if at.end < self._recipe.steps or cooled >= at.end or before is None or now is None:
+            return at.end
         least = self._recipe.tolerance * abs(before.value)
-        last = checks[-2].effect
+        last = at.checks[-2].effect
         stalled = last is not None and abs(last.value) - abs(now.value) < least
-        return cooled if self._negligible(now) or abs(now.value) <= least or stalled else end
+        return cooled if self._negligible(now) or abs(now.value) <= least or stalled else at.end
 
     def _negligible(self, effect: Estimate | None) -> bool:
         """Whether both ends of the effect's interval are within the margin of 0."""
@@ -239,28 +250,26 @@ class Training:
             tokens += 2 * sum(self._teacher.reading(part).tokens for part in text)
         return texts, [half_query(rng.choice(text), rng) for text in texts]
 
-    def _resumed(self) -> tuple[list[ValidationCheck], int, int, float]:
-        """Checks, completed steps, last step and losses since the last check from the
-        checkpoint, or the initial values if no checkpoint fits."""
+    def _resumed(self) -> Reached:
+        """What the checkpoint states, or the beginning if no checkpoint fits."""
         state = read_checkpoint(self._checkpoint, self._owner) if self._checkpoint else None
         if state is None:
-            return [], 0, self._recipe.steps, 0.0
+            return Reached(self._recipe.steps)
         self.adapter.load(state.weights)
         for path, weight in self.adapter.weights.items():
             self._optimizer.state[weight] = {
                 name: value.to(weight.device) if name != "step" else value
                 for name, value in state.moments[path].items()
             }
-        return list(state.checks), state.step, state.end, state.loss
+        return state.reached
 
-    def _write(self, step: int, end: int, checks: list[ValidationCheck], loss: float) -> None:
+    def _write(self, at: Reached) -> None:
         if self._checkpoint:
             moments = {
                 path: dict(self._optimizer.state[weight])
                 for path, weight in self.adapter.weights.items()
             }
-            weights = self.adapter.state()
-            state = TrainingState(weights, moments, step, end, tuple(checks), loss)
+            state = TrainingState(self.adapter.state(), moments, at)
             write_checkpoint(self._checkpoint, self._owner, state)
 
     @property
@@ -274,16 +283,12 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class TrainingState:
-    """The contents of a checkpoint: weights by path, the optimizer's moments by path and name,
-    the number of steps completed, the last step, the checks so far, and the sum of losses since
-    the last check."""
+    """The contents of a checkpoint: weights by path, the optimizer's moments by path and name, and
+    how far the training is."""
 
     weights: Mapping[str, Tensor]
     moments: Mapping[str, Mapping[str, Tensor]]
-    step: int
-    end: int
-    checks: tuple[ValidationCheck, ...]
-    loss: float
+    reached: Reached
 
 
 def write_checkpoint(path: Path, owner: str, state: TrainingState) -> None:
@@ -292,15 +297,9 @@ def write_checkpoint(path: Path, owner: str, state: TrainingState) -> None:
     for weight, moments in state.moments.items():
         for name, value in moments.items():
             tensors[f"{name}/{weight}"] = value.detach().cpu().contiguous()
-    about = {
-        "step": state.step,
-        "end": state.end,
-        "checks": [asdict(check) for check in state.checks],
-        "loss": state.loss,
-    }
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_suffix(f".{os.getpid()}.new")
-    save_file(tensors, new, {"owner": owner, "state": json.dumps(about)})
+    save_file(tensors, new, {"owner": owner, "state": json.dumps(asdict(state.reached))})
     new.replace(path)
 
 
@@ -321,14 +320,14 @@ def read_checkpoint(path: Path, owner: str) -> TrainingState | None:
                 weights[weight] = value
             else:
                 moments.setdefault(weight, {})[kind] = value
-        checks = tuple(
+        state["checks"] = [
             ValidationCheck(
                 check["step"],
                 check["loss"],
                 Estimate(**check["effect"]) if check["effect"] else None,
             )
             for check in state["checks"]
-        )
-        return TrainingState(weights, moments, state["step"], state["end"], checks, state["loss"])
+        ]
+        return TrainingState(weights, moments, Reached(**state))
     except (OSError, SafetensorError, ValueError, LookupError, TypeError):
         return None

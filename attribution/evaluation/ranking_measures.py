@@ -8,6 +8,7 @@ resample documents, each with all the queries that it answers (curves/bootstrap.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -137,28 +138,21 @@ def same_language(
     """The same-language bias of rankings of `queries`, by default all queries of the collection;
     None if the language of no query or of no document is known."""
     by_query = {ranking.query_id: ranking for ranking in rankings}
-    counts = collection.survey.languages
-    totals: dict[str, int] = {}
-    by_language: dict[tuple[str, str], int] = {}
-    for (part, language), n in counts.items():
-        where = part if own_corpus else ""
+    totals, by_language = Counter[str](), Counter[tuple[str, str]]()
+    for (part, language), n in collection.survey.languages.items():
         if language is not None:
-            totals[where] = totals.get(where, 0) + n
-            by_language[where, language] = by_language.get((where, language), 0) + n
+            where = part if own_corpus else ""
+            totals[where] += n
+            by_language[where, language] += n
     shares, expected, documents = [], [], []
     for query in collection.queries if queries is None else queries:
         ranking, where = by_query.get(query.query_id), query.part if own_corpus else ""
-        top = (
-            [language for language in ranking.languages[:TOP] if language is not None]
-            if ranking
-            else []
-        )
+        listed = ranking.languages[:TOP] if ranking else ()
+        top = [language for language in listed if language is not None]
         if query.language is None or not top:
             continue
-        shares.append(
-            sum(document_language == query.language for document_language in top) / len(top)
-        )
-        expected.append(by_language.get((where, query.language), 0) / totals[where])
+        shares.append(top.count(query.language) / len(top))
+        expected.append(by_language[where, query.language] / totals[where])
         documents.append(query.document)
     if not shares:
         return None

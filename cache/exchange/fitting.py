@@ -7,7 +7,9 @@ This module imports torch, so files that contain only attributions are read with
 from __future__ import annotations
 
 import io
+import pkgutil
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,23 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.faithfulness import ErasureParameters
+from poslens.attribution.types import Method
+from poslens.cache import kinds
 from poslens.cache.exchange.parquet_file import RowSource, opened
-from poslens.cache.kinds.schemas import schema_for
+from poslens.cache.kinds.faithfulness import (
+    FAITHFULNESS,
+    RANDOM_ORDER,
+    random_orders_schema,
+    schema_of,
+)
 from poslens.cache.storage.codec import unpack_fields, unpack_floats
 from poslens.cache.storage.rows import ATTRIBUTION, EMBEDDING, MAP, OTHER
-from poslens.cache.storage.schema import Misfit, Owner
+from poslens.cache.storage.schema import SCHEMAS, Misfit, Owner, Schema
+
+for _module in pkgutil.iter_modules(kinds.__path__):  # each registers its schemas
+    import_module(f"{kinds.__name__}.{_module.name}")
 
 _MAX_NAME, _MAX_REASON, _MAX_FIELDS = 4000, 5000, 64 << 20
 _SIDES = ("query", "document")
@@ -81,3 +95,15 @@ def _is_result(source: RowSource, kind: str, row: dict[str, Any]) -> bool:
     except Misfit:
         return False
     return True
+
+
+def schema_for(kind: str, method: Method) -> Schema[Any] | None:
+    """The schema of a kind of results under a method; None if this version doesn't support the
+    kind."""
+    if not kind.startswith(FAITHFULNESS):
+        return SCHEMAS.get(kind)
+    try:
+        parameters = ErasureParameters.parse(kind.removeprefix(FAITHFULNESS))
+    except UserError:
+        return None
+    return random_orders_schema(parameters) if method == RANDOM_ORDER else schema_of(parameters)

@@ -65,11 +65,6 @@ class PartFolder:
                 "s3://bucket/folder."
             ) from error
 
-    @property
-    def is_local(self) -> bool:
-        """Whether the folder is on this machine's file system."""
-        return isinstance(self._fs, fs.LocalFileSystem)
-
     def _at(self, name: str) -> str:
         return str(PurePosixPath(self._root) / name)
 
@@ -98,7 +93,7 @@ class PartFolder:
         store, the last upload wins)."""
         with _explained(self.name):
             self._fs.create_dir(str(PurePosixPath(self._at(name)).parent), recursive=True)
-            if not self.is_local:
+            if not isinstance(self._fs, fs.LocalFileSystem):
                 # An object store shows nothing before the PUT completes.
                 with self._fs.open_output_stream(self._at(name)) as stream:
                     stream.write(data)

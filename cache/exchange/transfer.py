@@ -6,8 +6,9 @@ that a cache already has are never replaced.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -46,12 +47,7 @@ class Taken:
     rejected: int = 0
 
     def __add__(self, other: Taken) -> Taken:
-        return Taken(
-            self.rows + other.rows,
-            self.added + other.added,
-            self.conflicts + other.conflicts,
-            self.rejected + other.rejected,
-        )
+        return Taken(*map(operator.add, astuple(self), astuple(other)))
 
     def sentence(self) -> str:
         """The counts as a sentence."""

@@ -39,7 +39,9 @@ class Claims:
         """The file that records each claimed key."""
         self._taken = 0
         self._joined = 0
-        self._contended = False
+        self.contended = False
+        """Whether another job ran since this one began, as of the last `take`. If so, items that
+        were missing before may be stored by now."""
 
     def __enter__(self) -> Claims:
         with _explained(self._folder):
@@ -48,19 +50,13 @@ class Claims:
                 self._alive.acquire()
                 self._joined = self._jobs() + 1
                 self._replace("jobs", str(self._joined))
-                self._contended = bool(list(self._others()))
+                self.contended = bool(list(self._others()))
         return self
 
     def __exit__(self, *_: object) -> None:
         with _explained(self._folder), self._mutex:
             self._alive.release()
             self._remove(self._name)
-
-    @property
-    def contended(self) -> bool:
-        """Whether another job ran since this one began, as of the last `take`. If so, items that
-        were missing before may be stored by now."""
-        return self._contended
 
     def take(self, keys: Sequence[str]) -> set[str]:
         """Claim those of `keys` that no other running job has claimed, and return them.
@@ -71,10 +67,10 @@ class Claims:
         with _explained(self._folder), self._mutex:
             held: set[str] = set()
             for claimed in self._others():
-                self._contended = True
+                self.contended = True
                 held |= claimed
             # A job that started and ended in between is no longer listed among the running ones.
-            self._contended |= self._jobs() != self._joined
+            self.contended |= self._jobs() != self._joined
             free = set(keys) - held
             if fresh := free - self._place.keys():
                 self._taken += 1

@@ -118,7 +118,6 @@ class _Loop(Generic[Item, Computed]):
         self._started = time.perf_counter()
 
     def progress(self) -> Progress:
-        """The current progress."""
         return Progress(
             total=self._total,
             done=self._elsewhere + self._computed,

@@ -41,7 +41,6 @@ _PAUSE_S = 0.2
 ATTEMPTS = 3  # worker crashes after which a batch's pairs are tried alone; also per such pair
 
 _LOCAL_ENVIRONMENT = {
-    "RAY_USAGE_STATS_ENABLED": "0",
     # Ray's switch between the machine's address and loopback, despite its name.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_AUTH_MODE": "token",
@@ -226,10 +225,8 @@ class RayExecutor:
         import ray
 
         assert self._loaded is not None
-        self._number = {}
-        for pair in pairs:
-            for text in (pair.query, pair.document):
-                self._number.setdefault(text, len(self._number))
+        texts = dict.fromkeys(text for pair in pairs for text in (pair.query, pair.document))
+        self._number = {text: number for number, text in enumerate(texts)}
         data = (text.encode("utf-8", "surrogatepass") for text in self._number)
         # Arrow buffers are read without a copy from memory shared by the workers of a machine.
         self._texts = ray.put(pa.array(data, pa.large_binary()))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from pathlib import Path
 
 from poslens.attribution.datasets.corpus import Collection
 from poslens.attribution.evaluation.audit import SentenceRanks, audit_method
 from poslens.attribution.evaluation.chunks import Chunks
 from poslens.attribution.evaluation.truncation import TRUNCATION, Truncation
-from poslens.cache.kinds.rankings import fingerprint
+from poslens.cache.kinds.rankings import CorpusItems, fingerprint
 from poslens.cache.storage.results import Key, Results, Stored, itself
 from poslens.cache.storage.schema import Schema, register
 from poslens.cache.storage.store import ModelKey
@@ -28,24 +27,13 @@ SENTENCE_RANKS = register(
 TRUNCATIONS = register(Schema(Truncation, "truncation"))
 
 
-class AuditStore:
+class AuditStore(CorpusItems):
     """Audits of one collection below one folder."""
 
     def __init__(self, root: Path, collection: Collection) -> None:
-        self.root, self.collection = root, collection
-        self.fingerprint = fingerprint(collection)
+        super().__init__(root, collection, fingerprint(collection))
         self.ranks: Results[Key, SentenceRanks] = Results(root, SENTENCE_RANKS, key=itself)
         self.probed: Results[Key, Truncation] = Results(root, TRUNCATIONS, key=itself)
-
-    @cached_property
-    def keys(self) -> tuple[str, ...]:
-        """Every document's key, in corpus order."""
-        return tuple(document.key for document in self.collection.documents())
-
-    @property
-    def items(self) -> list[Key]:
-        """The keys of stored ranks, by document."""
-        return [Key(self.collection.name, key, self.fingerprint) for key in self.keys]
 
     @property
     def probed_items(self) -> list[Key]:

@@ -20,7 +20,7 @@ from poslens.attribution.evaluation.chunk_plan import (
     IndexSetting,
     Tried,
 )
-from poslens.cache.kinds.rankings import fingerprint
+from poslens.cache.kinds.rankings import CorpusItems, fingerprint
 from poslens.cache.storage.results import Key, Results, itself
 from poslens.cache.storage.schema import Packed, Schema, register
 from poslens.cache.storage.store import ModelKey
@@ -31,27 +31,16 @@ DOCUMENT_CHUNKS = register(
 ENCODING_TIMES = register(Schema(EncodingTime, "encoding_time"))
 
 
-class ChunkPlanStore:
+class ChunkPlanStore(CorpusItems):
     """Chunk plans of one collection below one folder."""
 
     def __init__(self, root: Path, collection: Collection) -> None:
-        self.root, self.collection = root, collection
         evidence = hashlib.sha256(fingerprint(collection).encode())
         for query in collection.queries:
             evidence.update(f"{query.query_id!r} {query.span} {query.evidence_pair!r}\n".encode())
-        self.fingerprint = evidence.hexdigest()[:16]
+        super().__init__(root, collection, evidence.hexdigest()[:16])
         self.documents: Results[Key, DocumentChunks] = Results(root, DOCUMENT_CHUNKS, key=itself)
         self.times: Results[Key, EncodingTime] = Results(root, ENCODING_TIMES, key=itself)
-
-    @cached_property
-    def keys(self) -> tuple[str, ...]:
-        """Every document's key, in corpus order."""
-        return tuple(document.key for document in self.collection.documents())
-
-    @cached_property
-    def items(self) -> list[Key]:
-        """The keys of stored results, by document."""
-        return [Key(self.collection.name, key, self.fingerprint) for key in self.keys]
 
     @cached_property
     def queries(self) -> dict[str, list[tuple[Query, tuple[int, ...]]]]:

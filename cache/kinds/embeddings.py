@@ -30,6 +30,7 @@ EMBEDDING = Method("embedding")
 """The name under which the store keeps embeddings, which don't depend on a method."""
 
 RECENT_BYTES = 2**26
+_REPORT_SECONDS = 0.1
 _MODELS = 2
 """Models whose recent texts stay in memory."""
 
@@ -106,6 +107,40 @@ def _key(text: str) -> Key:
     return Key("", text_digest(text), "")
 
 
+class TextCount:
+    """The number of a run's `total` texts that were encoded, `before` of them by an earlier run.
+    Texts found in the store count as done but not as computed, since they would inflate the
+    rate."""
+
+    def __init__(self, total: int, before: int, report: Callable[[Progress], None]) -> None:
+        self._total, self._done, self._computed = total, before, 0
+        self._report, self._started, self._reported = report, time.perf_counter(), 0.0
+
+    def add(self, stored: int, computed: int) -> None:
+        """Count texts that were found in the store, and texts that were encoded."""
+        self._done += stored + computed
+        self._computed += computed
+        self._reported = time.perf_counter()
+        self._report(self.progress())
+
+    def count(self) -> None:
+        """Count one text that was read without a model; reported at most every 0.1 seconds."""
+        self._done += 1
+        self._computed += 1
+        if time.perf_counter() - self._reported >= _REPORT_SECONDS:
+            self.add(0, 0)
+
+    def reach(self, done: int) -> None:
+        """Set the number of finished texts: duplicates in the corpus are encoded once."""
+        self.add(max(0, done - self._done), 0)
+
+    def progress(self, stopped: bool = False) -> Progress:
+        """The current progress."""
+        seconds = time.perf_counter() - self._started
+        done = min(self._done, self._total)
+        return Progress(self._total, done, self._computed, 0, seconds, stopped)
+
+
 def embed(
     retriever: Pooled,
     model: ModelKey,
@@ -123,25 +158,14 @@ def embed(
             remain.
     """
     texts = list(dict.fromkeys(texts))
-    started, done, computed = time.perf_counter(), 0, 0
-
-    def progress(stopped: bool = False) -> Progress:
-        seconds = time.perf_counter() - started
-        return Progress(len(texts), done, computed, 0, seconds, stopped)
-
-    def on_texts(stored: int, new: int) -> None:
-        nonlocal done, computed
-        done += stored + new
-        computed += new
-        options.on_progress(progress())
-
+    count = TextCount(len(texts), 0, options.on_progress)
     try:
-        embedded(retriever, model, side, texts, store, options, on_texts)
+        embedded(retriever, model, side, texts, store, options, count.add)
     except Unavailable:
         raise
     except Stopped:
-        return progress(stopped=True)
-    return progress()
+        return count.progress(stopped=True)
+    return count.progress()
 
 
 def embedded(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -40,12 +40,12 @@ from poslens.attribution.types import Method
 from poslens.cache.jobs.items import compute_missing
 from poslens.cache.jobs.loop import Progress, RunOptions
 from poslens.cache.keys import file_digest
-from poslens.cache.kinds.embeddings import EmbeddingStore, stored_vectors
+from poslens.cache.kinds.embeddings import EmbeddingStore, TextCount, stored_vectors
 from poslens.cache.storage.results import Key, Results, itself
 from poslens.cache.storage.schema import Packed, Schema, register
 from poslens.cache.storage.store import ModelKey
 
-_CHECKPOINT_SECONDS, _REPORT_SECONDS = 20.0, 0.1
+_CHECKPOINT_SECONDS = 20.0
 _MAX_SEARCH = 512 << 20
 """Maximum size in bytes of a stored search state, which is enough for 600,000 queries."""
 
@@ -107,40 +107,6 @@ READS = register(Schema(EvidenceRead, "evidence_read"))
 SEARCHES = register(Schema(Search, "search"))
 
 
-class _Texts:
-    """The number of a search's `total` texts that were encoded, `before` of them by an earlier run.
-    Texts found in the store count as done but not as computed, since they would inflate the
-    rate."""
-
-    def __init__(self, total: int, before: int, report: Callable[[Progress], None]) -> None:
-        self._total, self._done, self._computed = total, before, 0
-        self._report, self._started, self._reported = report, time.perf_counter(), 0.0
-
-    def add(self, stored: int, computed: int) -> None:
-        """Count texts that were found in the store, and texts that were encoded."""
-        self._done += stored + computed
-        self._computed += computed
-        self._reported = time.perf_counter()
-        self._report(self.progress())
-
-    def count(self) -> None:
-        """Count one text that was read without a model; reported at most every 0.1 seconds."""
-        self._done += 1
-        self._computed += 1
-        if time.perf_counter() - self._reported >= _REPORT_SECONDS:
-            self.add(0, 0)
-
-    def reach(self, done: int) -> None:
-        """Set the number of finished texts: duplicates in the corpus are encoded once."""
-        self.add(max(0, done - self._done), 0)
-
-    def progress(self, stopped: bool = False) -> Progress:
-        """The current progress."""
-        seconds = time.perf_counter() - self._started
-        done = min(self._done, self._total)
-        return Progress(self._total, done, self._computed, 0, seconds, stopped)
-
-
 class RankingStore:
     """Rankings of one collection below one folder."""
 
@@ -156,14 +122,12 @@ class RankingStore:
 
     def evidence_read(self, model: ModelKey) -> dict[str, float]:
         """The stored shares of the evidence that a model read, by query id."""
-        items = [self._evidence(query) for query in self._placed]
-        shares = self._reads.select(model, EVIDENCE_READ, items).results
+        shares = self._reads.select(model, EVIDENCE_READ, self._placed).results
         return {query_id: evidence.share for query_id, evidence in shares.items()}
 
     def evidence_missing(self, model: ModelKey) -> bool:
         """Whether a query with evidence lacks its share of evidence read."""
-        items = [self._evidence(query) for query in self._placed]
-        return bool(self._reads.missing(model, EVIDENCE_READ, items))
+        return bool(self._reads.missing(model, EVIDENCE_READ, self._placed))
 
     def read_evidence(
         self, retriever: Retriever, model: ModelKey, *, options: RunOptions = RunOptions()
@@ -174,7 +138,7 @@ class RankingStore:
         Raises:
             UserError: the corpus can't be read, or the store can't be written.
         """
-        queries = {query.query_id: query for query in self._placed}
+        queries = {query.query_id: query for query in self.collection.queries}
         texts: dict[str, str] = {}
 
         def prepare(portion: Sequence[Key]) -> None:
@@ -194,23 +158,24 @@ class RankingStore:
             self._reads,
             model,
             EVIDENCE_READ,
-            [self._evidence(query) for query in self._placed],
+            self._placed,
             compute,
             options=options,
             portion=_TEXTS_AT_ONCE,
             prepare=prepare,
         )
 
-    def _evidence(self, query: Query) -> Key:
-        """Key of the query's evidence: the collection's fingerprint covers the document but not the
-        evidence span."""
-        span = query.span
-        where = f"{span.start}-{span.end}" if span else ""
-        return Key(self.collection.name, query.query_id, f"{self.fingerprint}:{where}")
-
     @property
-    def _placed(self) -> list[Query]:
-        return [query for query in self.collection.queries if query.evidence is not None]
+    def _placed(self) -> list[Key]:
+        """Keys of the queries with evidence. The collection's fingerprint covers the document but
+        not the evidence span."""
+        keys = []
+        for query in self.collection.queries:
+            if query.evidence is not None:
+                where = f"{query.span.start}-{query.span.end}" if query.span else ""
+                text = f"{self.fingerprint}:{where}"
+                keys.append(Key(self.collection.name, query.query_id, text))
+        return keys
 
     def select(
         self, model: ModelKey, method: Method, queries: Sequence[Query] | None = None
@@ -276,7 +241,7 @@ class RankingStore:
         own_corpus = method.params["corpus"] == "own"
         best = self.search_of(model, method) or TopK(len(self.collection.queries))
         n_queries = len(self.collection.queries)
-        texts_read = _Texts(n_queries + total, best.seen, options.on_progress)
+        texts_read = TextCount(n_queries + total, best.seen, options.on_progress)
 
         def on_block(best: TopK) -> None:
             nonlocal saved
@@ -381,6 +346,24 @@ def fingerprint(collection: Collection) -> str:
     if not collection.files:
         total.update(collection.corpus_digest.encode())
     return total.hexdigest()[:16]
+
+
+class CorpusItems:
+    """The documents of one collection as items of results below `root`; `fingerprint` covers
+    everything in the collection that their results depend on."""
+
+    def __init__(self, root: Path, collection: Collection, fingerprint: str) -> None:
+        self.root, self.collection, self.fingerprint = root, collection, fingerprint
+
+    @cached_property
+    def keys(self) -> tuple[str, ...]:
+        """Every document's key, in corpus order."""
+        return tuple(document.key for document in self.collection.documents())
+
+    @cached_property
+    def items(self) -> list[Key]:
+        """The keys of stored results, by document."""
+        return [Key(self.collection.name, key, self.fingerprint) for key in self.keys]
 
 
 def complete(ranked: Sequence[Ranking], collection: Collection) -> bool:

@@ -5,33 +5,45 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from poslens.attribution.curves.bootstrap import Estimate
-from poslens.attribution.evaluation.preferences import PlantedResponse, Preference
+from poslens.attribution.evaluation.preferences import Preference
 from poslens.attribution.types import Method
+from poslens.cache.storage.files import ModelKey
+from poslens.cache.storage.schema import Owner, Schema
 
 FILE = Path(__file__).parent / "preferences.json"
 _DIGITS = 4
+_SCHEMA = Schema(
+    Preference,
+    given=lambda owner: {"method": owner.method},
+    unstored=frozenset({"method"}),
+)
 
 
 @cache
 def certified() -> Mapping[str, Preference]:
     """The shipped preferences by the repr of their method, which includes its curve settings."""
     listed = json.loads(FILE.read_text(encoding="utf-8"))["preferences"]
-    return {entry["method"]: _read(entry) for entry in listed}
+    certified = {}
+    for entry in listed:
+        method, owner = entry.pop("method"), Owner(ModelKey("", ""), Method(entry.pop("name")), "")
+        certified[method] = _SCHEMA.unpack(entry, owner)
+    return certified
 
 
 def write(preferences: Iterable[Preference]) -> None:
     """Write the table that ships."""
     listed = [
-        {**_rounded(asdict(each)), "method": repr(each.method), "name": each.method.name}
+        {**_SCHEMA.pack(each), "method": repr(each.method), "name": each.method.name}
         for each in preferences
     ]
-    lines = ",\n".join(json.dumps(entry) for entry in listed)
+    rounded = json.loads(
+        json.dumps(listed), parse_float=lambda number: round(float(number), _DIGITS)
+    )
+    lines = ",\n".join(map(json.dumps, rounded))
     FILE.write_text(f'{{"preferences": [\n{lines}\n]}}\n', encoding="utf-8")
     certified.cache_clear()
 
@@ -64,27 +76,3 @@ def verdict(method: Method) -> str:
         return f"Check of the method itself: {measured}."
     short = short_verdict(method)
     return f"What this method itself prefers is unknown: {short}." if short else ""
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _rounded(each) for key, each in value.items() if key != "method"}
-    if isinstance(value, list | tuple):
-        return [_rounded(each) for each in value]
-    return round(value, _DIGITS) if isinstance(value, float) else value
-
-
-def _read(entry: Mapping[str, Any]) -> Preference:
-    planted = entry["planted"]
-    return Preference(
-        Method(entry["name"]),
-        entry["n_documents"],
-        Estimate(**entry["order_blind"]),
-        None if planted is None else PlantedResponse(**{k: _field(v) for k, v in planted.items()}),
-    )
-
-
-def _field(value: Any) -> Any:
-    if isinstance(value, list):
-        return tuple(map(_field, value))
-    return Estimate(**value) if isinstance(value, dict) else value

@@ -48,7 +48,8 @@ _SUMMARY = pa.schema(
 the data set's token count, `tokens` the model's; the evidence and the document's `characters` are
 in characters. `text` is the texts' fingerprint as a signed integer."""
 
-_VALUES = pa.schema([("id", pa.int64()), ("values", pa.list_(pa.float32(), N_BINS))])
+_CURVE = pa.list_(pa.float32(), N_BINS)
+_VALUES = pa.schema([("id", pa.int64()), ("values", _CURVE)])
 
 MEAN = "mean "
 """Prefix of the names of blocks with one mean curve each; see `means`."""
@@ -60,11 +61,7 @@ _MEAN = pa.schema(
         ("n_documents", pa.int64()),
         ("n_truncated", pa.int64()),
         ("n_failed", pa.int64()),
-        ("mean", pa.list_(pa.float32(), N_BINS)),
-        ("std", pa.list_(pa.float32(), N_BINS)),
-        ("ci_low", pa.list_(pa.float32(), N_BINS)),
-        ("ci_high", pa.list_(pa.float32(), N_BINS)),
-        ("magnitudes", pa.list_(pa.float32(), N_BINS)),
+        *((name, _CURVE) for name in ("mean", "std", "ci_low", "ci_high", "magnitudes")),
         ("quartiles", pa.list_(pa.float32(), 3 * N_BINS)),
         ("n_read", pa.list_(pa.int64(), N_BINS)),
         ("center_of_mass", pa.list_(pa.float64(), 3)),
@@ -82,9 +79,7 @@ _CONTROLLED = pa.schema(
         ("state", pa.string()),
         ("n", pa.int64()),
         ("n_documents", pa.int64()),
-        ("mean", pa.list_(pa.float32(), N_BINS)),
-        ("ci_low", pa.list_(pa.float32(), N_BINS)),
-        ("ci_high", pa.list_(pa.float32(), N_BINS)),
+        *((name, _CURVE) for name in ("mean", "ci_low", "ci_high")),
         ("comparison", pa.string()),
         ("distance", pa.string()),
     ]

@@ -59,15 +59,12 @@ class Verified:
 
 def listing(store: Files) -> list[StoredFile]:
     """Every file of the store, including damaged ones."""
-    if not store.folder.is_dir():
-        return []
-    places = (
-        p
-        for folder in store.folder.iterdir()
-        if folder.name != LOCKS and folder.is_dir()
-        for p in folder.glob("*.db")
-    )
-    return [file for path in sorted(places) if (file := _stored_file(path)) is not None]
+    return [file for path in _databases(store) if (file := _stored_file(path)) is not None]
+
+
+def _databases(store: Files) -> list[Path]:
+    folders = sorted(store.folder.iterdir()) if store.folder.is_dir() else ()
+    return [path for each in folders if each.name != LOCKS for path in sorted(each.glob("*.db"))]
 
 
 def _stored_file(path: Path) -> StoredFile | None:
@@ -127,16 +124,17 @@ def older_layouts(store: Files) -> str:
 def models(store: Files) -> list[ModelKey]:
     """The models of the store's files, each from its first readable file. Unreadable files are
     skipped; `listing` reports them."""
-    model_keys = []
-    for folder in sorted(store.folder.iterdir()) if store.folder.is_dir() else ():
-        for path in sorted(folder.glob("*.db")) if folder.name != LOCKS else ():
-            meta: dict[str, str] = {}
-            with suppress(UserError, *_NONSENSE), open_for_reading(path) as db:
-                meta = dict(db.execute("SELECT key, value FROM meta")) if db is not None else {}
-            if all(isinstance(meta.get(key), str) for key in ("model", "fingerprint", "about")):
-                model_keys.append(ModelKey(meta["model"], meta["fingerprint"], meta["about"]))
-                break
-    return model_keys
+    model_keys: dict[str, ModelKey] = {}
+    for path in _databases(store):
+        if path.parent.name in model_keys:
+            continue
+        meta: dict[str, str] = {}
+        with suppress(UserError, *_NONSENSE), open_for_reading(path) as db:
+            meta = dict(db.execute("SELECT key, value FROM meta")) if db is not None else {}
+        if all(isinstance(meta.get(key), str) for key in ("model", "fingerprint", "about")):
+            key = ModelKey(meta["model"], meta["fingerprint"], meta["about"])
+            model_keys[path.parent.name] = key
+    return list(model_keys.values())
 
 
 class Failure(NamedTuple):

@@ -35,7 +35,10 @@ MAX_MEANS = 64
 """Maximum number of means in one file; the oldest are dropped."""
 
 _COUNTS = ("n", "n_documents", "n_truncated", "n_failed")
-_CURVES = ("mean", "std", "ci_low", "ci_high", "magnitudes", "quartiles", "n_read")
+_CURVES = {
+    **dict.fromkeys(("mean", "std", "ci_low", "ci_high", "magnitudes", "quartiles"), np.float32),
+    "n_read": np.int64,
+}
 _NUMBERS = ("center_of_mass", "primacy_recency_index")
 
 # A valid checksum does not mean that the values are valid: anyone may have written the file.
@@ -174,14 +177,11 @@ def _summary(row: dict[str, Any], model: str, dataset: str, method: Method) -> C
     ):
         raise ValueError("no mean of pairs")
     of_curve: dict[str, Any] = {
-        name: None if row[name] is None else np.array(row[name], np.float32)
-        for name in _CURVES
-        if name != "n_read"
+        name: None if row[name] is None else np.array(row[name], kind)
+        for name, kind in _CURVES.items()
     }
     if of_curve["quartiles"] is not None:
         of_curve["quartiles"] = of_curve["quartiles"].reshape(3, -1)
-    if row["n_read"] is not None:
-        of_curve["n_read"] = np.array(row["n_read"], np.int64)
     numbers: dict[str, Estimate | None] = dict.fromkeys(_NUMBERS)
     for name in _NUMBERS:
         if row[name] is not None:

@@ -9,35 +9,11 @@ import psutil
 
 from poslens.attribution.errors import UserError
 
-_SHARED = {
-    "nfs",
-    "nfs4",
-    "cifs",
-    "smb3",
-    "smbfs",
-    "ncpfs",
-    "afs",
-    "ceph",
-    "lustre",
-    "gpfs",
-    "beegfs",
-    "orangefs",
-    "pvfs2",
-    "ocfs2",
-    "gfs2",
-    "glusterfs",
-    "fuse.glusterfs",
-    "fuse.sshfs",
-    "fuse.s3fs",
-    "fuse.rclone",
-    "fuse.gcsfuse",
-    "fuse.blobfuse2",
-    "fuse.goofys",
-    "fuse.juicefs",
-    "davfs",
-    "fuse.davfs2",
-    "fuse.ceph-fuse",
-}
+_SHARED = frozenset(
+    "nfs nfs4 cifs smb3 smbfs ncpfs afs ceph lustre gpfs beegfs orangefs pvfs2 ocfs2 gfs2 "
+    "glusterfs davfs fuse.glusterfs fuse.sshfs fuse.s3fs fuse.rclone fuse.gcsfuse fuse.blobfuse2 "
+    "fuse.goofys fuse.juicefs fuse.davfs2 fuse.ceph-fuse".split()
+)
 
 
 def refuse_network_share(folder: Path) -> None:

@@ -74,11 +74,16 @@ class Store(Files, Destination):
         self, model: ModelKey, method: Method, pairs: Sequence[TextPair]
     ) -> list[Attribution | None]:
         """The stored result of each pair [n], read in one transaction."""
-        attributions = self._get_own(model, method, pairs)
-        if None in attributions:
-            lacking = [
-                place for place, attribution in enumerate(attributions) if attribution is None
-            ]
+        with self.reading(model, method) as db:
+            stored = {} if db is None else rows.select(db, ATTRIBUTION, map(_key, pairs))
+        attributions = [
+            None
+            if (row := stored.get(_key(pair))) is None or row.payload is None
+            else _decoded(row.payload, model, method, pair)
+            for pair in pairs
+        ]
+        lacking = [place for place, stored in enumerate(attributions) if stored is None]
+        if lacking:
             asked = [pairs[place] for place in lacking]
             fallback = self.read_fallback(
                 model, method, lambda it: it.get_many(model, method, asked)
@@ -86,18 +91,6 @@ class Store(Files, Destination):
             for place, attribution in zip(lacking, fallback or (), strict=False):
                 attributions[place] = attribution
         return attributions
-
-    def _get_own(
-        self, model: ModelKey, method: Method, pairs: Sequence[TextPair]
-    ) -> list[Attribution | None]:
-        with self.reading(model, method) as db:
-            stored = {} if db is None else rows.select(db, ATTRIBUTION, map(_key, pairs))
-        return [
-            None
-            if (row := stored.get(_key(pair))) is None or row.payload is None
-            else _decoded(row.payload, model, method, pair)
-            for pair in pairs
-        ]
 
     def put_encoded(self, model: ModelKey, method: Method, computed: Computed) -> None:
         """Store results, failures and curves in one transaction. Earlier results of the same pairs

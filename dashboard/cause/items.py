@@ -52,19 +52,7 @@ class CausePair:
         Raises:
             UserError: the endpoint doesn't answer, or the method doesn't fit the model.
         """
-        compute, spec = self.compute, self.spec(name)
-        if not spec.remote or (model := compute.identify(spec)).stored_only:
-            return True
-        scope = f"pair {self.pair.pair_id}"
-        jobs = [interventions.job(compute, spec, method, [self.pair], scope) for method in methods]
-        if explain is not None:
-            compute.require_fit(model, explain)
-            jobs.append(compute.attribution_job(spec, explain, [self.pair], scope))
-        if sending.agreed_to(spec, jobs, (methods, explain, self.pair), what):
-            return True
-        if explain is not None:
-            sending.propose_sentences(compute, spec, explain, [self.pair], scope)
-        return False
+        return sending.agreed(self.compute, self.spec(name), explain, self.pair, what, methods)
 
     def intervened(self, name: str, intervention: Method) -> Any:
         """The result of an intervention on this pair with one model; waits in the device queue.

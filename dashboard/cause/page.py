@@ -66,7 +66,7 @@ def pairs_of_test(page: Opened) -> None:
         f"bias.pairs.{under}.{test}",
         "pair",
         height=260,
-        column_config=column_settings(table.meanings(), table.formats()),
+        column_config=column_settings(table),
     )
     panels.downloads(
         "bias.pairs",

@@ -9,6 +9,7 @@ import streamlit as st
 
 from poslens.attribution.methods import METHODS
 from poslens.compute.selection import Selection
+from poslens.dashboard.curves import controls
 from poslens.dashboard.curves.results import CurvesView, results
 from poslens.dashboard.widgets import choices, links, null_controls, panels, published_files, say
 from poslens.dashboard.widgets.guard import fragment
@@ -87,16 +88,7 @@ def board() -> None:
     if not curves and not view.active():
         st.info("No curve has been computed for these pairs. Press Compute.")
     if curves and control is not None:
-        null_controls.section(
-            view.compute,
-            view.specs(),
-            method,
-            control,
-            selection.pairs,
-            data.pairs,
-            view.scope,
-            selection.words,
-        )
+        controls.section(view, control)
     if curves or published:
         with panels.guarded():
             results(view, curves, published)

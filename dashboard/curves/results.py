@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
+import numpy as np
+import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
 
@@ -15,23 +18,30 @@ from poslens.attribution.curves.published import PublishedCurves
 from poslens.attribution.curves.text_axis import over_text
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.comparison import TEST, TEST_BY_ERROR
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method
 from poslens.compute.compute import Compute, DataSetCurve
 from poslens.compute.provenance import of_published
 from poslens.compute.runs import Job
 from poslens.compute.selection import Selection
-from poslens.dashboard.curves.behind_bin import pairs_behind_bin
 from poslens.dashboard.server.own_texts import service_for
-from poslens.dashboard.widgets import choices, null_controls, panels, say
-from poslens.dashboard.widgets.paired import differences_table, show_differences
+from poslens.dashboard.widgets import choices, links, null_controls, panels, say
 from poslens.dashboard.widgets.reading_panel import what_is_read
 from poslens.dashboard.widgets.run_board import failed_items
-from poslens.dashboard.widgets.tables import show_table
+from poslens.dashboard.widgets.tables import column_settings, show_table
 from poslens.export.files import curve_frame
 from poslens.figures.curves import mean_curves
 from poslens.figures.palettes import Style
-from poslens.paired import curve_differences
+from poslens.paired import (
+    TITLE,
+    DifferenceRow,
+    PairedDifference,
+    curve_differences,
+    difference_rows,
+    difference_sentences,
+)
+from poslens.rows import Table
 from poslens.studies import published as published_service
 from poslens.studies.curves.words import (
     BAND_WORDS,
@@ -45,6 +55,8 @@ from poslens.studies.curves.words import (
 
 AXES = ("tokens read", "whole text")
 """The position axes that a user can choose."""
+
+_DIFFERENCES: Table[Any] = Table(DifferenceRow, difference_rows, TITLE, joint=True)
 
 
 @dataclass(frozen=True)
@@ -69,11 +81,7 @@ class CurvesView:
 
     def specs(self) -> list[RetrieverSpec]:
         """The selected models that exist."""
-        specs = []
-        for name in self.names:
-            with suppress(UserError):
-                specs.append(self._spec(name))
-        return specs
+        return choices.specs(self.names, self.data.name, posir=self.posir)
 
     def jobs(self) -> list[Job]:
         """A job for each selected model that can be read, which computes its attributions."""
@@ -89,11 +97,12 @@ class CurvesView:
         with suppress(UserError):  # the results can't be read, which the board reports
             if any(job.active or job.active_elsewhere for job in self.jobs()):
                 return True
+        control = null_controls.chosen(self.method)
+        if control is None:
+            return False
         with suppress(UserError):
-            control = null_controls.chosen(self.method)
-            return null_controls.active(
-                self.compute, self.specs(), self.method, self.scope, control
-            )
+            args = self.method, control, (), self.scope
+            return any(null_controls.job(self.compute, s, *args).active for s in self.specs())
         return False
 
     def curves(self) -> list[DataSetCurve]:
@@ -154,7 +163,8 @@ def results(
     provenance and downloads."""
     figure = st.container()
     with st.container(horizontal=True, gap="medium"):
-        band = _band_choice()
+        about = "The uncertainty of the mean, or how much documents differ."
+        band = choices.one_of("Band", BANDS, "band", width="content", help=about)
         whole = bool(curves) and _axis_choice(curves, posir=view.posir) == AXES[1]
     shown = view.over_text(curves) if whole else list(curves)
     # Published curves are over what each model read, not over whole texts.
@@ -197,32 +207,86 @@ def results(
     if missing := why_no_number([curve.summary for curve in curves]):
         say.caption(missing)
     differences = curve_differences(curves, view.selection.pairs)
-    show_differences(differences, "curves.differences")
+    _show_differences(differences)
     custom = panels.clicked(event, "curves")
     bin_index = custom[0] if isinstance(custom, list) else custom
     if bin_index is not None:
         st.session_state["curves.bin"] = int(bin_index)
         st.session_state["curves.pairs"] = True
     if shown:
-        pairs_behind_bin(shown, view.data, view.method)
+        _pairs_behind_bin(shown, view.data, view.method)
     panels.caption(origin)
     tables = {}
     if shown:
         tables["Numbers"] = partial(curve_frame, [curve.summary.curve for curve in shown])
     if beside:
         tables["Published"] = partial(published_service.curves_frame, beside)
+    if differences:
+        tables[TITLE] = partial(_DIFFERENCES.frame, differences)
     panels.downloads(
         "curves",
         [view.data.name, view.method.name, *view.names],
         origin,
         figures={"Curves": draw},
-        tables=tables | differences_table(differences),
+        tables=tables,
     )
 
 
-def _band_choice() -> str:
-    about = "The uncertainty of the mean, or how much documents differ."
-    return choices.one_of("Band", BANDS, "band", width="content", help=about)
+def _show_differences(differences: Sequence[PairedDifference]) -> None:
+    """A sentence for each pair of models, the table, and the margins of equivalence; nothing
+    without differences."""
+    if not differences:
+        return
+    say.heading(TITLE)
+    for sentence in difference_sentences(differences):
+        say.sentence(sentence)
+    show_table(
+        _DIFFERENCES.text_frame(differences),
+        key="curves.differences",
+        column_config=column_settings(_DIFFERENCES),
+    )
+    margins = dict.fromkeys(f"{each.title} {each.comparison.margin:g}" for each in differences)
+    by_error = all(each.comparison.by_error for each in differences)
+    test = TEST_BY_ERROR if by_error else TEST
+    say.caption(f"{test}. Margins of equivalence: {', '.join(margins)}.")
+
+
+def _pairs_behind_bin(curves: Sequence[DataSetCurve], data: DataSet, method: Method) -> None:
+    """The pairs with the most weight in the bin that the user selects."""
+    list_of_pairs = st.expander(
+        "Pairs with the most weight at a position", key="curves.pairs", on_change="rerun"
+    )
+    # The list needs all curves, which take seconds to read for hundreds of thousands of pairs.
+    if not list_of_pairs.open:
+        return
+    with list_of_pairs:
+        left, right = st.columns(2)
+        bin_index = left.number_input(
+            "Position (%)",
+            0,
+            99,
+            key="curves.bin",
+            step=1,
+            help="One of the curve's 100 points: 30 covers 30 to 31% of the tokens read, or of "
+            "the whole text. Clicking a point on a curve selects its position.",
+        )
+        by_name = {curve.model.spec.name: curve for curve in curves}
+        name = right.selectbox("Model", list(by_name), key="curves.bin_model")
+        stored = by_name[name or next(iter(by_name))].stored
+        values = stored.curves[:, int(bin_index)]
+        # For curves over whole texts, only pairs that the model read at that position.
+        order = [k for k in np.argsort(-values).tolist() if np.isfinite(values[k])][:50]
+        frame = pd.DataFrame(
+            {
+                "value": values[order],
+                "query": [data.pair(stored.pair_ids[i]).query for i in order],
+                "score": stored.scores[order],
+                "pair": [stored.pair_ids[i] for i in order],
+            }
+        )
+        links.open_pairs(
+            frame, data.name, list(by_name), f"curves.behind.{name}.{bin_index}", method
+        )
 
 
 def _axis_choice(curves: Sequence[DataSetCurve], *, posir: bool) -> str:

@@ -48,7 +48,7 @@ def queries_section(summaries: Sequence[DebiasSummary], dataset: str) -> None:
         f"debias.queries.{selected}",
         "id",
         height=280,
-        column_config=column_settings(QUERIES.meanings(), QUERIES.formats()),
+        column_config=column_settings(QUERIES),
     )
     if row is not None and frame["pair"].iloc[row] and summary.plain:
         links.explain_link(

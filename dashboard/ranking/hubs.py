@@ -58,7 +58,7 @@ def _hubs(summaries: Sequence[HubSummary]) -> None:
         f"hubs.documents.{summary.name}",
         "document",
         height=280,
-        column_config=column_settings(table.meanings(), table.formats()),
+        column_config=column_settings(table),
     )
     if row is not None:
         _hub(summary, summary.hubs[row], list(by_name))

@@ -61,7 +61,7 @@ def list_misses(opened: Opened) -> None:
         "id",
         height=320,
         column_order=[name for name in frame if name != "id"],
-        column_config=column_settings(table.meanings(), table.formats())
+        column_config=column_settings(table)
         | {"query": st.column_config.TextColumn(width="large")},
     )
     if row is None:

@@ -331,6 +331,16 @@ def spec(name: str, dataset: str, *, posir: bool = False) -> RetrieverSpec:
     return posir_spec(spec) if posir else spec
 
 
+def specs(names: Sequence[str], dataset: str, *, posir: bool = False) -> list[RetrieverSpec]:
+    """`spec` of each of these names; names of no model, which are reported where the model is used,
+    are left out."""
+    chosen = []
+    for name in names:
+        with suppress(UserError):
+            chosen.append(spec(name, dataset, posir=posir))
+    return chosen
+
+
 def ranking_spec(name: str, dataset: str, *, posir: bool = False) -> RetrieverSpec:
     """The retriever of this name for ranking this data set, optionally with PosIR's prompt and
     ranking lengths."""

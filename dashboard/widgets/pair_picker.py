@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 
 import numpy as np
 import pandas as pd
@@ -14,7 +13,6 @@ from streamlit.delta_generator import DeltaGenerator
 
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
-from poslens.attribution.pairs import Pairs
 from poslens.attribution.text import words
 from poslens.attribution.types import Method, TextPair
 from poslens.cache.storage.store import StoredCurves
@@ -33,7 +31,7 @@ from poslens.compute.selection import (
 from poslens.compute.selection import HELP as ORDER_HELP
 from poslens.dashboard.server.own_texts import service_for
 from poslens.dashboard.widgets import say, url_state
-from poslens.dashboard.widgets.choices import filters, spec, statistics
+from poslens.dashboard.widgets.choices import filters, spec, specs, statistics
 from poslens.dashboard.widgets.reading_panel import readable_pairs
 from poslens.dashboard.widgets.tables import NOTHING, rows_key, with_values
 from poslens.dashboard.widgets.typed_text import OWN, typed_text
@@ -75,7 +73,8 @@ def choose_pair(
         with popover, st.container(key="pair_filters"):
             selection = filters(data)
             if models:
-                selection = selection.of(_readable(selection, models))
+                readable, _ = readable_pairs(specs(models, data.name), selection.pairs)
+                selection = selection.of(readable)
             order = _order(method is not None)
             rows = st.container()
     statistics(models, typed.dataset if typed and asked_for_own else data.name)
@@ -102,14 +101,6 @@ def _narrowed() -> bool:
     return any(name in st.query_params for name in bound) or any(
         url_state.get(name) for name in (*FACETS, "order")
     )
-
-
-def _readable(selection: Selection, models: Sequence[str]) -> Pairs:
-    specs = []
-    for name in models:
-        with suppress(UserError):  # errors of a model are reported where it is used
-            specs.append(spec(name, selection.data.name))
-    return readable_pairs(specs, selection.pairs)[0]
 
 
 def _order(measured: bool) -> str:

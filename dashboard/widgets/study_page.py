@@ -296,7 +296,7 @@ def _results(
             show_table(
                 frame,
                 key=f"{study.name}.{name}",
-                column_config=column_settings(table.meanings(), table.formats()),
+                column_config=column_settings(table),
             )
     say.caption(study.limits)
     panels.caption(provenance)

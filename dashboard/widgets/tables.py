@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from poslens.attribution.datasets.types import Rejection
 from poslens.attribution.nouns import counted
 from poslens.figures.plain import plain
+from poslens.rows import Table
 
 MOST_ROWS = 1000
 """Maximum number of listed failures or rejected rows."""
@@ -39,17 +40,16 @@ def with_values(frame: pd.DataFrame) -> pd.DataFrame:
     return marked.iloc[:, np.flatnonzero(filled.any(axis=0))]
 
 
-def column_settings(
-    meanings: Mapping[str, str], formats: Mapping[str, str] | None = None
-) -> dict[str, Any]:
+def column_settings(table: Table[Any], formats: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Column configurations: the meaning of a column is the tooltip of its heading, and numbers are
-    shown in `formats`, which are specifications for Python's `format`; numbers in percent are
-    already multiplied by 100."""
+    shown in `formats`, by default those of the table, which are specifications for Python's
+    `format`; numbers in percent are already multiplied by 100."""
+    meanings = table.meanings()
     settings: dict[str, Any] = {
         name: st.column_config.Column(help=plain(meaning) if meaning else None)
         for name, meaning in meanings.items()
     }
-    for name, form in (formats or {}).items():
+    for name, form in (table.formats() if formats is None else formats).items():
         settings[name] = st.column_config.NumberColumn(
             format=f"%{form[:-1]}f%%" if form.endswith("%") else f"%{form}",
             help=plain(meanings[name]) if meanings.get(name) else None,

@@ -74,15 +74,19 @@ def _refuse(sentence: object) -> typer.Exit:
     return typer.Exit(2)
 
 
-def _data(context: typer.Context, values: list[str] | None) -> list[str] | None:
-    """Register data sets while options are parsed, so that every command can use their names."""
-    if context.resilient_parsing:  # a shell asks for completions
+def _registering(register: Callable[[list[str]], object]) -> Callable[..., list[str] | None]:
+    """A callback that registers names while options are parsed, so that every command can use
+    them."""
+
+    def callback(context: typer.Context, values: list[str] | None) -> list[str] | None:
+        if not context.resilient_parsing:  # a shell asks for completions
+            try:
+                register(values or [])
+            except UserError as error:
+                raise _refuse(error) from None
         return values
-    try:
-        register_data(sources(values))
-    except UserError as error:
-        raise _refuse(error) from None
-    return values
+
+    return callback
 
 
 def _chosen_dataset(context: typer.Context, value: str) -> str:
@@ -109,7 +113,7 @@ Data = Annotated[
     list[str] | None,
     typer.Option(
         "--data",
-        callback=_data,
+        callback=_registering(lambda values: register_data(sources(values))),
         is_eager=True,  # before --dataset, which may choose one of these
         help="NAME=PATH of a data set (a folder or file in a format of docs/data.md), or "
         "NAME=hf:ORGANIZATION/NAME, NAME=ir_datasets:ID or NAME=mteb:TASK; repeatable. A "
@@ -118,25 +122,18 @@ Data = Annotated[
 ]
 
 
-def _endpoints(context: typer.Context, values: list[str] | None) -> list[str] | None:
-    """Register endpoints while options are parsed, so that every command can use their names."""
-    if context.resilient_parsing:
-        return values
+def _register_endpoints(values: list[str]) -> None:
     from poslens.attribution.retrievers.resolve import register_endpoint
 
-    try:
-        for value in values or []:
-            register_endpoint(value)
-    except UserError as error:
-        raise _refuse(error) from None
-    return values
+    for value in values:
+        register_endpoint(value)
 
 
 Endpoints = Annotated[
     list[str] | None,
     typer.Option(
         "--endpoint",
-        callback=_endpoints,
+        callback=_registering(_register_endpoints),
         help="NAME=URL of an embedding or rerank endpoint, which becomes a model of this name; "
         "its key is in POSLENS_KEY_NAME (docs/endpoints.md); repeatable.",
     ),

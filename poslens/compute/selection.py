@@ -150,9 +150,7 @@ HELP = (
 
 
 def arrange(
-    pairs: Pairs,
-    order: str,
-    stored: Callable[[int], StoredCurves | None],
+    pairs: Pairs, order: str, stored: Callable[[int], StoredCurves | None]
 ) -> tuple[Pairs, Mapping[str, float]]:
     """The pairs in the order of this name, one of `ORDERS`, and the value they are sorted by, by
     pair id. Pairs without a value come last.
@@ -177,38 +175,28 @@ def _values(
     first = stored(0)
     if first is None:
         return {}
+    values: NDArray[np.floating] = np.full(len(first.pair_ids), np.nan)
     if order == "score":
-        return dict(zip(first.pair_ids, first.scores.tolist(), strict=True))
-    if order == "center of mass":
-        centers = center_of_mass(first.magnitudes, first.positions).tolist()
-        return dict(zip(first.pair_ids, centers, strict=True))
-    if order == "disagreement":
-        second = stored(1)
-        if second is None:
-            return {}
-        rows = {pair_id: row for row, pair_id in enumerate(second.pair_ids)}
-        both = [(i, row, rows[i]) for row, i in enumerate(first.pair_ids) if i in rows]
-        if not both:
-            return {}
-        ids, rows_of_first, rows_of_second = zip(*both, strict=True)
-        distance = apart(
-            first.magnitudes[list(rows_of_first)], second.magnitudes[list(rows_of_second)]
-        )
-        return dict(zip(ids, distance.tolist(), strict=True))
-    by_id = {pair.pair_id: pair for pair in pairs}
-    values = {}
-    for pair_id, share, cut in zip(
-        first.pair_ids, _shares(first.magnitudes), first.truncated, strict=True
-    ):
-        pair = by_id[pair_id]
+        values = first.scores
+    elif order == "center of mass":
+        values = center_of_mass(first.magnitudes, first.positions)
+    elif order == "disagreement":
+        if (second := stored(1)) is not None:
+            row_of = {pair_id: row for row, pair_id in enumerate(second.pair_ids)}
+            both = [row for row, pair_id in enumerate(first.pair_ids) if pair_id in row_of]
+            others = [row_of[first.pair_ids[row]] for row in both]
+            values[both] = apart(first.magnitudes[both], second.magnitudes[others])
+    else:
+        by_id = {pair.pair_id: pair for pair in pairs}
+        shares = _shares(first.magnitudes)
         # For a truncated document the curve covers the text that was read, the evidence span the
         # whole text.
-        if pair.evidence is not None and not cut:
-            length = len(pair.document)
-            values[pair_id] = in_span(
-                share, pair.evidence.start / length, pair.evidence.end / length
-            )
-    return values
+        for row in np.flatnonzero(first.truncated == 0).tolist():
+            pair = by_id[first.pair_ids[row]]
+            if (span := pair.evidence) is not None:
+                length = len(pair.document)
+                values[row] = in_span(shares[row], span.start / length, span.end / length)
+    return dict(zip(first.pair_ids, values.tolist(), strict=True))
 
 
 def apart(first: Array, second: Array) -> NDArray[np.float64]:

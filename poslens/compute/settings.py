@@ -47,20 +47,26 @@ def _within(kind: type[N], low: N, high: N) -> Callable[[str], N]:
     return read
 
 
-def _one_of(*choices: str) -> Callable[[str], str]:
+def _choice(name: str, choices: tuple[str, ...], help: str) -> Setting[str]:
+    """A setting with these values, the default first."""
+
     def read(raw: str) -> str:
         if raw not in choices:
             raise ValueError(raw)
         return raw
 
-    return read
+    return Setting(name, choices[0], read, help)
+
+
+def _text(name: str, help: str) -> Setting[str]:
+    """A setting that accepts any text and is empty by default."""
+    return Setting(name, "", str, help)
 
 
 DEVICE = Setting("POSLENS_DEVICE", "auto", str, "auto, cpu, cuda, cuda:N or mps.")
-PRECISION = Setting(
+PRECISION = _choice(
     "POSLENS_PRECISION",
-    "auto",
-    _one_of("auto", "float32", "bfloat16", "float16"),
+    ("auto", "float32", "bfloat16", "float16"),
     "auto, float32, bfloat16 or float16; auto selects float32, or bfloat16 for models above 2 GB "
     "on a GPU.",
 )
@@ -71,17 +77,13 @@ MODEL_MEMORY_GB = Setting(
     "maximum size of the loaded weights in GB, 0 to 4096; 0 means 40% of the device's memory. The "
     "least recently used models are unloaded first.",
 )
-HOME = Setting(
+HOME = _text(
     "POSLENS_HOME",
-    "",
-    str,
     "folder for the cache, models from the package index, and data sets of ir_datasets and mteb; "
     "by default, poslens in the user's data folder (~/.local/share).",
 )
-ALLOW_CODE = Setting(
+ALLOW_CODE = _text(
     "POSLENS_ALLOW_CODE",
-    "",
-    str,
     "comma-separated names of models that may run code from their repositories; none by default.",
 )
 QUEUE_LIMIT = Setting(
@@ -97,22 +99,19 @@ RUN_LIMIT = Setting(
     _within(int, 2, 1000),
     "maximum number of active runs on data sets, for all readers together, 2 to 1000.",
 )
-KEEP_OWN_TEXTS = Setting(
+KEEP_OWN_TEXTS = _choice(
     "POSLENS_KEEP_OWN_TEXTS",
-    "no",
-    _one_of("no", "yes"),
+    ("no", "yes"),
     "no or yes: whether to store results of uploaded and typed texts in the shared cache.",
 )
-SHIPPED = Setting(
+SHIPPED = _choice(
     "POSLENS_SHIPPED",
-    "yes",
-    _one_of("yes", "no"),
+    ("yes", "no"),
     "yes or no: whether to show the included results where the cache has none.",
 )
-UPKEEP = Setting(
+UPKEEP = _choice(
     "POSLENS_UPKEEP",
-    "auto",
-    _one_of("auto", "yes", "no"),
+    ("auto", "yes", "no"),
     "auto, yes or no: who may delete, import and compact results and download models on pages; "
     "auto allows readers whose browser runs on this machine, yes everyone, no nobody.",
 )
@@ -136,42 +135,30 @@ REQUESTS_EACH = Setting(
     _within(int, 1, 10_000),
     "maximum number of page requests per reader waiting for the device, 1 to 10000.",
 )
-PEOPLE = Setting(
+PEOPLE = _text(
     "POSLENS_PEOPLE",
-    "",
-    str,
     "comma-separated people with access: e-mail addresses, @example.org for a whole domain, "
     "or names as the proxy sends them; by default, everyone who can log in.",
 )
-SECRETS = Setting(
+SECRETS = _text(
     "POSLENS_SECRETS",
-    "",
-    str,
     "file with the login configuration in Streamlit's secrets.toml format; by default, "
     "~/.streamlit/secrets.toml.",
 )
-OIDC_METADATA_URL = Setting(
+OIDC_METADATA_URL = _text(
     "POSLENS_OIDC_METADATA_URL",
-    "",
-    str,
     "for --login: address of the provider's metadata, ending in /.well-known/openid-configuration.",
 )
-OIDC_CLIENT_ID = Setting(
-    "POSLENS_OIDC_CLIENT_ID", "", str, "for --login: client id from the provider."
+OIDC_CLIENT_ID = _text("POSLENS_OIDC_CLIENT_ID", "for --login: client id from the provider.")
+OIDC_CLIENT_SECRET = _text(
+    "POSLENS_OIDC_CLIENT_SECRET", "for --login: client secret from the provider."
 )
-OIDC_CLIENT_SECRET = Setting(
-    "POSLENS_OIDC_CLIENT_SECRET", "", str, "for --login: client secret from the provider."
-)
-OIDC_REDIRECT_URI = Setting(
+OIDC_REDIRECT_URI = _text(
     "POSLENS_OIDC_REDIRECT_URI",
-    "",
-    str,
     "for --login: redirect address after login, https://NAME/BASE-PATH/oauth2callback.",
 )
-COOKIE_SECRET = Setting(
+COOKIE_SECRET = _text(
     "POSLENS_COOKIE_SECRET",
-    "",
-    str,
     "for --login: at least 32 random characters that sign login cookies.",
 )
 

@@ -19,7 +19,6 @@ import csv
 import gzip
 import io
 import json
-import math
 import re
 import unicodedata
 import zipfile
@@ -211,35 +210,32 @@ def attribution_frame(attribution: Attribution, pair: TextPair) -> pd.DataFrame:
     special, otherwise missing), in_evidence (whether a document token shares a character with the
     evidence; missing without evidence), score.
     """
-    rows = []
+    frames = []
     span = pair.evidence
     sides = (
         ("query", attribution.query, attribution.query_scores),
         ("document", attribution.document, attribution.document_scores),
     )
     for side, text, scores in sides:
-        content, rank = int(text.content.sum()), 0
-        covered = None if span is None else inside(text, span)
-        for index, token in enumerate(text.tokens):
-            counted = side == "document" and not token.is_special
-            position = (rank + 0.5) / content if counted else math.nan
-            rank += not token.is_special
-            rows.append(
+        in_document = np.full(len(text), side == "document")
+        n_content = max(1, int(text.content.sum()))
+        positions = (np.cumsum(text.content) - 0.5) / n_content
+        frames.append(
+            pd.DataFrame(
                 {
                     "side": side,
-                    "index": index,
-                    "token": _without_surrogates(token.text),
-                    "start": token.start,
-                    "end": token.end,
-                    "is_special": token.is_special,
-                    "position": position,
-                    "in_evidence": None
-                    if covered is None
-                    else side == "document" and bool(covered[index]),
-                    "score": float(scores[index]),
+                    "index": np.arange(len(text)),
+                    "token": list(map(without_surrogates, text.texts)),
+                    "start": text.starts.astype(np.int64),
+                    "end": text.ends.astype(np.int64),
+                    "is_special": ~text.content,
+                    "position": np.where(in_document & text.content, positions, np.nan),
+                    "in_evidence": pd.NA if span is None else in_document & inside(text, span),
+                    "score": scores.astype(np.float64),
                 }
             )
-    frame = pd.DataFrame(rows)
+        )
+    frame = pd.concat(frames, ignore_index=True)
     return frame.astype({"in_evidence": "boolean", "token": "str", "side": "str"})
 
 

@@ -184,6 +184,11 @@ def canvas(
         "zerolinecolor": theme.grid,
         "zerolinewidth": 1,
     }
+
+    def title(lines: Sequence[str], standoff: float) -> dict[str, Any]:
+        text = "<br>".join(map(escape, lines))
+        return {"text": text, "standoff": standoff * size, "font": {"size": size}}
+
     # Set in the constructor: changing an existing layout takes seven times as long.
     layout = go.Layout(
         template="none",
@@ -205,21 +210,13 @@ def canvas(
         meta={"figure": kind, "provenance": entries},
         xaxis={
             **axis,
-            "title": {
-                "text": "<br>".join(map(escape, x_lines)),
-                "standoff": 0.6 * size,
-                "font": {"size": size},
-            },
+            "title": title(x_lines, 0.6),
             "showgrid": False,
             "zeroline": False,
         },
         yaxis={
             **axis,
-            "title": {
-                "text": "<br>".join(map(escape, y_lines)),
-                "standoff": 0.7 * size,
-                "font": {"size": size},
-            },
+            "title": title(y_lines, 0.7),
             "automargin": True,
             "nticks": _TICKS,
         },

@@ -59,6 +59,17 @@ THEMES: Mapping[str, Theme] = {
 }
 
 
+_SCALES = {
+    "light": ("#08519C", "#6BAED6", "#FFFFFF", "#FDAE6B", "#B33C00"),
+    "dark": ("#7CC4F5", "#2C6C99", "#161A21", "#A85210", "#FFB469"),
+}
+# A gray palette has no hues: zero is mid gray and lightness encodes the sign.
+_GREY_SCALES = {
+    "light": ("#FFFFFF", "#9A9A9A", "#000000"),
+    "dark": ("#000000", "#9A9A9A", "#FFFFFF"),
+}
+"""The colors of signed values, from the smallest to the largest, by theme."""
+
 MAX_HEIGHT_PX = 4000
 
 
@@ -147,26 +158,8 @@ class Style:
 
     def diverging(self) -> list[tuple[float, str]]:
         """Color scale of signed values as (share in [0, 1], color), with zero at 0.5."""
-        if self.palette == "grey":
-            # A gray palette has no hues: zero is mid gray and lightness encodes the sign.
-            ends = ("#FFFFFF", "#9A9A9A", "#000000")
-            low, middle, high = ends if self.theme == "light" else ends[::-1]
-            return [(0.0, low), (0.5, middle), (1.0, high)]
-        if self.theme == "light":
-            return [
-                (0.0, "#08519C"),
-                (0.25, "#6BAED6"),
-                (0.5, "#FFFFFF"),
-                (0.75, "#FDAE6B"),
-                (1.0, "#B33C00"),
-            ]
-        return [
-            (0.0, "#7CC4F5"),
-            (0.25, "#2C6C99"),
-            (0.5, "#161A21"),
-            (0.75, "#A85210"),
-            (1.0, "#FFB469"),
-        ]
+        colors = (_GREY_SCALES if self.palette == "grey" else _SCALES)[self.theme]
+        return [(number / (len(colors) - 1), color) for number, color in enumerate(colors)]
 
 
 PRESETS: Mapping[str, Style] = {

@@ -65,17 +65,6 @@ def heatmap_bytes(
 ) -> bytes:
     """The bytes of a heatmap's file in the format `fmt`, with the provenance of every model."""
     lines = provenance_entries([replace(entry, units=view.units) for entry in provenance])
-    family = style.font_family
     if fmt == "html":
-        return to_html(drawn, view, lines, style.theme, family, style.font_size).encode()
-    return to_image(
-        drawn,
-        view,
-        lines,
-        style.theme,
-        family,
-        style.font_size,
-        format=fmt,  # type: ignore[arg-type]
-        width_px=max(360, style.width_px),
-        scale=style.scale,
-    )
+        return to_html(drawn, view, lines, style).encode()
+    return to_image(drawn, view, lines, style, fmt)

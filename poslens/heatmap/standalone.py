@@ -7,18 +7,17 @@ import hashlib
 import html
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from poslens.export.inscription import inscribed
 from poslens.export.json_text import script_json
+from poslens.figures.palettes import Style
 from poslens.heatmap.assets import drawing_script, styles
 from poslens.heatmap.data import Pane, View, payload
 
 if TYPE_CHECKING:
     from poslens.export.browser import Page
 
-Theme = Literal["light", "dark"]
-Format = Literal["svg", "png", "pdf"]
 Provenance = Sequence[Mapping[str, Any]]
 """One mapping of names to values for each model in the picture (`Provenance.entry`)."""
 
@@ -43,35 +42,27 @@ _START = """
 const read = (id) => JSON.parse(document.getElementById(id).textContent);
 const settings = read("heatmap-data");
 const root = document.getElementById("heatmap");
-if (settings.font) root.style.setProperty("--hm-font", settings.font);
-if (settings.size) root.style.setProperty("--hm-size", settings.size);
+root.style.setProperty("--hm-font", settings.font);
+root.style.setProperty("--hm-size", settings.size);
 renderHeatmap(root, settings.data, (view) => { window.view = view; });
 window.poslensSvg = () => heatmapToSvg(root);
 """
 
 
-def to_html(
-    panes: Sequence[Pane],
-    view: View,
-    provenance: Provenance,
-    theme: Theme = "light",
-    font_family: str | None = None,
-    font_size: float | None = None,
-) -> str:
-    """A self-contained HTML page of the heatmap with its toggles and its provenance.
-
-    `font_family` is a CSS font list and `font_size` is in CSS pixels.
+def to_html(panes: Sequence[Pane], view: View, provenance: Provenance, style: Style) -> str:
+    """A self-contained HTML page of the heatmap with its toggles and its provenance, in the theme
+    and the font of `style`.
 
     Raises:
         ValueError: see `payload`.
     """
-    size = None if font_size is None else f"{font_size}px"
-    settings = {"data": payload(panes, view), "font": font_family, "size": size}
+    size = f"{style.font_size}px"
+    settings = {"data": payload(panes, view), "font": style.font_family, "size": size}
     script = f"(() => {{\n{drawing_script()}\n{_START}}})();"
-    colors = f":root {{ {_THEMES[theme]}; color-scheme: {theme} }}"
-    style = f"{colors}\n{_PAGE}\n{styles()}"
+    colors = f":root {{ {_THEMES[style.theme]}; color-scheme: {style.theme} }}"
+    css = f"{colors}\n{_PAGE}\n{styles()}"
     policy = (
-        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
+        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(css)}'; "
         "base-uri 'none'; form-action 'none'"
     )
     rows = "".join(
@@ -89,7 +80,7 @@ def to_html(
 <meta http-equiv="Content-Security-Policy" content="{policy}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{html.escape(_title(panes))}</title>
-<style>{style}</style>
+<style>{css}</style>
 </head>
 <body>
 <main>
@@ -109,19 +100,15 @@ def to_image(
     panes: Sequence[Pane],
     view: View,
     provenance: Provenance,
-    theme: Theme = "light",
-    font_family: str | None = None,
-    font_size: float | None = None,
-    *,
-    format: Format = "svg",
-    width_px: int = 1200,
-    scale: float = 2.0,
+    style: Style,
+    format: str = "svg",
 ) -> bytes:
-    """The bytes of a picture of the heatmap with complete documents, drawn by a headless browser.
+    """The bytes of a picture of the heatmap (svg, png or pdf) with complete documents, drawn by a
+    headless browser.
 
-    `width_px` is the width in CSS pixels, and `scale` the number of a PNG's dots per pixel, which
-    is reduced if the picture would exceed the browser's maximum. The file contains the provenance
-    as a figure does (`poslens.export.files`).
+    It has the width of `style`, at least 360 px. The resolution of a PNG is reduced if the picture
+    would exceed the browser's maximum. The file contains the provenance as a figure does
+    (`poslens.export.files`).
 
     Raises:
         UserError: there is no browser, or it takes too long.
@@ -129,17 +116,17 @@ def to_image(
     """
     from poslens.export.browser import MAX_PIXELS, in_page  # here: slow to import
 
-    page = to_html(panes, view, provenance, theme, font_family, font_size)
+    page = to_html(panes, view, provenance, style)
     title, entries = _title(panes), [dict(entry) for entry in provenance]
 
     async def draw(tab: Page) -> bytes:
         # main has a padding of 24 px and the picture a margin of 16
-        await tab.show(page, width_px + 2 * 24 - 2 * 16, 900)
+        await tab.show(page, max(360, style.width_px) + 2 * 24 - 2 * 16, 900)
         svg = str(await tab.evaluate("window.poslensSvg()"))
         if format == "svg":
             return svg.encode()
         width, height = _svg_size(svg)
-        dots = 1.0 if format == "pdf" else min(scale, MAX_PIXELS / max(width, height))
+        dots = 1.0 if format == "pdf" else min(style.scale, MAX_PIXELS / max(width, height))
         await tab.show(_picture_page(svg, title), width, height, dots)
         return await (tab.pdf if format == "pdf" else tab.screenshot)(width, height)
 

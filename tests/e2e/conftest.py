@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect, sync_playwright
 
+from poslens.figures.palettes import Style
 from poslens.heatmap.data import Pane, View
 from poslens.heatmap.standalone import to_html
 from tests.e2e.servers import App as App
@@ -361,7 +362,7 @@ def show(context: BrowserContext, tmp_path: Path) -> Iterator[Show]:
         panes: Sequence[Pane], view: View | None = None, width: int = 1440, **options: Any
     ) -> Page:
         path = tmp_path / f"{len(pages)}.html"
-        html = to_html(panes, view or View(), [{"method": "m"}], **options)
+        html = to_html(panes, view or View(), [{"method": "m"}], Style(font_size=16, **options))
         path.write_text(html, encoding="utf-8")
         page = opened(context, faults, width, "light", height=900)
         page.on("console", lambda line: faults.append(line.text) if line.type == "error" else None)

@@ -13,6 +13,7 @@ from PIL import Image
 
 from poslens.attribution.errors import UserError
 from poslens.export import browser
+from poslens.figures.palettes import Style
 from poslens.heatmap.data import Pane, View
 from poslens.heatmap.standalone import to_html, to_image
 
@@ -29,7 +30,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 def test_html_escapes_embedded_data() -> None:
     hostile = "</script><!--<script>"
-    page = to_html([Pane("i", hostile, "document", hostile, ())], VIEW, [{"x": hostile}])
+    page = to_html([Pane("i", hostile, "document", hostile, ())], VIEW, [{"x": hostile}], Style())
     assert hostile not in page
     assert page.count("<script") == page.count("</script>") == 3
     embedded = re.search(r'id="provenance">(.*?)</script>', page)
@@ -39,7 +40,7 @@ def test_html_escapes_embedded_data() -> None:
 
 
 def test_svg_contains_the_whole_document() -> None:
-    source = to_image([PANE], VIEW, PROVENANCE, format="svg", width_px=700)
+    source = to_image([PANE], VIEW, PROVENANCE, Style(width_px=700))
     root = ElementTree.fromstring(source)
     assert root.attrib["width"] == "700"
     cells = [rect for rect in root.iter(f"{SVG}rect") if rect.get("class") == "cell"]
@@ -58,7 +59,7 @@ def test_svg_contains_the_whole_document() -> None:
 
 
 def test_png_has_the_colors_and_the_provenance() -> None:
-    made = to_image([PANE], VIEW, PROVENANCE, "dark", format="png", width_px=600, scale=1.5)
+    made = to_image([PANE], VIEW, PROVENANCE, Style(theme="dark", width_px=600, dpi=144), "png")
     with Image.open(io.BytesIO(made)) as image:
         assert image.width == 900
         image.load()  # checks every chunk's checksum
@@ -70,7 +71,7 @@ def test_png_has_the_colors_and_the_provenance() -> None:
 
 
 def test_pdf_is_one_page_with_its_title() -> None:
-    made = to_image([PANE], VIEW, PROVENANCE, format="pdf", width_px=600)
+    made = to_image([PANE], VIEW, PROVENANCE, Style(width_px=600), "pdf")
     assert made.startswith(b"%PDF")
     assert len(re.findall(rb"/Type\s*/Page\b", made)) == 1
     keywords = re.findall(rb"/Keywords <FEFF([0-9A-F]*)>", made)[-1]
@@ -83,11 +84,11 @@ def test_without_a_browser_one_sentence_states_what_to_install(
     monkeypatch.setattr(browser, "_browser", browser._Browser())
     monkeypatch.setattr(Chromium, "find_browser", lambda *_, **__: None)
     with pytest.raises(UserError, match=r"install Chrome or Chromium .* or export HTML"):
-        to_image([PANE], VIEW, PROVENANCE)
+        to_image([PANE], VIEW, PROVENANCE, Style())
 
 
 def test_rendering_time_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(browser, "_browser", browser._Browser())
     monkeypatch.setattr(browser, "TIMEOUT_S", 0.2)
     with pytest.raises(UserError, match="choose fewer or shorter documents"):
-        to_image([PANE], VIEW, PROVENANCE)
+        to_image([PANE], VIEW, PROVENANCE, Style())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from playwright.sync_api import Page, expect
 
+from poslens.figures.palettes import Style
 from poslens.heatmap.data import View
 from poslens.heatmap.standalone import to_image
 from tests.e2e.conftest import Show, until
@@ -120,5 +121,5 @@ def test_hostile_words_stay_text_and_pictures_have_no_list(show: Show) -> None:
     page = opened(show(column(hostile, "b", [[1]]), View(level="token")))
     assert listed(page) == [f"{hostile} × b +1.00 at 0%"]
     assert page.locator("img").count() == 0
-    svg = to_image(planted(1, 2), View(), [], width_px=700).decode()
+    svg = to_image(planted(1, 2), View(), [], Style(width_px=700)).decode()
     assert "Largest" not in svg and "green" in svg

@@ -11,6 +11,7 @@ import pytest
 from playwright.sync_api import CDPSession, Page, expect
 
 from poslens.attribution.types import Attribution, Method, Token, TokenizedText
+from poslens.figures.palettes import Style
 from poslens.heatmap.data import Pane, View, pane
 from poslens.heatmap.standalone import to_image
 from tests.e2e.conftest import Show, until
@@ -308,7 +309,7 @@ def test_without_a_matrix_nothing_is_linked(show: Show) -> None:
 
 
 def test_a_picture_has_no_legend_for_interaction() -> None:
-    svg = to_image(planted(1, 2), View(), [], width_px=700).decode()
+    svg = to_image(planted(1, 2), View(), [], Style(width_px=700)).decode()
     assert svg.count('class="scale"') == 2
     assert "point" not in svg
 

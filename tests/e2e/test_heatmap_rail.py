@@ -12,6 +12,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from poslens.attribution.curves.positions import resample, token_range
 from poslens.attribution.types import EvidenceSpan, Token, TokenizedText
+from poslens.figures.palettes import Style
 from poslens.heatmap.data import Fact, Head, Pane, Rail, View
 from poslens.heatmap.standalone import to_image
 from tests.e2e.conftest import Show, until
@@ -313,7 +314,7 @@ def test_the_rail_of_a_long_text_ends_at_the_share_of_its_characters(show: Show)
 
 def test_in_a_picture_of_a_long_text_the_rail_ends_at_the_truncation() -> None:
     text = LONG + "\n" + "\n".join([WORDS[399]] * 1500)
-    svg = ElementTree.fromstring(to_image([half_read(text)], View(), [], width_px=700))
+    svg = ElementTree.fromstring(to_image([half_read(text)], View(), [], Style(width_px=700)))
     of = {
         name: [node for node in svg.iter() if node.get("class") == name]
         for name in ("rail-bar", "rail-unread", "unread")
@@ -423,7 +424,7 @@ def test_pictures_show_the_rail_next_to_the_whole_document(signed: bool) -> None
     assert pane.rail is not None
     curves = Rail(pane.rail.bins, MEAN, MEAN, MEAN, "mean of 304 pairs")
     pane = document(LONG, signed=signed, evidence=(0, 40), rail=curves)
-    svg = ElementTree.fromstring(to_image([pane], View(), [], width_px=700))
+    svg = ElementTree.fromstring(to_image([pane], View(), [], Style(width_px=700)))
     space = "{http://www.w3.org/2000/svg}"
     drawn = [node for node in svg.iter() if "rail" in (node.get("class") or "")]
     bins = [node for node in drawn if node.get("class") == "rail-bar"]

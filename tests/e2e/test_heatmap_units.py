@@ -13,6 +13,7 @@ from playwright.sync_api import Browser, Page
 from poslens.attribution.curves.positions import Aggregate, unit_scores
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.methods import attribute_batches, make_method
+from poslens.figures.palettes import Style
 from poslens.heatmap.assets import drawing_script
 from poslens.heatmap.data import View, pane
 from poslens.heatmap.standalone import to_html
@@ -78,6 +79,6 @@ def test_the_legend_states_how_words_are_aggregated(page: Page, minilm, sample: 
         (View(level="sentence", aggregate="max"), "max of a sentence’s tokens"),
         (View(level="token"), None),
     ):
-        page.set_content(to_html([shown], view, [{"method": "m"}]))
+        page.set_content(to_html([shown], view, [{"method": "m"}], Style(font_size=16)))
         legend = page.locator(".hm-legend .hm-scale").get_attribute("title") or ""
         assert ("tokens" in legend) == (said is not None) and (said or "") in legend

@@ -118,7 +118,7 @@ def test_a_share_in_percent_is_multiplied_by_100_on_pages_only() -> None:
     assert table.text_frame(rows)["read"][0] == pytest.approx(91.67)
     assert pd.isna(table.text_frame(rows)["read"][1])
     assert table.frame(rows)["read"][0] == 0.9167
-    settings = column_settings(table.meanings(), table.formats())
+    settings = column_settings(table)
     assert settings["read"]["type_config"]["format"] == "%.0f%%"
 
 

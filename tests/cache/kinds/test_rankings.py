@@ -23,7 +23,7 @@ from poslens.attribution.retrievers.load import load
 from poslens.attribution.retrievers.specs import presets
 from poslens.attribution.types import TextPair
 from poslens.cache.jobs.loop import Progress, RunOptions
-from poslens.cache.kinds import rankings as rankings_module
+from poslens.cache.kinds import embeddings
 from poslens.cache.kinds.rankings import (
     RankingStore,
     Search,
@@ -81,7 +81,7 @@ def test_progress_counts_texts_as_they_are_encoded(
     tiny: Callable[..., object], tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also within a block, which takes minutes with a large model."""
-    monkeypatch.setattr(rankings_module, "_REPORT_SECONDS", 0)
+    monkeypatch.setattr(embeddings, "_REPORT_SECONDS", 0)
     monkeypatch.setattr(batching, "CPU_BATCH_TOKENS", 64)
     retriever = load(presets()["BM25"]) if name == "BM25" else tiny(name)
     found, seen = collection(BLOCK + 3), list[Progress]()

@@ -13,8 +13,8 @@ from typing_extensions import TypeAliasType
 
 from poslens.attribution.evaluation.faithfulness import ErasureParameters
 from poslens.attribution.types import Method
+from poslens.cache.exchange.fitting import schema_for
 from poslens.cache.kinds.faithfulness import RANDOM_ORDER
-from poslens.cache.kinds.schemas import schema_for
 from poslens.cache.storage.codec import pack_fields, unpack_fields
 from poslens.cache.storage.results import Key, Results, itself
 from poslens.cache.storage.rows import OTHER, insert

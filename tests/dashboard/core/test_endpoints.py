@@ -287,7 +287,7 @@ def test_nothing_is_sent_if_the_cost_cannot_be_confirmed(
     def unanswered(*_: object) -> bool:
         raise UserError("E5 cannot be counted.")
 
-    monkeypatch.setattr(sending, "agreed_to", unanswered)
+    monkeypatch.setattr(sending, "confirmed", unanswered)
     asked = {"models": ["E5"], "method": "occlusion", "level": "sentence"}
     page = open_page("cause", dataset=SAMPLE, displace="true", **asked)
     server.sent.clear()
