@@ -327,7 +327,7 @@ _summaries: LRUCache[WhySummary] = LRUCache(32)
 
 
 def _item(data: DataSet, corpus: str, query: Query, document: str) -> WhyItem:
-    pair = data.by_id.get(query.pairs[document])
+    pair = data.pairs.get(query.pairs[document])
     span = query.span if document == query.evidence_document else None
     if span is None and pair is not None:
         span = pair.evidence
