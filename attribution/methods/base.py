@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -19,6 +20,7 @@ from poslens.attribution.curves.positions import (
     curve_params,
 )
 from poslens.attribution.errors import UserError
+from poslens.attribution.names import declare
 from poslens.attribution.retrievers.base import Encoded, Retriever
 from poslens.attribution.retrievers.family import Capability, Family
 from poslens.attribution.types import Attribution, Method, TextPair
@@ -58,7 +60,6 @@ class MethodEntry:
     signed: bool
     additive: bool
     needs: Capability
-    version: int
     compute: Compute
     order: int
     citation: str
@@ -68,6 +69,7 @@ class MethodEntry:
     parameters: tuple[MethodParameter, ...] = ()
     aggregate: Aggregate = "sum"
     needs_query: bool = True
+    version: int = 1
 
     @property
     def caveat(self) -> str:
@@ -90,16 +92,7 @@ METHODS: dict[str, MethodEntry] = {}
 """Every method by name, in display order; filled by the modules of this package."""
 
 
-def register(entry: MethodEntry) -> MethodEntry:
-    """Register a method. Called once by its module."""
-    if entry.name in METHODS:
-        raise ValueError(f"two methods are named {entry.name}")
-    METHODS[entry.name] = entry
-    ordered = sorted(METHODS.values(), key=lambda entry: entry.order)
-    METHODS.clear()
-    METHODS.update((entry.name, entry) for entry in ordered)
-    return entry
-
+register = partial(declare, METHODS)
 
 CURVE_PARAMETERS = (
     MethodParameter(

@@ -34,7 +34,6 @@ register(
         signed=True,
         additive=False,
         needs=Capability.GRADIENTS,
-        version=1,
         compute=attribute,
         order=2,
         citation="Shrikumar, Greenside and Kundaje 2017, arXiv 1605.01713",

@@ -50,7 +50,6 @@ register(
         signed=False,
         additive=False,
         needs=Capability.GRADIENTS,
-        version=1,
         compute=attribute,
         order=0,
         citation="Simonyan, Vedaldi and Zisserman 2014, arXiv 1312.6034",
