@@ -14,12 +14,12 @@ from sentence_transformers import SentenceTransformer, SimilarityFunction
 from sentence_transformers.sentence_transformer.modules import Pooling, Router
 
 from poslens.attribution.errors import UserError
-from poslens.attribution.retrievers.allowed_names import CALIBRATED_TRANSFORMER
 from poslens.attribution.retrievers.calibrated_attention import ROWS, Rows, attach
 from poslens.attribution.retrievers.calibrated_transformer import CalibratedTransformer
 from poslens.attribution.retrievers.family import Placement
 from poslens.attribution.retrievers.library_model import require_complete
 from poslens.attribution.retrievers.model_folder import contents
+from poslens.attribution.retrievers.model_rules import CALIBRATED_TRANSFORMER
 from poslens.attribution.retrievers.safe_files import header
 from poslens.attribution.retrievers.specs import ModelFiles, RetrieverSpec, runs_bidirectional
 
