@@ -21,7 +21,7 @@ class Names(dict[str, T]):
         Names.every.append(self)
 
 
-class Declared(Protocol):
+class _Declared(Protocol):
     """What a module declares: its name, and its position in lists."""
 
     @property
@@ -33,7 +33,7 @@ class Declared(Protocol):
         """Position in lists, ascending."""
 
 
-D = TypeVar("D", bound=Declared)
+D = TypeVar("D", bound=_Declared)
 
 
 def declare(table: dict[str, D], entry: D) -> D:
