@@ -41,6 +41,9 @@ class Pairs(Sequence[TextPair]):
     def __getitem__(self, place: slice) -> tuple[TextPair, ...]: ...
 
     def __getitem__(self, place: int | slice) -> TextPair | tuple[TextPair, ...]:
+        return self._at(place)
+
+    def _at(self, place: int | slice) -> TextPair | tuple[TextPair, ...]:
         return self._pairs[place]
 
     def __iter__(self) -> Iterator[TextPair]:

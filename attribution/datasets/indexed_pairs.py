@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -188,19 +188,11 @@ class IndexedPairs(Pairs):
         n = len(rows)
         self._whole = bool(n) and int(rows[-1]) - int(rows[0]) == n - 1
         self._whole = self._whole and bool((rows[1:] > rows[:-1]).all())
-        # All pairs and no other versions: the writer numbered their values by first occurrence.
-        self._numbered = self._whole and rows[0] == 0 and n == source.about["n"]
 
     def __len__(self) -> int:
         return len(self._rows)
 
-    @overload
-    def __getitem__(self, place: int) -> TextPair: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> tuple[TextPair, ...]: ...
-
-    def __getitem__(self, place: int | slice) -> TextPair | tuple[TextPair, ...]:
+    def _at(self, place: int | slice) -> TextPair | tuple[TextPair, ...]:
         if isinstance(place, slice):
             return tuple(_read(self.source, self._rows[place]))
         return self.source.pairs(self._rows[[place]])[0]
@@ -236,8 +228,7 @@ class IndexedPairs(Pairs):
 
     @cached_property
     def documents(self) -> NDArray[np.int64]:
-        numbers = self._column("documents")
-        return numbers.astype(np.int64) if self._numbered else _renumbered(numbers)[0]
+        return _renumbered(self._column("documents"))[0]
 
     @cached_property
     def document_tokens(self) -> NDArray[np.int64]:
@@ -259,8 +250,6 @@ class IndexedPairs(Pairs):
 
     def _read_labels(self, name: LabelName) -> Labels:
         codes, values = self.source.labels[name]
-        if self._numbered:
-            return Labels(codes[: len(self)], values[: self.source.about[f"n_{name}"]])
         numbers, present = _renumbered(codes[self._rows])
         return Labels(numbers.astype(codes.dtype), tuple(values[code] for code in present.tolist()))
 
