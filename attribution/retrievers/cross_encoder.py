@@ -8,7 +8,6 @@ sequence-to-sequence rerankers and registers both as one family.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from poslens.attribution.errors import UserError
-from poslens.attribution.retrievers.base import Encoded, LibraryCheck, each_tensor, tokenizer_lock
+from poslens.attribution.retrievers.base import Encoded, LibraryCheck, each_tensor
 from poslens.attribution.retrievers.embedding_hooks import (
     EmbeddingHooks,
     n_positions,
@@ -45,12 +44,7 @@ class CrossEncoderRetriever(EmbeddingHooks):
     family = "cross_encoder"
 
     def __init__(self, model: Any, spec: RetrieverSpec, precision: str) -> None:
-        self.model = model.eval().requires_grad_(False)
-        self.spec = spec
-        self.name = spec.name
-        self.precision = precision
-        self.lock = threading.RLock()
-        self.tokenizing = tokenizer_lock(self.lock, self.device)
+        super().__init__(model.eval().requires_grad_(False), spec, precision)
         require_offsets(spec.name, model.tokenizer)
         self._configure()
 
