@@ -85,8 +85,8 @@ def detect(path: Path) -> str:
     for entry in FORMATS.values():
         if entry.fits(path):
             return entry.name
-    known = listed([entry.description for entry in FORMATS.values()], "or")
-    raise UserError(f"{path.name} is not in a known format: {known}.")
+    formats = listed([entry.description for entry in FORMATS.values()], "or")
+    raise UserError(f"{path.name} is not in a known format: {formats}.")
 
 
 def read(path: Path, name: str, title: str = "", variant: str = "") -> DataSet:

@@ -45,11 +45,11 @@ class MethodEntry:
     `title` is its name in sentences, and `axis` the axis title of its values, in `unit`. `signed`
     values can be negative. `additive` values plus the bias share sum to the score. `needs` is the
     required capability of a family; with `uses_gradients`, gradients must reach the word
-    embeddings. A `slow` method runs in comparisons only if it is selected, and a `primary` one is
-    selected by default. `order` is its position in lists. `version` is part of the key of stored
-    results: raise it when the numbers change. `aggregate` is how token values become the value of a
-    word or sentence: the sum for shares and effects, the mean for norms, whose sum would grow with
-    the number of tokens. Methods without `needs_query` also work on documents alone.
+    embeddings. A `slow` method runs in comparisons only if it is selected. `order` is its position
+    in lists. `version` is part of the key of stored results: raise it when the numbers change.
+    `aggregate` is how token values become the value of a word or sentence: the sum for shares and
+    effects, the mean for norms, whose sum would grow with the number of tokens. Methods without
+    `needs_query` also work on documents alone.
     """
 
     name: str
@@ -65,7 +65,6 @@ class MethodEntry:
     citation: str
     uses_gradients: bool = False
     slow: bool = False
-    primary: bool = False
     parameters: tuple[MethodParameter, ...] = ()
     aggregate: Aggregate = "sum"
     needs_query: bool = True

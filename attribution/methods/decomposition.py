@@ -224,7 +224,6 @@ register(
         compute=attribute,
         order=1,
         citation="Modarressi et al. 2023, arXiv 2306.02873 (DecompX)",
-        primary=True,
         parameters=(
             MethodParameter(
                 "matrix",

@@ -51,7 +51,6 @@ register(
         order=0,
         citation="Simonyan, Vedaldi and Zisserman 2014, arXiv 1312.6034",
         uses_gradients=True,
-        primary=True,
         aggregate="mean",
     )
 )
