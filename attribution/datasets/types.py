@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeVar
@@ -79,20 +79,13 @@ class Groups:
     names: tuple[str, ...]
 
 
-@dataclass(slots=True)
-class Passages:
-    """Assigns ids to passages without ids: each distinct text has the id of its first
-    occurrence."""
-
-    _by_text: dict[str, tuple[str, str]] = field(default_factory=dict)
+class Passages(dict[str, tuple[str, str]]):
+    """Ids and texts of passages without ids, by their texts: each distinct text has the id of its
+    first occurrence."""
 
     def of(self, text: str, place: str) -> tuple[str, str]:
         """The id of this text, `place` if it is new, and the stored copy of the text."""
-        return self._by_text.setdefault(text, (place, text))
-
-    def __iter__(self) -> Iterator[tuple[str, str]]:
-        """Ids and texts in order of first occurrence."""
-        return iter(self._by_text.values())
+        return self.setdefault(text, (place, text))
 
 
 @dataclass(frozen=True)
