@@ -18,6 +18,7 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers.base import Encoded, LibraryCheck, each_tensor
 from poslens.attribution.retrievers.embedding_hooks import (
     EmbeddingHooks,
+    embedding_layer,
     n_positions,
     require_offsets,
     require_vectors,
@@ -60,17 +61,9 @@ class CrossEncoderRetriever(EmbeddingHooks):
         self.prompt = spec.query_prompt if spec.query_prompt is not None else default
         self.templated = "message" in getattr(model[0], "modality_config", {})
         self.embeddings = self.backbone.get_input_embeddings()
-        self.entry = self._entry()
+        self.entry = embedding_layer(self.backbone.modules(), self.embeddings)
         # Texts are truncated at the same length here and when the library scores by itself.
         model.max_seq_length = self.max_length
-
-    def _entry(self) -> nn.Module:
-        """The whole embedding layer if there is one, otherwise the word embeddings."""
-        for module in self.backbone.modules():
-            block = getattr(module, "embeddings", None)
-            if isinstance(block, nn.Module) and any(m is self.embeddings for m in block.modules()):
-                return block
-        return self.embeddings
 
     @property
     def max_length(self) -> int:

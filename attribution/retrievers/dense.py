@@ -14,6 +14,7 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers.base import Encoded, LibraryCheck, each_tensor
 from poslens.attribution.retrievers.embedding_hooks import (
     EmbeddingHooks,
+    embedding_layer,
     n_positions,
     require_offsets,
     require_vectors,
@@ -50,9 +51,7 @@ class _Encoder:
         # T5's encoder uses a tied copy of the table that it reports as its input embeddings.
         owner = backbone.encoder if hasattr(backbone, "shared") else backbone
         self.embeddings: nn.Module = owner.get_input_embeddings()
-        block = getattr(backbone, "embeddings", None)
-        whole = isinstance(block, nn.Module) and any(m is self.embeddings for m in block.modules())
-        self.entry: nn.Module = block if isinstance(block, nn.Module) and whole else self.embeddings
+        self.entry = embedding_layer([backbone], self.embeddings)
 
 
 class DenseRetriever(EmbeddingHooks):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -134,6 +134,16 @@ class _Reached(Exception):
     def __init__(self, output: Tensor) -> None:
         super().__init__()
         self.output = output
+
+
+def embedding_layer(modules: Iterable[nn.Module], embeddings: nn.Module) -> nn.Module:
+    """The whole embedding layer of the first module that has one with these word embeddings, or
+    else the word embeddings."""
+    for module in modules:
+        block = getattr(module, "embeddings", None)
+        if isinstance(block, nn.Module) and any(m is embeddings for m in block.modules()):
+            return block
+    return embeddings
 
 
 def require_offsets(name: str, tokenizer: Any) -> None:
