@@ -14,7 +14,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from poslens.attribution.retrievers.model_folder import Contents, all_texts
-from poslens.attribution.retrievers.safe_files import DamagedFolder, header
+from poslens.attribution.retrievers.safe_files import DamagedFolder, shapes
 
 MODULES = frozenset(
     "Transformer MLMTransformer Pooling Normalize Dense Dropout LayerNorm "
@@ -102,7 +102,7 @@ def require_known(contents: Contents, *, code: bool = False) -> None:
             _require_module(kind, place, contents)
     _require_settings(contents, code)
     for path in contents.weights:
-        header(path)
+        shapes(path)
 
 
 def has_code(contents: Contents) -> bool:
@@ -219,9 +219,8 @@ def _require_module(kind: str, place: str, contents: Contents) -> None:
         return
     config = contents.config(place, "config.json")
     if last == "Dense":
-        tensors = [t for path in contents.weights_in(place) for t in header(path).values()]
-        sizes = [config.get("out_features"), config.get("in_features")]
-        if sizes not in [tensor["shape"] for tensor in tensors]:
+        tensors = [t for path in contents.weights_in(place) for t in shapes(path).values()]
+        if [config.get("out_features"), config.get("in_features")] not in tensors:
             raise DamagedFolder(
                 f"has a dense layer in {place or 'its folder'} whose weights don't have the size "
                 "in its config.json: restore both files."
