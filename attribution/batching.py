@@ -111,33 +111,34 @@ class Halving:
         return results
 
 
+_should_stop: ContextVar[Callable[[], bool]] = ContextVar("should_stop", default=lambda: False)
+
+
 def run_batches(
     run: Callable[[list[T]], R],
     batches: Iterable[list[T]],
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[tuple[list[T], R]]:
     """Yield each batch, or each part of a batch that was split, with the result of `run`; calls
-    `should_stop` before each batch.
+    `should_stop`, and that of `stoppable`, before each batch.
 
     Raises:
-        Stopped: `should_stop` returned true.
+        Stopped: either returned true.
         UserError: a single item does not fit into memory.
     """
     halving = Halving()
     for batch in batches:
-        if should_stop():
+        if should_stop() or _should_stop.get()():
             raise Stopped("Stopped before all results were computed; start again to resume.")
         yield from halving(lambda part: [(part, run(part))], batch)
 
 
-_should_stop: ContextVar[Callable[[], bool]] = ContextVar("should_stop", default=lambda: False)
-
-
 @contextmanager
 def stoppable(should_stop: Callable[[], bool]) -> Iterator[None]:
-    """While open, `checkpoint` also calls `should_stop`. For a single slow pair, which is one
-    batch."""
-    token = _should_stop.set(should_stop)
+    """While open, `checkpoint` and `run_batches` also call `should_stop`. For a single slow pair,
+    which is one batch."""
+    outer = _should_stop.get()
+    token = _should_stop.set(lambda: should_stop() or outer())
     try:
         yield
     finally:

@@ -25,6 +25,11 @@ from typing import Any, BinaryIO
 
 from poslens.attribution.errors import UserError
 
+try:
+    import resource
+except ImportError:  # on Windows
+    resource = None  # type: ignore[assignment]
+
 Function = Callable[..., Iterable[bytes]]
 
 # The folder that contains the package `poslens`, in a checkout or an installation.
@@ -204,9 +209,7 @@ def serve() -> None:
 
 def _limit_this_process(memory: int) -> None:
     """Limit memory to what this process already has plus the limit, and forbid writing files."""
-    try:
-        import resource
-    except ImportError:  # not on Windows
+    if resource is None:
         return
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[0])
@@ -220,11 +223,7 @@ def _limit_this_process(memory: int) -> None:
 
 def _limit_time(seconds: float | None) -> None:
     """Limit the processor time of the next file: if the parent was killed, the child still ends."""
-    if seconds is None:
-        return
-    try:
-        import resource
-    except ImportError:  # not on Windows
+    if seconds is None or resource is None:
         return
     hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
     resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time() + seconds) + 1, hard))

@@ -41,6 +41,9 @@ class Pairs(Sequence[TextPair]):
     def __getitem__(self, place: slice) -> tuple[TextPair, ...]: ...
 
     def __getitem__(self, place: int | slice) -> TextPair | tuple[TextPair, ...]:
+        return self._at(place)
+
+    def _at(self, place: int | slice) -> TextPair | tuple[TextPair, ...]:
         return self._pairs[place]
 
     def __iter__(self) -> Iterator[TextPair]:
@@ -141,6 +144,11 @@ class Pairs(Sequence[TextPair]):
         """Index of the (last) pair with this id; None if there is none."""
         return self._by_id.get(pair_id)
 
+    def get(self, pair_id: str) -> TextPair | None:
+        """The (last) pair with this id; None if there is none."""
+        place = self.find(pair_id)
+        return None if place is None else self[place]
+
     @cached_property
     def _by_id(self) -> dict[str, int]:
         return {pair.pair_id: place for place, pair in enumerate(self)}
@@ -192,25 +200,6 @@ class Pairs(Sequence[TextPair]):
         if len(last) == len(ids):
             return None
         return self.select(np.fromiter(last.values(), np.int64, len(last)))
-
-
-class PairsById(Mapping[str, TextPair]):
-    """Pairs by id; of several with one id, the last."""
-
-    def __init__(self, pairs: Pairs) -> None:
-        self.pairs = pairs
-
-    def __getitem__(self, pair_id: str) -> TextPair:
-        place = self.pairs.find(pair_id)
-        if place is None:
-            raise KeyError(pair_id)
-        return self.pairs[place]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.pairs.once.ids.tolist())
-
-    def __len__(self) -> int:
-        return len(self.pairs.once)
 
 
 def fingerprints(digests: Iterable[bytes]) -> NDArray[np.int64]:

@@ -7,7 +7,7 @@ On all-MiniLM-L6-v2 with a query of 12 tokens and documents of 256 and of 512, i
 - `forward`: embed query and document, no gradients;
 - `document shares`: shares.shares of the document, given the query's vector;
 - `attribute`: both sides, as pages and runs compute it;
-- `matrix`: each query token with each document token (matrix.share_matrices);
+- `matrix`: each query token with each document token (shares.share_matrices);
 - batches: pairs per second of `attribute`, one pair at a time and several together.
 
 Each in a separate process, with peak memory:
@@ -43,8 +43,8 @@ from bench.processes import apart
 from bench.processes import memory as memory_of
 from bench.timing import interleaved, time_line, timed
 from poslens.attribution.methods import decomposition, make_method
-from poslens.attribution.methods.matrix import share_matrices
 from poslens.attribution.methods.propagation import propagate
+from poslens.attribution.methods.shares import share_matrices
 from poslens.attribution.retrievers.base import Encoded
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.types import TextPair

@@ -94,7 +94,8 @@ def specs(dataset: str) -> list[RetrieverSpec]:
 def methods_of(spec: RetrieverSpec) -> list[Method]:
     """The methods whose results ship for all pairs."""
     fitting = [entry for entry in METHODS.values() if entry.fits(family_of(spec))]
-    chosen = [e for e in fitting if e.primary] or [e for e in fitting if not e.slow]
+    main = [e for e in fitting if e.name in ("saliency", "decomposition")]
+    chosen = main or [e for e in fitting if not e.slow]
     return [make_method(entry.name) for entry in chosen]
 
 

@@ -98,10 +98,12 @@ def read(path: Path, name: str, title: str = "") -> Judged:
                 yield from documents_of(file, _rows(file, None), read, seen)
 
     splits = sorted({_stem(files[0]) for _, files in chosen})
+    ids: set[str] = set()
+    rows = (row for folder, qrels in chosen for row in _read_folder(folder, qrels, path, name, ids))
     return Judged(
         name,
         title or f"{name} (BEIR, {', '.join(splits)})",
-        _judged(path, chosen, name),
+        rows,
         stream,
         [file for folder, _ in chosen for file in table_files(folder, "corpus")],
         skips_own_id=not all((folder / KEEPS_OWN_IDS).is_file() for folder, _ in chosen),
@@ -123,14 +125,6 @@ def _chosen(path: Path) -> tuple[Path, list[tuple[Path, list[Path]]]]:
             "queries.jsonl and qrels/<split>.tsv, each with or without .gz, or Parquet files."
         )
     return path, [(folder, split or _split(folder)) for folder in paths]
-
-
-def _judged(
-    root: Path, chosen: list[tuple[Path, list[Path]]], name: str
-) -> Iterator[Judgment | Rejection]:
-    ids: set[str] = set()
-    for folder, qrels in chosen:
-        yield from _read_folder(folder, qrels, folder.relative_to(root).parts, name, ids)
 
 
 def _stem(file: Path) -> str:
@@ -178,8 +172,9 @@ def _split(folder: Path) -> list[Path]:
 
 
 def _read_folder(
-    folder: Path, qrels: list[Path], inner: tuple[str, ...], dataset: str, ids: set[str]
+    folder: Path, qrels: list[Path], root: Path, dataset: str, ids: set[str]
 ) -> Iterator[Judgment | Rejection]:
+    inner = folder.relative_to(root).parts
     part, shown = "/".join(inner), "/".join((*inner, ""))
     files = [File(f"{shown}{file.relative_to(folder)}", file) for file in qrels]
     judged = [row for file in files for row in judgment_rows(file, _qrels(file))]

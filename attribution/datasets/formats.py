@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ from poslens.attribution.datasets.schema import Column
 from poslens.attribution.datasets.streams import File
 from poslens.attribution.datasets.types import DataSet
 from poslens.attribution.errors import UserError
+from poslens.attribution.names import declare
 from poslens.attribution.paths import exists, is_folder
+from poslens.attribution.text import listed
 
 LANGUAGE = r"[A-Za-z]{2,3}(?:-[A-Za-z]{4})?"
 """A language as in PosIR's folder names: `eng` or, with its script, `eng-Latn`."""
@@ -56,14 +59,7 @@ FORMATS: dict[str, Format] = {}
 """Every format by name, in the order in which they are tried; filled by this package's modules."""
 
 
-def register(entry: Format) -> Format:
-    """Register a format. Called once by its module."""
-    if entry.name in FORMATS:
-        raise ValueError(f"two formats are named {entry.name}")
-    ordered = sorted([*FORMATS.values(), entry], key=lambda data_format: data_format.order)
-    FORMATS.clear()
-    FORMATS.update((data_format.name, data_format) for data_format in ordered)
-    return entry
+register = partial(declare, FORMATS)
 
 
 def split_variant(source: str) -> tuple[str, str]:
@@ -89,8 +85,8 @@ def detect(path: Path) -> str:
     for entry in FORMATS.values():
         if entry.fits(path):
             return entry.name
-    *others, last = (entry.description for entry in FORMATS.values())
-    raise UserError(f"{path.name} is not in a known format: {', '.join(others)} or {last}.")
+    formats = listed([entry.description for entry in FORMATS.values()], "or")
+    raise UserError(f"{path.name} is not in a known format: {formats}.")
 
 
 def read(path: Path, name: str, title: str = "", variant: str = "") -> DataSet:

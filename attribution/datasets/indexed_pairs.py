@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -194,13 +194,7 @@ class IndexedPairs(Pairs):
     def __len__(self) -> int:
         return len(self._rows)
 
-    @overload
-    def __getitem__(self, place: int) -> TextPair: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> tuple[TextPair, ...]: ...
-
-    def __getitem__(self, place: int | slice) -> TextPair | tuple[TextPair, ...]:
+    def _at(self, place: int | slice) -> TextPair | tuple[TextPair, ...]:
         if isinstance(place, slice):
             return tuple(_read(self.source, self._rows[place]))
         return self.source.pairs(self._rows[[place]])[0]

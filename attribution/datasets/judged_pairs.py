@@ -232,7 +232,7 @@ def judged_passages(
         name,
         title,
         judge(files, name, passages),
-        lambda: (Document(key, text) for key, text in passages),
+        lambda: (Document(key, text) for key, text in passages.values()),
         [file.content for file in files if isinstance(file.content, Path)],
         groups=groups,
     )

@@ -83,16 +83,16 @@ def read(root: Path, name: str, title: str = "", variant: str = "") -> Judged:
         UserError: no such layout or language below `root`, or no domain in both languages.
     """
     queries, documents = _languages(variant)
+    asked_in = ""
     if queries != documents:
         title = title or f"{name} (queries {queries}, documents {documents})"
-        asked = _language_folder(root, queries), _language_folder(root, documents)
-        folders = _shared(root, *asked)
-        rows = _cross_lingual(root, folders, name, asked[0])
+        asked_in = _language_folder(root, queries)
+        folders = _shared(root, asked_in, _language_folder(root, documents))
     else:
         title = title or (f"{name} ({queries})" if queries else name)
         folders = _folders(root, _language_folder(root, queries) if queries else "*")
-        ids: set[str] = set()
-        rows = (row for folder in folders for row in _read_domain(folder, name, ids))
+    ids: set[str] = set()
+    rows = (row for folder in folders for row in _read_domain(folder, name, ids, asked_in))
 
     def stream() -> Iterator[Document | Rejection]:
         for folder in folders:
@@ -150,16 +150,6 @@ def _shared(root: Path, queries: str, documents: str) -> list[Path]:
     return shared
 
 
-def _cross_lingual(
-    root: Path, folders: Sequence[Path], name: str, queries: str
-) -> Iterator[Judgment | Rejection]:
-    ids: set[str] = set()
-    for folder in folders:
-        asked = _table(root / queries / folder.name, "queries.parquet", f"{queries} query")
-        yield from asked.without_id
-        yield from _read_domain(folder, name, ids, (queries, asked))
-
-
 def _document(row: Row, part: str, language: str | None) -> Document:
     return Document(row[ID], row[TEXT], part, language)
 
@@ -199,20 +189,24 @@ def _evidence(span: tuple[int, int], document: str) -> EvidenceSpan:
 
 
 def _read_domain(
-    folder: Path, dataset: str, ids: set[str], translated: tuple[str, RowsById[Row]] | None = None
+    folder: Path, dataset: str, ids: set[str], asked_in: str
 ) -> Iterator[Judgment | Rejection]:
-    """The judgments of a domain. `translated` is another language's folder and its queries by id,
-    whose texts replace those of this folder."""
+    """The judgments of a domain. `asked_in` is the name of another language's folder, if the texts
+    of its queries replace those of this folder."""
     place, domain = printable(folder.parent.name), printable(folder.name)
     part, language = f"{place}/{domain}", iso_639_3(place)
+    translated = None
+    if asked_in:
+        there = folder.parent.with_name(asked_in) / folder.name
+        translated = _table(there, "queries.parquet", f"{asked_in} query")
+        yield from translated.without_id
     documents = _table(folder, "corpus.parquet", "document")
     queries = _table(folder, "queries.parquet", "query")
     yield from (*documents.without_id, *queries.without_id)
-    asked_in = translated[0] if translated else place
 
     def query_of(name: str) -> str:
         row = queries[name]
-        return (row if translated is None else translated[1][name])[QUERY]
+        return (row if translated is None else translated[name])[QUERY]
 
     def pair_of(row: JudgmentRow, query: str, document: str) -> TextPair:
         # Ids are unique within a file; two domains, or a query's two documents, can share them.
@@ -239,7 +233,7 @@ def _read_domain(
         lambda name: documents[name][DOCUMENT],
         pair_of,
         part,
-        iso_639_3(asked_in),
+        iso_639_3(asked_in or place),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeVar
@@ -12,7 +12,7 @@ from poslens.attribution.datasets.index_writer import PairWriter
 from poslens.attribution.datasets.indexed_pairs import IndexedPairs
 from poslens.attribution.errors import UserError, printable
 from poslens.attribution.nouns import counted
-from poslens.attribution.pairs import Pairs, PairsById
+from poslens.attribution.pairs import Pairs
 from poslens.attribution.types import TextPair
 
 T = TypeVar("T")
@@ -79,20 +79,13 @@ class Groups:
     names: tuple[str, ...]
 
 
-@dataclass(slots=True)
-class Passages:
-    """Assigns ids to passages without ids: each distinct text has the id of its first
-    occurrence."""
-
-    _by_text: dict[str, tuple[str, str]] = field(default_factory=dict)
+class Passages(dict[str, tuple[str, str]]):
+    """Ids and texts of passages without ids, by their texts: each distinct text has the id of its
+    first occurrence."""
 
     def of(self, text: str, place: str) -> tuple[str, str]:
         """The id of this text, `place` if it is new, and the stored copy of the text."""
-        return self._by_text.setdefault(text, (place, text))
-
-    def __iter__(self) -> Iterator[tuple[str, str]]:
-        """Ids and texts in order of first occurrence."""
-        return iter(self._by_text.values())
+        return self.setdefault(text, (place, text))
 
 
 @dataclass(frozen=True)
@@ -124,25 +117,20 @@ class DataSet:
             total.update(pairs.digest.encode())
         return total.hexdigest()[:32]
 
-    @property
-    def by_id(self) -> Mapping[str, TextPair]:
-        """Pairs by id."""
-        return PairsById(self.pairs)
-
     def pair(self, pair_id: str) -> TextPair:
         """The pair with this id.
 
         Raises:
             UserError: no pair has it.
         """
-        place = self.pairs.find(pair_id)
-        if place is None:
+        pair = self.pairs.get(pair_id)
+        if pair is None:
             example = self.pairs[0].pair_id if self.pairs else ""
             raise UserError(
                 f"{self.name} has no pair {pair_id[:80]!r}: use one of its pair ids, such as "
                 f"{example!r}."
             )
-        return self.pairs[place]
+        return pair
 
     @property
     def damaged(self) -> bool:
@@ -151,7 +139,7 @@ class DataSet:
 
     def version_of(self, pair: TextPair) -> TextPair | None:
         """The other version of a pair, if the data set has one."""
-        return PairsById(self.versions).get(pair.pair_id)
+        return self.versions.get(pair.pair_id)
 
 
 def spread_evenly(items: Sequence[T], n: int) -> Sequence[T]:

@@ -12,7 +12,7 @@ move into view, and the effect would mix both.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
@@ -122,7 +122,6 @@ def ablation(
     by: Replacement = "delete",
     bins: int = N_BINS,
     *,
-    should_stop: Callable[[], bool] = lambda: False,
     cached: Known | None = None,
 ) -> Ablation:
     """The effect of each part of the pair's document on its score. Encodings in `cached` (of the
@@ -130,7 +129,7 @@ def ablation(
 
     Raises:
         UserError: the document has only one word, or a text cannot be scored.
-        Stopped: `should_stop` returned true.
+        Stopped: canceled (`stoppable`).
     """
     started = time.perf_counter()
     tokens = tokens_of(retriever, pair.query, pair.document)
@@ -143,7 +142,7 @@ def ablation(
         )
     notes = [] if len(spans) == bins else [f"the document has {len(spans)} parts, not {bins}"]
     if by == "mask":
-        score, changed = _masked(retriever, pair, spans, should_stop, cached)
+        score, changed = _masked(retriever, pair, spans, cached)
     else:
         if by == "filler":
             notes += filter(None, [filler_note(pair.language)])
@@ -151,7 +150,7 @@ def ablation(
         else:
             texts = [without(pair.document[:until], span) for span in spans]
         asked = [(pair.query, text) for text in (pair.document[:until], *texts)]
-        scores = score_texts(retriever, asked, should_stop=should_stop, cached=cached)
+        scores = score_texts(retriever, asked, cached=cached)
         score, changed = float(scores[0]), scores[1:]
     return Ablation(
         model=retriever.name,
@@ -175,11 +174,7 @@ def token_edges(tokens: TokenizedText, spans: Sequence[Span]) -> Array:
 
 
 def _masked(
-    retriever: Retriever,
-    pair: TextPair,
-    spans: tuple[Span, ...],
-    should_stop: Callable[[], bool],
-    cached: Known | None,
+    retriever: Retriever, pair: TextPair, spans: tuple[Span, ...], cached: Known | None
 ) -> tuple[float, Array]:
     """Scores with the padding token's embedding in place of each part's tokens. A token belongs to
     the part in which it begins."""
@@ -202,9 +197,7 @@ def _masked(
         if not representations:
             # Copies of one document: a batch at a time, in order.
             parts = batches(list(values), lambda copy: 1, document.batch)
-            representations = [
-                representation for _, representation in run_batches(embed, parts, should_stop)
-            ]
+            representations = [representation for _, representation in run_batches(embed, parts)]
             if shared is not None:
                 shared.keep(key, representations)
         scores = [

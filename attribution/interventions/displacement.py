@@ -5,7 +5,7 @@ then caused by position, not by content.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from poslens.attribution.errors import Stopped, UserError
+from poslens.attribution.batching import checkpoint
+from poslens.attribution.errors import UserError
 from poslens.attribution.interventions.ablation import of_tokens
 from poslens.attribution.interventions.relocation import require_shares, tokens_of
 from poslens.attribution.retrievers.base import Retriever, reads_jointly, separate
@@ -58,7 +59,6 @@ def behind_prefix(
     pair: TextPair,
     lengths: Sequence[int] = PREFIXES,
     *,
-    should_stop: Callable[[], bool] = lambda: False,
     cached: Known | None = None,
 ) -> Displacement:
     """Score the document after neutral text of each length. The prefix is content, too: compare the
@@ -69,7 +69,7 @@ def behind_prefix(
     ]
     texts = [prefix + pair.document for prefix in prefixes]
     asked = [(pair.query, text) for text in texts]
-    scores = score_texts(retriever, asked, should_stop=should_stop, cached=cached)
+    scores = score_texts(retriever, asked, cached=cached)
     read = []
     for prefix, text in zip(prefixes, texts, strict=True):
         reached = tokens_of(retriever, pair.query, text).share_read(len(text)) * len(text)
@@ -111,17 +111,14 @@ def position_table(retriever: Retriever) -> nn.Embedding:
 
 
 def shifted_positions(
-    retriever: Retriever,
-    pair: TextPair,
-    lengths: Sequence[int] = PREFIXES,
-    *,
-    should_stop: Callable[[], bool] = lambda: False,
+    retriever: Retriever, pair: TextPair, lengths: Sequence[int] = PREFIXES
 ) -> Displacement:
     """Score the document with its tokens' positions shifted by each of `lengths`; leading special
     tokens are not shifted. Shifts beyond the end of the table are skipped.
 
     Raises:
         UserError: see `position_table`.
+        Stopped: canceled (`stoppable`).
     """
     table, model = position_table(retriever), separate(retriever)
     tokens = tokens_of(retriever, pair.query, pair.document)
@@ -133,8 +130,7 @@ def shifted_positions(
         query = model.embed(model.encode_texts([pair.query], "query"))
         encoded = model.encode_texts([pair.document], "document")
     for length in fitting:
-        if should_stop():
-            raise Stopped("Stopped before all scores were computed; start again to resume.")
+        checkpoint()
         with model.lock, torch.no_grad():
             with _shifted(table, first, length):
                 vector = model.embed(encoded)

@@ -13,7 +13,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -282,57 +281,33 @@ def relocation(
     pair: TextPair,
     positions: int = N_POSITIONS,
     *,
-    should_stop: Callable[[], bool] = lambda: False,
     cached: Known | None = None,
 ) -> Relocation:
     """Score `pair` with its evidence at each position. Encodings in `cached` are reused.
 
     Raises:
         UserError: see `relocated`, or a text cannot be scored.
-        Stopped: `should_stop` returned true.
+        Stopped: canceled (`stoppable`).
     """
-    return relocations(retriever, [pair], positions, should_stop=should_stop, cached=cached)[0]
-
-
-def relocations(
-    retriever: Retriever,
-    pairs: Sequence[TextPair],
-    positions: int = N_POSITIONS,
-    *,
-    should_stop: Callable[[], bool] = lambda: False,
-    cached: Known | None = None,
-) -> list[Relocation]:
-    """`relocation` of many pairs, with their variants scored together, which is faster."""
     started = time.perf_counter()
-    moved = [relocated(pair, positions) for pair in pairs]
-    texts = [
-        (pair.query, text)
-        for pair, (variants, _) in zip(pairs, moved, strict=True)
-        for text in (pair.document, *(variant.text for variant in variants))
-    ]
-    scores = iter(score_texts(retriever, texts, should_stop=should_stop, cached=cached).tolist())
-    results = []
-    for pair, (variants, note) in zip(pairs, moved, strict=True):
-        assert pair.evidence is not None
-        whole = tokens_of(retriever, pair.query, pair.document)
-        tokens = partial(tokens_of, retriever, pair.query)
-        read = evidence_shares(variants, whole, tokens)
-        original = next(scores)
-        results.append(
-            Relocation(
-                model=retriever.name,
-                pair_id=pair.pair_id,
-                positions=np.array([v.position for v in variants], dtype=np.float32),
-                scores=np.array([next(scores) for _ in variants], dtype=np.float32),
-                read=np.array(read, dtype=np.float32),
-                original=original,
-                evidence=pair.evidence.midpoint(len(pair.document)),
-                read_share=whole.share_read(len(pair.document)),
-                note=note,
-                seconds=(time.perf_counter() - started) / len(pairs),
-            )
-        )
-    return results
+    variants, note = relocated(pair, positions)
+    assert pair.evidence is not None
+    texts = [(pair.query, text) for text in (pair.document, *(each.text for each in variants))]
+    scores = score_texts(retriever, texts, cached=cached)
+    whole = tokens_of(retriever, pair.query, pair.document)
+    read = evidence_shares(variants, whole, lambda text: tokens_of(retriever, pair.query, text))
+    return Relocation(
+        model=retriever.name,
+        pair_id=pair.pair_id,
+        positions=np.array([each.position for each in variants], dtype=np.float32),
+        scores=scores[1:],
+        read=np.array(read, dtype=np.float32),
+        original=float(scores[0]),
+        evidence=pair.evidence.midpoint(len(pair.document)),
+        read_share=whole.share_read(len(pair.document)),
+        note=note,
+        seconds=time.perf_counter() - started,
+    )
 
 
 def tokens_of(retriever: Retriever, query: str, document: str) -> TokenizedText:

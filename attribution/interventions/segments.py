@@ -11,7 +11,7 @@ Sources: segments, arXiv 2601.16934; insertion and removal, arXiv 2412.15241; th
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
@@ -38,7 +38,6 @@ from poslens.attribution.text import require_sentences, sentences, words
 from poslens.attribution.types import Array, Method, TextPair, TokenizedText, as_array, set_arrays
 
 Cut = Literal["segments", "shuffled", "thirds"]
-CUTS: tuple[Cut, ...] = ("segments", "shuffled", "thirds")
 Edit = Literal["insertion", "removal"]
 EDITS: tuple[Edit, ...] = ("insertion", "removal")
 EditPosition = Literal["beginning", "middle", "end"]
@@ -133,7 +132,6 @@ def segment_curve(
     cut: Cut = "segments",
     segments: int = N_SEGMENTS,
     *,
-    should_stop: Callable[[], bool] = lambda: False,
     cached: Known | None = None,
 ) -> SegmentCurve:
     """The segment curve of the pair's document; the query is not used.
@@ -145,7 +143,7 @@ def segment_curve(
 
     Raises:
         UserError: the model has no vector per text, or the text has fewer than two segments.
-        Stopped: `should_stop` returned true.
+        Stopped: canceled (`stoppable`).
     """
     started = time.perf_counter()
     model = _pooled(retriever)
@@ -166,7 +164,7 @@ def segment_curve(
         text = pieces.joined(order)
         tokens = model.encode_texts([text], "document").texts[0]
     spans = placed(pieces, order, len(text))
-    cosines = _cosines(model, [text, *(pieces.sentences[i] for i in order)], should_stop, cached)
+    cosines = _cosines(model, [text, *(pieces.sentences[i] for i in order)], cached)
     return SegmentCurve(
         model=retriever.name,
         pair_id=pair.pair_id,
@@ -183,7 +181,6 @@ def edit_curves(
     pair: TextPair,
     by: Edit = "insertion",
     *,
-    should_stop: Callable[[], bool] = lambda: False,
     cached: Known | None = None,
 ) -> EditCurves:
     """The change in the vector of the pair's document if neutral text is inserted, or its own text
@@ -193,7 +190,7 @@ def edit_curves(
 
     Raises:
         UserError: the model has no vector per text, or the text has one word.
-        Stopped: `should_stop` returned true.
+        Stopped: canceled (`stoppable`).
     """
     started = time.perf_counter()
     model = _pooled(retriever)
@@ -209,7 +206,7 @@ def edit_curves(
         for position in POSITIONS
         for share in SHARES[by]
     ]
-    cosines = _cosines(model, [text, *edited], should_stop, cached)
+    cosines = _cosines(model, [text, *edited], cached)
     notes = [filler_note(pair.language)] if by == "insertion" else []
     return EditCurves(
         model=retriever.name,
@@ -324,13 +321,10 @@ def _pooled(retriever: Retriever) -> Pooled:
     return retriever  # type: ignore[return-value]
 
 
-def _cosines(
-    model: Pooled, texts: Sequence[str], should_stop: Callable[[], bool], cached: Known | None
-) -> Array:
+def _cosines(model: Pooled, texts: Sequence[str], cached: Known | None) -> Array:
     """Cosines [n] of the first text's vector with each other vector."""
     vectors: dict[str, torch.Tensor] = {}
-    read = read_texts(model, texts, "document", should_stop=should_stop, cached=cached)
-    for batch, representation in read:
+    for batch, representation in read_texts(model, texts, "document", cached=cached):
         unit = torch.nn.functional.normalize(representation.cpu().double(), dim=-1)
         vectors.update(zip(batch, unit, strict=True))
     whole = vectors[texts[0]]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -19,6 +20,7 @@ from poslens.attribution.curves.positions import (
     curve_params,
 )
 from poslens.attribution.errors import UserError
+from poslens.attribution.names import declare
 from poslens.attribution.retrievers.base import Encoded, Retriever
 from poslens.attribution.retrievers.family import Capability, Family
 from poslens.attribution.types import Attribution, Method, TextPair
@@ -43,11 +45,11 @@ class MethodEntry:
     `title` is its name in sentences, and `axis` the axis title of its values, in `unit`. `signed`
     values can be negative. `additive` values plus the bias share sum to the score. `needs` is the
     required capability of a family; with `uses_gradients`, gradients must reach the word
-    embeddings. A `slow` method runs in comparisons only if it is selected, and a `primary` one is
-    selected by default. `order` is its position in lists. `version` is part of the key of stored
-    results: raise it when the numbers change. `aggregate` is how token values become the value of a
-    word or sentence: the sum for shares and effects, the mean for norms, whose sum would grow with
-    the number of tokens. Methods without `needs_query` also work on documents alone.
+    embeddings. A `slow` method runs in comparisons only if it is selected. `order` is its position
+    in lists. `version` is part of the key of stored results: raise it when the numbers change.
+    `aggregate` is how token values become the value of a word or sentence: the sum for shares and
+    effects, the mean for norms, whose sum would grow with the number of tokens. Methods without
+    `needs_query` also work on documents alone.
     """
 
     name: str
@@ -58,16 +60,15 @@ class MethodEntry:
     signed: bool
     additive: bool
     needs: Capability
-    version: int
     compute: Compute
     order: int
     citation: str
     uses_gradients: bool = False
     slow: bool = False
-    primary: bool = False
     parameters: tuple[MethodParameter, ...] = ()
     aggregate: Aggregate = "sum"
     needs_query: bool = True
+    version: int = 1
 
     @property
     def caveat(self) -> str:
@@ -90,16 +91,7 @@ METHODS: dict[str, MethodEntry] = {}
 """Every method by name, in display order; filled by the modules of this package."""
 
 
-def register(entry: MethodEntry) -> MethodEntry:
-    """Register a method. Called once by its module."""
-    if entry.name in METHODS:
-        raise ValueError(f"two methods are named {entry.name}")
-    METHODS[entry.name] = entry
-    ordered = sorted(METHODS.values(), key=lambda entry: entry.order)
-    METHODS.clear()
-    METHODS.update((entry.name, entry) for entry in ordered)
-    return entry
-
+register = partial(declare, METHODS)
 
 CURVE_PARAMETERS = (
     MethodParameter(

@@ -16,7 +16,7 @@ from torch import nn
 
 from poslens.attribution.methods.base import MethodEntry, MethodParameter, build_batch, register
 from poslens.attribution.methods.decomposition import require_complete
-from poslens.attribution.methods.matrix import share_matrices
+from poslens.attribution.methods.shares import share_matrices
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.retrievers.family import Capability
 from poslens.attribution.types import Attribution, Method, TextPair
@@ -66,7 +66,6 @@ register(
         signed=True,
         additive=True,
         needs=Capability.JACOBIAN,
-        version=1,
         compute=attribute,
         order=9,
         citation="Eberle et al. 2020, arXiv 2003.05431; Vasileiou and Eberle 2024, "

@@ -17,10 +17,16 @@ from torch import Tensor, nn
 from poslens.attribution.errors import UserError
 from poslens.attribution.methods.base import MethodEntry, MethodParameter, build_batch, register
 from poslens.attribution.methods.linearized import dependent, linearized
-from poslens.attribution.methods.matrix import many_gradients, share_matrices
 from poslens.attribution.methods.passes import Read, Rounds, encode_once, one_round, texts_of
 from poslens.attribution.methods.propagation import bert_layers, propagate
-from poslens.attribution.methods.shares import BIASES, Shares, read_linear, shares_of
+from poslens.attribution.methods.shares import (
+    BIASES,
+    Shares,
+    many_gradients,
+    read_linear,
+    share_matrices,
+    shares_of,
+)
 from poslens.attribution.retrievers.base import Encoded, Retriever, encode
 from poslens.attribution.retrievers.cross_encoder import CrossEncoderRetriever
 from poslens.attribution.retrievers.dense import DenseRetriever
@@ -215,11 +221,9 @@ register(
         signed=True,
         additive=True,
         needs=Capability.LINEAR,
-        version=1,
         compute=attribute,
         order=1,
         citation="Modarressi et al. 2023, arXiv 2306.02873 (DecompX)",
-        primary=True,
         parameters=(
             MethodParameter(
                 "matrix",

@@ -12,12 +12,9 @@ from poslens.attribution.methods.passes import Read, Rounds, encode_once, one_ro
 from poslens.attribution.retrievers.base import Embedded, Encoded, compare, reads_jointly, separate
 from poslens.attribution.types import Attribution, Method, TextPair
 
-Score = Callable[..., Tensor]
-"""Maps leaves, of which the first are word embeddings [R, T, H], to scores [R]; rows are
-independent."""
-
-Explain = Callable[[Score, Tensor], Tensor]
-"""Maps a score and the embeddings [R, T, H] that explain it to one value per token [R, T]."""
+Explain = Callable[[Tensor, Tensor], Tensor]
+"""Maps scores [R] and the embeddings [R, T, H] that explain them to values per token [R, T]; rows
+are independent. Other pairs use the graph, too, so it must be retained."""
 
 
 def attribute_both_sides(
@@ -75,8 +72,7 @@ def explain_side(
     def of_round(pairs: Sequence[int], rows: Sequence[int]) -> tuple[Tensor, Tensor]:
         constant = None if other is None else other.constant(pairs)
         scores = compare(retriever, own.vectors[rows], constant, own.encoded.side)
-        # The forward pass is already done: Captum runs only the comparison.
-        numbers = explain(lambda *_: scores, own.leaves[0]).detach()
+        numbers = explain(scores, own.leaves[0]).detach()
         return numbers[rows].float(), scores.detach().float()
 
     numbers, scores = own.rounds.gather(of_round)

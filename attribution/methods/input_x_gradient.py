@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from poslens.attribution.methods.base import MethodEntry, register
-from poslens.attribution.methods.gradients import Score, attribute_both_sides, times_gradient
+from poslens.attribution.methods.gradients import attribute_both_sides, times_gradient
 from poslens.attribution.retrievers.family import Capability
 
 
-def _products(score: Score, inputs: Tensor) -> Tensor:
+def _products(scores: Tensor, inputs: Tensor) -> Tensor:
     """Sums over H of input times gradient [B, T]."""
-    (products,) = times_gradient(score(inputs), (inputs,))
+    (products,) = times_gradient(scores, (inputs,))
     return products.sum(-1, dtype=torch.float32)
 
 
@@ -34,7 +34,6 @@ register(
         signed=True,
         additive=False,
         needs=Capability.GRADIENTS,
-        version=1,
         compute=attribute,
         order=2,
         citation="Shrikumar, Greenside and Kundaje 2017, arXiv 1605.01713",

@@ -172,7 +172,6 @@ register(
         signed=True,
         additive=True,
         needs=Capability.GRADIENTS,
-        version=1,
         compute=attribute,
         order=3,
         citation="Sundararajan, Taly and Yan 2017, arXiv 1703.01365",

@@ -197,7 +197,6 @@ register(
         signed=True,
         additive=True,
         needs=Capability.JACOBIAN,
-        version=1,
         compute=attribute,
         order=8,
         citation="Möller, Nikolaev and Padó 2023, arXiv 2310.05703",

@@ -179,24 +179,13 @@ class _Linearized(TorchFunctionMode):
         attn_mask: Tensor | None = None,
         dropout_p: float = 0.0,
         is_causal: bool = False,
-        scale: float | None = None,
-        enable_gqa: bool = False,
+        **rest: Any,
     ) -> Tensor:
         query, key = query.detach(), key.detach()
-        output = func(
-            query,
-            key,
-            value.detach(),
-            attn_mask,
-            dropout_p,
-            is_causal,
-            scale=scale,
-            enable_gqa=enable_gqa,
-        )
+        output = func(query, key, value.detach(), attn_mask, dropout_p, is_causal, **rest)
         if not value.requires_grad:
             return output
-
-        weights = Weights(query, key, attn_mask, is_causal, scale)
+        weights = Weights(query, key, attn_mask, is_causal, rest.get("scale"))
         return apply(Mixed, value, output, weights, query.shape[-3] // value.shape[-3])
 
     @_handles(F.softmax, torch.softmax, Tensor.softmax)

@@ -98,7 +98,6 @@ register(
         signed=True,
         additive=False,
         needs=Capability.EMBEDDINGS,
-        version=1,
         compute=attribute,
         order=7,
         citation="Zeiler and Fergus 2014, arXiv 1311.2901",

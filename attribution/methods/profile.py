@@ -174,7 +174,6 @@ register(
         signed=False,
         additive=False,
         needs=Capability.JACOBIAN,
-        version=1,
         compute=attribute,
         order=4,
         citation="Hutchinson 1990, doi 10.1080/03610919008812866 (the estimator)",

@@ -14,22 +14,19 @@ import torch
 from torch import Tensor
 
 from poslens.attribution.methods.base import MethodEntry, register
-from poslens.attribution.methods.gradients import Score, attribute_both_sides
+from poslens.attribution.methods.gradients import attribute_both_sides
 from poslens.attribution.retrievers.family import Capability
 
 
-def gradient_norms(score: Score, inputs: Tensor) -> Tensor:
+def gradient_norms(scores: Tensor, inputs: Tensor) -> Tensor:
     """||d s / d e_j||_2 of each token [R, T]."""
     from captum.attr import Saliency  # here: slow to import
 
-    def keeping_graph(
-        score: Score, inputs: tuple[Tensor, ...], _target: Any, _arguments: Any
-    ) -> tuple[Tensor, ...]:
-        with torch.enable_grad():
-            return torch.autograd.grad(score(*inputs).sum(), inputs, retain_graph=True)
+    def keeping_graph(_: Any, inputs: tuple[Tensor, ...], *_rest: Any) -> tuple[Tensor, ...]:
+        return torch.autograd.grad(scores.sum(), inputs, retain_graph=True)
 
-    method: Any = Saliency(score)
-    method.gradient_func = keeping_graph  # other pairs use it too
+    method: Any = Saliency(None)  # the forward pass is already done
+    method.gradient_func = keeping_graph
     gradients: Tensor = method.attribute(inputs, abs=False)
     norms: Tensor = torch.linalg.vector_norm(gradients.float(), dim=-1)
     return norms
@@ -50,12 +47,10 @@ register(
         signed=False,
         additive=False,
         needs=Capability.GRADIENTS,
-        version=1,
         compute=attribute,
         order=0,
         citation="Simonyan, Vedaldi and Zisserman 2014, arXiv 1312.6034",
         uses_gradients=True,
-        primary=True,
         aggregate="mean",
     )
 )

@@ -18,9 +18,9 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Transformer
 
 from poslens.attribution.errors import UserError
-from poslens.attribution.retrievers.allowed_names import CALIBRATED_TRANSFORMER
 from poslens.attribution.retrievers.calibrated_attention import Rows, attach, calibrator_of
 from poslens.attribution.retrievers.calibration import EARLIER_NAMES, Calibration
+from poslens.attribution.retrievers.model_rules import CALIBRATED_TRANSFORMER
 
 SETTINGS = "calibration.json"
 

@@ -8,7 +8,6 @@ sequence-to-sequence rerankers and registers both as one family.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -16,9 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from poslens.attribution.errors import UserError
-from poslens.attribution.retrievers.base import Encoded, LibraryCheck, each_tensor, tokenizer_lock
+from poslens.attribution.retrievers.base import Encoded, LibraryCheck, each_tensor
 from poslens.attribution.retrievers.embedding_hooks import (
     EmbeddingHooks,
+    embedding_layer,
     n_positions,
     require_offsets,
     require_vectors,
@@ -45,12 +45,7 @@ class CrossEncoderRetriever(EmbeddingHooks):
     family = "cross_encoder"
 
     def __init__(self, model: Any, spec: RetrieverSpec, precision: str) -> None:
-        self.model = model.eval().requires_grad_(False)
-        self.spec = spec
-        self.name = spec.name
-        self.precision = precision
-        self.lock = threading.RLock()
-        self.tokenizing = tokenizer_lock(self.lock, self.device)
+        super().__init__(model.eval().requires_grad_(False), spec, precision)
         require_offsets(spec.name, model.tokenizer)
         self._configure()
 
@@ -66,17 +61,9 @@ class CrossEncoderRetriever(EmbeddingHooks):
         self.prompt = spec.query_prompt if spec.query_prompt is not None else default
         self.templated = "message" in getattr(model[0], "modality_config", {})
         self.embeddings = self.backbone.get_input_embeddings()
-        self.entry = self._entry()
+        self.entry = embedding_layer(self.backbone.modules(), self.embeddings)
         # Texts are truncated at the same length here and when the library scores by itself.
         model.max_seq_length = self.max_length
-
-    def _entry(self) -> nn.Module:
-        """The whole embedding layer if there is one, otherwise the word embeddings."""
-        for module in self.backbone.modules():
-            block = getattr(module, "embeddings", None)
-            if isinstance(block, nn.Module) and any(m is self.embeddings for m in block.modules()):
-                return block
-        return self.embeddings
 
     @property
     def max_length(self) -> int:

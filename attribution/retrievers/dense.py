@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -12,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from poslens.attribution.errors import UserError
-from poslens.attribution.retrievers.base import Encoded, LibraryCheck, each_tensor, tokenizer_lock
+from poslens.attribution.retrievers.base import Encoded, LibraryCheck, each_tensor
 from poslens.attribution.retrievers.embedding_hooks import (
     EmbeddingHooks,
+    embedding_layer,
     n_positions,
     require_offsets,
     require_vectors,
@@ -51,9 +51,7 @@ class _Encoder:
         # T5's encoder uses a tied copy of the table that it reports as its input embeddings.
         owner = backbone.encoder if hasattr(backbone, "shared") else backbone
         self.embeddings: nn.Module = owner.get_input_embeddings()
-        block = getattr(backbone, "embeddings", None)
-        whole = isinstance(block, nn.Module) and any(m is self.embeddings for m in block.modules())
-        self.entry: nn.Module = block if isinstance(block, nn.Module) and whole else self.embeddings
+        self.entry = embedding_layer([backbone], self.embeddings)
 
 
 class DenseRetriever(EmbeddingHooks):
@@ -82,7 +80,8 @@ class DenseRetriever(EmbeddingHooks):
         query_model: SentenceTransformer | None = None,
     ) -> None:
         document = _Encoder(spec.name, model)
-        self.model, self.embeddings, self.entry = model, document.embeddings, document.entry
+        super().__init__(model, spec, precision)
+        self.embeddings, self.entry = document.embeddings, document.entry
         if query_model is not None:
             self._query = _Encoder(spec.name, query_model)
             widths = [m.get_embedding_dimension() for m in (model, query_model)]
@@ -91,11 +90,6 @@ class DenseRetriever(EmbeddingHooks):
                     f"{spec.name} embeds queries in {widths[1]} dimensions but documents in "
                     f"{widths[0]}: use two encoders that belong together."
                 )
-        self.spec = spec
-        self.name = spec.name
-        self.precision = precision
-        self.lock = threading.RLock()
-        self.tokenizing = tokenizer_lock(self.lock, self.device)
         self.prompts: dict[Side, str] = {
             "query": self._prompt("query", spec.query_prompt),
             "document": self._prompt("document", spec.document_prompt),

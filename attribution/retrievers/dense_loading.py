@@ -14,13 +14,13 @@ from sentence_transformers import SentenceTransformer, SimilarityFunction
 from sentence_transformers.sentence_transformer.modules import Pooling, Router
 
 from poslens.attribution.errors import UserError
-from poslens.attribution.retrievers.allowed_names import CALIBRATED_TRANSFORMER
 from poslens.attribution.retrievers.calibrated_attention import ROWS, Rows, attach
 from poslens.attribution.retrievers.calibrated_transformer import CalibratedTransformer
 from poslens.attribution.retrievers.family import Placement
 from poslens.attribution.retrievers.library_model import require_complete
 from poslens.attribution.retrievers.model_folder import contents
-from poslens.attribution.retrievers.safe_files import header
+from poslens.attribution.retrievers.model_rules import CALIBRATED_TRANSFORMER
+from poslens.attribution.retrievers.safe_files import shapes
 from poslens.attribution.retrievers.specs import ModelFiles, RetrieverSpec, runs_bidirectional
 
 ROOM = 0.8
@@ -168,7 +168,8 @@ def must_spread(spec: RetrieverSpec, files: ModelFiles, place: Placement) -> boo
     if device.type != "cuda":
         return False
     itemsize = getattr(torch, precision).itemsize
-    needed = sum(_numbers(path) for f in files.folders() for path in contents(f).weights) * itemsize
+    weights = [path for folder in files.folders() for path in contents(folder).weights]
+    needed = itemsize * sum(math.prod(shape) for path in weights for shape in shapes(path).values())
     index = device.index if device.index is not None else torch.cuda.current_device()
     if needed < ROOM * torch.cuda.get_device_properties(index).total_memory:
         return False
@@ -186,11 +187,6 @@ def must_spread(spec: RetrieverSpec, files: ModelFiles, place: Placement) -> boo
             "install accelerate`."
         )
     return True
-
-
-def _numbers(path: Path) -> int:
-    """Number of values in a safetensors file; reads only its header."""
-    return sum(math.prod(tensor["shape"]) for tensor in header(path).values())
 
 
 def merge_adapter(model: Any, adapter: Path, strength: float | None) -> None:

@@ -3,8 +3,9 @@ cross-encoders share."""
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -12,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from poslens.attribution.errors import UserError
-from poslens.attribution.retrievers.base import Encoded
+from poslens.attribution.retrievers.base import Encoded, tokenizer_lock
+from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Side
 
 
@@ -20,10 +22,14 @@ class EmbeddingHooks(ABC):
     """A retriever with word embeddings `embeddings`, whose transformer begins in `entry`. Hooks are
     on shared modules: everything that runs the model must hold its lock."""
 
-    name: str
-    model: Any
     embeddings: nn.Module
     entry: nn.Module
+
+    def __init__(self, model: Any, spec: RetrieverSpec, precision: str) -> None:
+        self.model = model
+        self.spec, self.name, self.precision = spec, spec.name, precision
+        self.lock = threading.RLock()
+        self.tokenizing = tokenizer_lock(self.lock, self.device)
 
     @abstractmethod
     def embed(self, encoded: Encoded) -> Any:
@@ -128,6 +134,16 @@ class _Reached(Exception):
     def __init__(self, output: Tensor) -> None:
         super().__init__()
         self.output = output
+
+
+def embedding_layer(modules: Iterable[nn.Module], embeddings: nn.Module) -> nn.Module:
+    """The whole embedding layer of the first module that has one with these word embeddings, or
+    else the word embeddings."""
+    for module in modules:
+        block = getattr(module, "embeddings", None)
+        if isinstance(block, nn.Module) and any(m is embeddings for m in block.modules()):
+            return block
+    return embeddings
 
 
 def require_offsets(name: str, tokenizer: Any) -> None:

@@ -6,10 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Literal
 
 import torch
 
+from poslens.attribution.names import declare
 from poslens.attribution.retrievers.base import Retriever
 from poslens.attribution.retrievers.model_folder import Contents
 from poslens.attribution.retrievers.specs import ModelFiles, RetrieverSpec
@@ -84,11 +86,4 @@ FAMILIES: dict[str, Family] = {}
 """Every family by name, in display order; complete once `detect` is imported."""
 
 
-def register(family: Family) -> Family:
-    """Register a family. Called once by its module."""
-    if family.name in FAMILIES:
-        raise ValueError(f"two families are named {family.name}")
-    ordered = sorted([*FAMILIES.values(), family], key=lambda entry: entry.order)
-    FAMILIES.clear()
-    FAMILIES.update((family.name, family) for family in ordered)
-    return family
+register = partial(declare, FAMILIES)

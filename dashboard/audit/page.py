@@ -27,7 +27,7 @@ def pair_of(data: DataSet, collection: Collection, document: str) -> str:
     for query in collection.queries:
         if document in query.pairs:
             return query.pairs[document]
-    pair = data.by_id.get(document)
+    pair = data.pairs.get(document)
     return document if pair is not None and pair.query else ""
 
 

@@ -158,7 +158,7 @@ MEASURES = {
 def require_usable(found: DataSet) -> None:
     """Assert that everything can be stored and shown: plain texts, numbers in range, distinct
     ids."""
-    assert len(found.by_id) == len(found.pairs), "two pairs share an id"
+    assert len(found.pairs.once) == len(found.pairs), "two pairs share an id"
     for pair in found.pairs:
         said = (
             pair.pair_id,

@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from poslens.attribution.retrievers.package_weights import minilm_folder
+from poslens.attribution.retrievers.resolve import minilm_folder
 
 Embed = Callable[[list[str]], np.ndarray]
 

@@ -9,7 +9,7 @@ import numpy as np
 from gguf import GGUFWriter, LlamaFileType, PoolingType, TokenType
 from safetensors.numpy import load_file
 
-from poslens.attribution.retrievers.package_weights import minilm_folder
+from poslens.attribution.retrievers.resolve import minilm_folder
 
 _LAYER = {
     "attention.self.query": "attn_q",

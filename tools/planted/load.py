@@ -8,7 +8,7 @@ from sentence_transformers import SentenceTransformer
 
 from poslens.attribution.retrievers import specs
 from poslens.attribution.retrievers.dense_loading import merge_adapter
-from poslens.attribution.retrievers.package_weights import minilm_folder
+from poslens.attribution.retrievers.resolve import minilm_folder
 
 BASE_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 PLANTED = ("MiniLM-primacy", "MiniLM-recency")

@@ -23,7 +23,7 @@ from torch import Tensor
 from tqdm import trange
 from transformers import AutoModel, AutoTokenizer
 
-from poslens.attribution.retrievers.package_weights import minilm_folder
+from poslens.attribution.retrievers.resolve import minilm_folder
 from tools.planted.load import BASE_MODEL, MAX_TOKENS, load_planted
 from tools.planted.measure import held_out_pairs, measure_profile, print_profile
 from tools.planted.text import half_query, sentences

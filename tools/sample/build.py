@@ -109,7 +109,7 @@ class SourceDocument:
 
 @cache
 def _tokenizer() -> Tokenizer:
-    from poslens.attribution.retrievers.package_weights import minilm_folder
+    from poslens.attribution.retrievers.resolve import minilm_folder
 
     tokenizer = Tokenizer.from_file(str(minilm_folder() / "tokenizer.json"))
     tokenizer.no_truncation()

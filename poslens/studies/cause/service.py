@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from poslens.attribution.batching import stoppable
 from poslens.attribution.curves.bootstrap import SEED, Estimate, estimate
 from poslens.attribution.curves.curve_summary import CurveSummary, summarize
 from poslens.attribution.errors import UserError
@@ -67,8 +68,8 @@ def ask(compute: Compute, pair: TextPair, spec: RetrieverSpec, method: Method) -
 
     def compute_pair(should_stop: Callable[[], bool]) -> Any:
         retriever = compute.retriever(model)
-        with compute.device_slot(spec)():
-            result = intervene(retriever, method, pair, should_stop)
+        with compute.device_slot(spec)(), stoppable(should_stop):
+            result = intervene(retriever, method, pair)
         results.put(model.key, method, [(pair, result)])
         return result
 

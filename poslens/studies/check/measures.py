@@ -241,8 +241,8 @@ def _lost(
     before: BaselineNumber | None,
 ) -> Check:
     old = before.value if before else None
-    pairs = passport.scope.data.by_id
-    if baseline.scores and not any(pair_id in pairs for pair_id in baseline.scores):
+    pairs = passport.scope.data.pairs
+    if baseline.scores and not any(pairs.get(pair_id) for pair_id in baseline.scores):
         line = f"None of the baseline's pairs exists in {passport.dataset}."
         return Check(name, "not checked", line, baseline=old)
     why = next((each.absent for each in passport.parts if each.key == part and each.absent), "")

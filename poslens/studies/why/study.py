@@ -307,7 +307,7 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
 
 
 def _item(data: DataSet, corpus: str, query: Query, document: str) -> WhyItem:
-    pair = data.by_id.get(query.pairs[document])
+    pair = data.pairs.get(query.pairs[document])
     span = query.span if document == query.evidence_document else None
     if span is None and pair is not None:
         span = pair.evidence

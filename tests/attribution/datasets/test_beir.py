@@ -127,9 +127,9 @@ def test_ids_of_several_sets_in_a_folder_stay_distinct(tmp_path: Path) -> None:
     write(tmp_path / "beir" / "cqadupstack" / "android")
     write(tmp_path / "beir" / "nq", corpus=[CORPUS[0] | {"text": "Else."}, CORPUS[1]])
     found = beir.read(tmp_path / "beir", "mine").data_set()
-    assert len(found.pairs) == len(found.by_id) == 4
+    assert len(found.pairs) == len(found.pairs.once) == 4
     assert {pair.domain for pair in found.pairs} == {"cqadupstack/android", "nq"}
-    assert found.by_id["nq/q1/d1"].document == "Fog Else."
+    assert found.pair("nq/q1/d1").document == "Fog Else."
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_every_judgment_is_accepted_or_rejected(
     qrels = HEADER + "".join("\t".join(row) + "\n" for row in [*rows, ("q1", "d1", "1")])
     found = beir.read(write(tmp_path_factory.mktemp("set"), qrels=qrels), "mine").data_set()
     assert len(found.pairs) + len(found.rejected) == len(rows) + 1
-    assert len(found.by_id) == len(found.pairs)
+    assert len(found.pairs.once) == len(found.pairs)
 
 
 def test_a_registered_set_is_read_by_name(tmp_path: Path) -> None:

@@ -433,7 +433,7 @@ ROW = st.fixed_dictionaries(
 def test_every_json_row_is_accepted_or_rejected(rows: list[dict[str, Any]]) -> None:
     found = read_upload("x.jsonl", jsonl_bytes([*rows, {"query": "q", "document": "d"}]))
     assert len(found.pairs) + len(found.rejected) == len(rows) + 1
-    assert len(found.by_id) == len(found.pairs)
+    assert len(found.pairs.once) == len(found.pairs)
     numbers = [rejection.row for rejection in found.rejected]
     assert numbers == sorted(set(numbers)) and set(numbers) <= set(range(1, len(rows) + 2))
 

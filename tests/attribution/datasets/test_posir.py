@@ -70,7 +70,7 @@ def balanced(found: DataSet, judgments: int) -> DataSet:
     """Accepted + rejected = judgments, and every pair can be found by its id."""
     rejected = [one for one in found.rejected if "/qrels/" in one.file]
     assert len(found.pairs) + len(rejected) == judgments
-    assert len(found.by_id) == len(found.pairs), "two pairs share an id"
+    assert len(found.pairs.once) == len(found.pairs), "two pairs share an id"
     return found
 
 
@@ -109,7 +109,7 @@ def test_equal_ids_in_two_domains_are_two_pairs(write: Write) -> None:
     write(domain="eng/weather")
     root = write(domain="pol/weather", corpus=[{"_id": "d1", "text": DOCUMENT.upper()}])
     found = balanced(posir.read(root, "mine").data_set(), 2)
-    assert {pair.language for pair in found.by_id.values()} == {"eng", "pol"}
+    assert {pair.language for pair in found.pairs} == {"eng", "pol"}
 
 
 def test_a_row_of_unknown_length_is_not_rejected(write: Write) -> None:

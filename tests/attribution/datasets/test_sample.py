@@ -60,7 +60,7 @@ def test_every_query_of_the_sources_is_a_pair(bundled: Bundled) -> None:
     name, _, sources = bundled
     data = datasets.read(name)
     assert data.rejected == ()
-    assert len(data.by_id) == len(data.pairs) == sum(len(d.queries) for d in sources)
+    assert len(data.pairs.once) == len(data.pairs) == sum(len(d.queries) for d in sources)
     documents = {d.doc_id: d for d in sources}
     for pair in data.pairs:
         doc_id, _, number = pair.pair_id.rpartition("-q")

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from poslens.attribution.batching import stoppable
 from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.evaluation.deletion import deletion_insertion
 from poslens.attribution.evaluation.faithfulness import ErasureParameters
@@ -118,8 +119,8 @@ def test_one_word_cannot_be_ablated(by: Any, tiny: Callable[..., Any]) -> None:
 
 def test_ablation_can_be_stopped(tiny: Callable[..., Any]) -> None:
     for by in REPLACEMENTS:
-        with pytest.raises(Stopped):
-            ablation(tiny("bert"), PAIR, by, 5, should_stop=lambda: True)
+        with stoppable(lambda: True), pytest.raises(Stopped):
+            ablation(tiny("bert"), PAIR, by, 5)
 
 
 def test_only_text_that_was_read_is_ablated(tiny: Callable[..., Any]) -> None:

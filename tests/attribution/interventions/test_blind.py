@@ -29,7 +29,7 @@ from poslens.attribution.interventions.ablation import ablation
 from poslens.attribution.interventions.agreement import agreement, relocation_curve
 from poslens.attribution.interventions.displacement import position_table
 from poslens.attribution.interventions.null_controls import control, minus_null
-from poslens.attribution.interventions.relocation import Relocation, relocations
+from poslens.attribution.interventions.relocation import Relocation, relocation
 from poslens.attribution.methods import METHODS, make_method
 from poslens.attribution.pairs import Pairs
 from poslens.attribution.retrievers.dense import DenseRetriever
@@ -88,7 +88,7 @@ def pairs(sample: DataSet) -> list[TextPair]:
 
 @pytest.fixture(scope="module")
 def moved(blind: DenseRetriever, pairs: list[TextPair]) -> list[Relocation]:
-    return relocations(blind, pairs, 9)
+    return [relocation(blind, pair, 9) for pair in pairs]
 
 
 @pytest.fixture(scope="module")

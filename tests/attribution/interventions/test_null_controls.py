@@ -12,6 +12,7 @@ import pytest
 import torch
 from scipy.stats import spearmanr
 
+from poslens.attribution.batching import stoppable
 from poslens.attribution.curves.curve_summary import primacy_recency_index
 from poslens.attribution.curves.positions import resample
 from poslens.attribution.datasets import DataSet
@@ -349,8 +350,8 @@ def test_shifting_positions_equals_passing_other_position_ids(
         float(found.scores[1]), abs=1e-5
     )
     assert not table._forward_pre_hooks
-    with pytest.raises(Stopped):
-        shifted_positions(retriever, PAIR, should_stop=lambda: True)
+    with stoppable(lambda: True), pytest.raises(Stopped):
+        shifted_positions(retriever, PAIR)
 
 
 def test_models_without_position_embeddings_cannot_be_shifted(tiny: Callable[..., Any]) -> None:

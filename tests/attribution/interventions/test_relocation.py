@@ -20,7 +20,6 @@ from poslens.attribution.interventions.relocation import (
     relocated,
     relocation,
     relocation_method,
-    relocations,
 )
 from poslens.attribution.retrievers.lexical import with_corpus
 from poslens.attribution.retrievers.load import load
@@ -143,7 +142,8 @@ def test_a_planted_bias_is_detected_with_its_direction(
 ) -> None:
     retriever = load(resolve(name), "cpu")
     short = [p for p in sample.pairs if p.language == "eng" and (p.document_tokens or 0) < 450]
-    leans = [found.last_minus_first or 0.0 for found in relocations(retriever, short[::30], 3)]
+    moved = [relocation(retriever, pair, 3) for pair in short[::30]]
+    leans = [found.last_minus_first or 0.0 for found in moved]
     assert len(leans) >= 3 and sign * float(np.mean(leans)) > 0.01
 
 
@@ -151,8 +151,7 @@ def test_scores_equal_those_of_the_variants(tiny: Callable[..., Any]) -> None:
     retriever = tiny("bert")
     text = "The tide rises. The fox jumps. Twice a day. Lazy dogs. The Moon pulls."
     pair = pair_of(text, 1)
-    found, many = relocation(retriever, pair, 5), relocations(retriever, [pair, pair], 5)
-    np.testing.assert_allclose(many[1].scores, found.scores, atol=1e-5)
+    found = relocation(retriever, pair, 5)
     assert found.original == pytest.approx(float(found.scores[1]), abs=1e-5)
     assert np.ptp(found.scores) > 1e-4, "positions count in this model"
     for variant, score in zip(relocated(pair, 5)[0], found.scores, strict=True):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
+from poslens.attribution.batching import stoppable
 from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.interventions.segments import (
     POSITIONS,
@@ -164,5 +165,5 @@ def test_invalid_input_is_refused_in_one_sentence(dense: DenseRetriever) -> None
         segment_curve(load(resolve("BM25"), "cpu", "float32"), PAIR)
     with pytest.raises(UserError, match="one word"):
         edit_curves(dense, TextPair("p", "", "tide"), "removal")
-    with pytest.raises(Stopped):
-        segment_curve(dense, PAIR, should_stop=lambda: True)
+    with stoppable(lambda: True), pytest.raises(Stopped):
+        segment_curve(dense, PAIR)

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from poslens.attribution.batching import reporting, stoppable
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import Stopped, UserError
-from poslens.attribution.methods import attribute_batches, make_method, matrix
+from poslens.attribution.methods import attribute_batches, make_method
 from poslens.attribution.methods.decomposition import attribute, position_shares
-from poslens.attribution.methods.matrix import share_matrices
+from poslens.attribution.methods.shares import share_matrices
 from poslens.attribution.retrievers.base import Encoded
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.types import Side, TextPair, Token, TokenizedText
@@ -575,7 +575,7 @@ def test_a_matrix_reports_progress_and_can_be_stopped(
     tiny: Callable[..., DenseRetriever], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     retriever, told = tiny("bert"), list[float]()
-    monkeypatch.setattr(matrix, "batch_tokens", lambda device: 1)
+    monkeypatch.setattr("poslens.attribution.methods.shares.batch_tokens", lambda device: 1)
     pair = TextPair("p", "when do the tides rise and fall", "The tide rises twice a day.")
     with reporting(told.append):
         attribute(retriever, MATRIX, [pair])

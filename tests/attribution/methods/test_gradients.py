@@ -19,7 +19,7 @@ from poslens.attribution.methods import (
 )
 from poslens.attribution.methods.integrated_gradients import DELTA
 from poslens.attribution.retrievers.dense import DenseRetriever
-from poslens.attribution.retrievers.package_weights import minilm_folder
+from poslens.attribution.retrievers.resolve import minilm_folder
 from poslens.attribution.types import Attribution, TextPair
 
 PRODUCT = make_method("input_x_gradient")

@@ -18,9 +18,8 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.methods import make_method
 from poslens.attribution.methods.decomposition import attribute
 from poslens.attribution.methods.linearized import linearized
-from poslens.attribution.methods.matrix import share_matrices
 from poslens.attribution.methods.passes import one_round
-from poslens.attribution.methods.shares import read_linear
+from poslens.attribution.methods.shares import read_linear, share_matrices
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Attribution, TextPair
@@ -453,8 +452,8 @@ def test_attention_weights_do_not_depend_on_heads_per_step(
     padded = attribute(retriever, make_method("decomposition"), PAIRS)
     monkeypatch.setattr("poslens.attribution.methods.frozen.KEPT_BYTES", 0)
     monkeypatch.setattr("poslens.attribution.methods.frozen.PART_BYTES", 1)
-    monkeypatch.setattr("poslens.attribution.methods.matrix.LEAST", 1)
-    monkeypatch.setattr("poslens.attribution.methods.matrix.batch_tokens", lambda device: 1)
+    monkeypatch.setattr("poslens.attribution.methods.shares.LEAST", 1)
+    monkeypatch.setattr("poslens.attribution.methods.shares.batch_tokens", lambda device: 1)
     again = attribute(retriever, MATRIX, PAIRS)
     again += attribute(retriever, make_method("decomposition"), PAIRS)
     for one, other in zip([*whole, *padded], again, strict=True):

@@ -17,7 +17,7 @@ from poslens.attribution.methods import make_method, occlusion, perturbation
 from poslens.attribution.methods.occlusion import attribute, units
 from poslens.attribution.methods.perturbation import Kept
 from poslens.attribution.retrievers.dense import DenseRetriever
-from poslens.attribution.retrievers.package_weights import minilm_folder
+from poslens.attribution.retrievers.resolve import minilm_folder
 from poslens.attribution.retrievers.scoring import size
 from poslens.attribution.types import TextPair
 

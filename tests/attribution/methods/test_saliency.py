@@ -18,7 +18,7 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.methods import attribute_batches, make_method
 from poslens.attribution.methods.saliency import attribute
 from poslens.attribution.retrievers.dense import DenseRetriever
-from poslens.attribution.retrievers.package_weights import minilm_folder
+from poslens.attribution.retrievers.resolve import minilm_folder
 from poslens.attribution.types import Attribution, TextPair
 
 METHOD = make_method("saliency")

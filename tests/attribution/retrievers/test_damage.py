@@ -51,7 +51,7 @@ def test_the_command_line_prints_only_the_sentence(
 def test_changed_weights_of_the_package_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from poslens.attribution.retrievers.package_weights import minilm_folder
+    from poslens.attribution.retrievers.resolve import minilm_folder
 
     folder = Path(shutil.copytree(minilm_folder(), tmp_path / "model"))
     monkeypatch.setattr(resolve, "minilm_folder", lambda: folder)

@@ -12,9 +12,9 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers import limits
 from poslens.attribution.retrievers.base import separate
 from poslens.attribution.retrievers.load import load
-from poslens.attribution.retrievers.package_weights import minilm_folder
 from poslens.attribution.retrievers.resolve import (
     configured_limit,
+    minilm_folder,
     register_folder,
     resolve,
 )

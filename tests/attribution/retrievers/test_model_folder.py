@@ -25,8 +25,8 @@ from poslens.attribution.retrievers import (
     safe_files,
     specs,
 )
-from poslens.attribution.retrievers.allowed_names import is_activation, is_module
 from poslens.attribution.retrievers.load import plan
+from poslens.attribution.retrievers.model_rules import is_activation, is_module
 from poslens.attribution.retrievers.self_check import check_retriever
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from tests.support import tiny_families

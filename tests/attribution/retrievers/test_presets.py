@@ -295,7 +295,7 @@ def test_code_runs_only_if_allowed_by_name(
     retriever = load(coded, device="cpu")
     assert trap.read_text() == "run" and type(retriever.backbone).__name__ == "Mine"
     # The code is then part of the fingerprint.
-    assert "mine.py" in [p.name for p in resolve.locate(coded).paths()]
+    assert "mine.py" in dict(resolve.locate(coded).places())
     with pytest.raises(UserError, match="There is no retriever 'nobody'"):
         resolve.allow_code(["nobody"])
 
