@@ -75,8 +75,9 @@ def setting_recommendation(
     measures: Mapping[str, tuple[Wanted, Comparison | None]],
 ) -> Recommendation:
     """Whether another setting of an index is recommended, from measures by name on documents that
-    it was not chosen on: one of them is better, and none is worse. The reason names measures of
-    which a loss beyond the margin is not ruled out."""
+    it was not chosen on: one of them is better, none is worse, and of no measure the estimate is a
+    loss beyond the margin, even if too few documents decide it. The reason names measures of which
+    such a loss is not ruled out."""
     measured = [(name, *each) for name, each in measures.items()]
     better, worse, undecided = _sorted(
         [(name, direction, each) for name, direction, each in measured if each is not None]
@@ -85,13 +86,25 @@ def setting_recommendation(
         words = f"{listed(worse)}{f', although {listed(better)}' if better else ''}"
         return Recommendation(False, f"On held-out documents, {words}.")
     if better:
+        words = listed(better)
+        losses = [
+            (name, each)
+            for name, each in undecided
+            if abs(each.difference.value) > each.margin
+            and (each.difference.value > 0) == (measures[name][0] == "lower")
+        ]
+        if losses:
+            names = listed([name for name, _ in losses])
+            return Recommendation(
+                False,
+                f"On held-out documents, {words}, but {names} may be worse{_needed(losses)}.",
+            )
         open_losses = [
             name
             for name, direction, each in measured
             if each is not None
             and not each.rules_out("lower" if direction == "higher" else "higher")
         ]
-        words = listed(better)
         if open_losses:
             words += f"; a loss in {listed(open_losses)} is not ruled out"
         return Recommendation(True, f"On held-out documents, {words}.")

@@ -245,6 +245,12 @@ def _lost(
     if baseline.scores and not any(pairs.get(pair_id) for pair_id in baseline.scores):
         line = f"None of the baseline's pairs exists in {passport.dataset}."
         return Check(name, "not checked", line, baseline=old)
+    if part in ("relocation", "position_effect") and len(passport.scope.moved) < 2:
+        line = (
+            f"{passport.dataset} has fewer than two pairs whose evidence can be moved, so it isn't "
+            "the baseline's data set."
+        )
+        return Check(name, "not checked", line, baseline=old)
     why = next((each.absent for each in passport.parts if each.key == part and each.absent), "")
     line = f"{passport.name} has no {what}, but the baseline does: {why or 'it is not defined.'}"
     return Check(name, "fail", line, baseline=old)

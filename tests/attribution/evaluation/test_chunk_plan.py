@@ -26,7 +26,7 @@ from poslens.attribution.evaluation.chunks import (
     window_spans,
     windows_of,
 )
-from poslens.attribution.evaluation.comparison import adjusted
+from poslens.attribution.evaluation.comparison import Comparison, adjusted, compared
 from poslens.attribution.evaluation.document_index import Ranks
 from poslens.attribution.evaluation.recommendation import setting_recommendation
 from poslens.attribution.retrievers.dense import DenseRetriever
@@ -198,6 +198,24 @@ def test_a_gain_that_held_out_documents_do_not_confirm_is_not_recommended() -> N
     assert choice is not None and choice.chosen is luck
     recommended, reason = advice(choice)
     assert not recommended and "equivalent within its margin" in reason
+
+
+def test_a_gain_with_a_likely_loss_is_not_recommended() -> None:
+    """Too few documents decide whether ranks are worse, but the estimate is a loss."""
+    better = {"sentences": ("lower", _change(-0.3, 0.05)), "ranks": ("higher", _change(-0.07, 0.3))}
+    result = setting_recommendation(better)  # type: ignore[arg-type]
+    assert not result.recommended
+    assert "sentences is lower, but ranks may be worse; about " in result.reason
+    even = {**better, "ranks": ("higher", _change(0.001, 0.3))}
+    result = setting_recommendation(even)  # type: ignore[arg-type]
+    assert result.recommended and result.reason.endswith("a loss in ranks is not ruled out.")
+
+
+def _change(mean: float, spread: float) -> Comparison:
+    drawn = np.random.default_rng(2).normal(size=30)
+    change = compared((mean + spread * (drawn - drawn.mean()))[:, None], None, 0.01)
+    assert change is not None
+    return change
 
 
 def test_equal_settings_keep_whole_documents() -> None:
