@@ -49,7 +49,8 @@ class MethodEntry:
     in lists. `version` is part of the key of stored results: raise it when the numbers change.
     `aggregate` is how token values become the value of a word or sentence: the sum for shares and
     effects, the mean for norms, whose sum would grow with the number of tokens. Methods without
-    `needs_query` also work on documents alone.
+    `needs_query` also work on documents alone. A method of `one_document` makes many passes over
+    one text at a time, so batches of several documents would only delay the first result.
     """
 
     name: str
@@ -65,6 +66,7 @@ class MethodEntry:
     citation: str
     uses_gradients: bool = False
     slow: bool = False
+    one_document: bool = False
     parameters: tuple[MethodParameter, ...] = ()
     aggregate: Aggregate = "sum"
     needs_query: bool = True

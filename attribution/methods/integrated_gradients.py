@@ -177,6 +177,7 @@ register(
         citation="Sundararajan, Taly and Yan 2017, arXiv 1703.01365",
         uses_gradients=True,
         slow=True,
+        one_document=True,
         parameters=(
             MethodParameter(
                 "steps",

@@ -202,6 +202,7 @@ register(
         citation="Möller, Nikolaev and Padó 2023, arXiv 2310.05703",
         uses_gradients=True,
         slow=True,
+        one_document=True,
         parameters=(
             MethodParameter(
                 "matrix",

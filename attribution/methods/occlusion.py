@@ -102,6 +102,7 @@ register(
         order=7,
         citation="Zeiler and Fergus 2014, arXiv 1311.2901",
         slow=True,
+        one_document=True,
         parameters=(
             MethodParameter(
                 "level", ("word", "token", "sentence"), "The unit replaced in each step."

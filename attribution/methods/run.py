@@ -36,12 +36,14 @@ def pair_batches(
     max_tokens: int | None = None,
     *,
     jointly: bool = False,
+    one_document: bool = False,
 ) -> Iterator[list[TextPair]]:
     """Pairs in batches of similar length, longest first, for a retriever on a device of this type
     that reads up to `max_length` tokens of a document.
 
     Pairs of one document stay together, because they share its forward pass: n of them cost
     (1 + n) / 2 times as much as one. If query and document are read `jointly`, nothing is shared.
+    With `one_document`, a batch has pairs of a single document.
     """
     if max_tokens is None:
         max_tokens = batch_tokens(device)
@@ -69,7 +71,7 @@ def pair_batches(
         length, chosen_pairs = group
         return int(8 * math.log2(length)), len(chosen_pairs), length
 
-    for batch in batches(groups, cost, max_tokens, alike):
+    for batch in batches(groups, cost, 1 if one_document else max_tokens, alike):
         yield [pair for _, pairs in batch for pair in pairs]
 
 
@@ -133,7 +135,10 @@ def attribute_batches(
     jointly = reads_jointly(retriever)
     device, length = retriever.device.type, retriever.max_length
     halving = Halving()
-    for batch in pair_batches(pairs, device, length, max_tokens, jointly=jointly):
+    alone = METHODS[method.name].one_document
+    for batch in pair_batches(
+        pairs, device, length, max_tokens, jointly=jointly, one_document=alone
+    ):
         if should_stop():
             return
         with stoppable(should_stop):

@@ -67,7 +67,7 @@ class OneDevice:
 
     def batches(self, pairs: Sequence[TextPair]) -> Iterator[list[TextPair]]:
         """Batches of pairs of similar length, longest first."""
-        from poslens.attribution.methods import pair_batches
+        from poslens.attribution.methods import METHODS, pair_batches
         from poslens.attribution.retrievers.base import reads_jointly
 
         retriever = self._retriever
@@ -77,6 +77,7 @@ class OneDevice:
             retriever.max_length,
             self._max_tokens,
             jointly=reads_jointly(retriever),
+            one_document=METHODS[self._method.name].one_document,
         )
 
     def compute(self, batches: Iterator[list[TextPair]]) -> Iterator[Computed]:

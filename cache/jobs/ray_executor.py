@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from poslens.attribution.batching import Halving
 from poslens.attribution.errors import UserError
-from poslens.attribution.methods import attribute_batch, pair_batches
+from poslens.attribution.methods import METHODS, attribute_batch, pair_batches
 from poslens.attribution.retrievers.base import Retriever, reads_jointly
 from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.specs import RetrieverSpec
@@ -231,7 +231,13 @@ class RayExecutor:
         # Arrow buffers are read without a copy from memory shared by the workers of a machine.
         self._texts = ray.put(pa.array(data, pa.large_binary()))
         loaded = self._loaded
-        return pair_batches(pairs, loaded.device, loaded.max_length, jointly=loaded.jointly)
+        return pair_batches(
+            pairs,
+            loaded.device,
+            loaded.max_length,
+            jointly=loaded.jointly,
+            one_document=METHODS[self._method.name].one_document,
+        )
 
     def compute(self, batches: Iterator[list[TextPair]]) -> Iterator[Computed]:
         """Yield outcomes as workers finish, all that are ready at a time, which reduces the number

@@ -282,6 +282,19 @@ def test_pairs_of_a_document_with_very_many_queries_are_split_into_batches() -> 
     assert [len(b) for b in pair_batches(pairs, "cpu", 4096, jointly=True)] == [4] * 7 + [2]
 
 
+def test_methods_that_read_one_text_at_a_time_get_pairs_of_one_document() -> None:
+    pairs = [TextPair(f"{n}", f"query {n}", f"tide {n % 3} " * 9) for n in range(12)]
+    whole = pair_batches(pairs, "cpu", 512)
+    assert [len(batch) for batch in whole] == [12]
+    apart = list(pair_batches(pairs, "cpu", 512, one_document=True))
+    assert [len({pair.document for pair in batch}) for batch in apart] == [1, 1, 1]
+    assert sorted(pair.pair_id for batch in apart for pair in batch) == sorted(
+        pair.pair_id for pair in pairs
+    )
+    alone = {name for name, entry in METHODS.items() if entry.one_document}
+    assert alone == {"occlusion", "integrated_gradients", "integrated_jacobians"}
+
+
 @given(st.lists(st.integers(1, 400), max_size=60, unique=True), st.integers(1, 4000))
 def test_pairs_that_share_nothing_are_batched_by_length(lengths: list[int], budget: int) -> None:
     pairs = [TextPair(str(n), "q", f"{n} " * n) for n in lengths]
