@@ -233,7 +233,8 @@ def wait(running: Any, *, own_process: bool = True) -> None:
         # Some process managers send SIGTERM repeatedly; only a second Ctrl-C ends the process.
         if own_process:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        print("\nStopping after the current batch ...", file=sys.stderr, flush=True)
+        again = " Press Ctrl-C again to end at once." if own_process else ""
+        print(f"\nStopping after the current batch ...{again}", file=sys.stderr, flush=True)
         running.stop()
         try:
             running.wait()

@@ -57,6 +57,10 @@ class EffectRow:
         title="last third minus first (score)",
         form="+.4f",
     )
+    n_difference: int = column(
+        "Pairs with a position in both thirds, over which the difference is taken.",
+        title="pairs with both thirds",
+    )
     in_deviations: Comparison | None = column(
         "Last minus first in standard deviations of the model's scores.",
         title="in standard deviations",
@@ -87,6 +91,7 @@ def _effects(summary: CauseSummary) -> list[EffectRow]:
             curve.n_failed,
             cause.n_left_out,
             cause.last_minus_first,
+            0 if cause.last_minus_first is None else cause.last_minus_first.n,
             summary.test,
             cause.lost,
             0 if cause.lost is None else cause.lost.n,
