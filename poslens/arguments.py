@@ -43,7 +43,7 @@ def evidence_span(text: str, evidence: str | tuple[int, int] | None) -> Evidence
     """Start and end of the evidence in `text`, in characters; None without evidence.
 
     Raises:
-        UserError: the text does not contain it.
+        UserError: the text does not contain it, or more than once.
     """
     if evidence is None:
         return None
@@ -52,6 +52,11 @@ def evidence_span(text: str, evidence: str | tuple[int, int] | None) -> Evidence
         if start < 0:
             raise UserError(
                 "The evidence does not occur in the document: copy it character for character."
+            )
+        if text.find(evidence, start + 1) >= 0:
+            raise UserError(
+                "The evidence occurs more than once in the document: copy more of the passage, so "
+                "that it is unambiguous."
             )
         return EvidenceSpan(start, start + len(evidence))
     try:

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from poslens.attribution.datasets import languages
-from poslens.attribution.datasets.corpus import Document, documents_of
+from poslens.attribution.datasets.corpus import Document, documents_of, key_of
 from poslens.attribution.datasets.formats import Format, register
 from poslens.attribution.datasets.judged_pairs import (
     COLUMNS,
@@ -97,6 +97,12 @@ def read(path: Path, name: str, title: str = "") -> Judged:
                 file = File(table.relative_to(path).as_posix(), table)
                 yield from documents_of(file, _rows(file, None), read, seen)
 
+    def all_queries() -> Iterator[tuple[str, str]]:
+        for folder, _ in chosen:
+            part = folder.relative_to(path).as_posix().removeprefix(".")
+            for query_id, text in queries(folder):
+                yield key_of(part, query_id), text
+
     splits = sorted({_stem(files[0]) for _, files in chosen})
     ids: set[str] = set()
     rows = (row for folder, qrels in chosen for row in _read_folder(folder, qrels, path, name, ids))
@@ -107,6 +113,7 @@ def read(path: Path, name: str, title: str = "") -> Judged:
         stream,
         [file for folder, _ in chosen for file in table_files(folder, "corpus")],
         skips_own_id=not all((folder / KEEPS_OWN_IDS).is_file() for folder, _ in chosen),
+        unjudged=all_queries,
     )
 
 

@@ -117,7 +117,8 @@ class Collection:
     With `skips_own_id`, a query does not find the document with its own id, as in BEIR. With
     `monolingual`, each language is a separate part: see `by_language`. `groups` are the groups of
     queries that a benchmark compares, or None. `drawn` describes a sample of queries or documents,
-    if the collection is one: see `sampled` and `sampled_documents`.
+    if the collection is one: see `sampled` and `sampled_documents`. `unjudged` reads the ids and
+    texts of further queries, which have no judgments, if the data set has any.
     """
 
     name: str
@@ -130,6 +131,7 @@ class Collection:
     monolingual: bool = False
     groups: Groups | None = None
     drawn: str = ""
+    unjudged: Callable[[], Iterator[tuple[str, str]]] = lambda: iter(())
 
     @property
     def n_lost(self) -> int:
@@ -161,6 +163,16 @@ class Collection:
     def row_of(self) -> Mapping[str, int]:
         """Each query's index in `queries` by its id."""
         return {query.query_id: row for row, query in enumerate(self.queries)}
+
+    def query_text(self, query_id: str) -> str | None:
+        """The text of the query with this id, judged or not; None if there is none.
+
+        Raises:
+            UserError: the queries cannot be read.
+        """
+        if (row := self.row_of.get(query_id)) is not None:
+            return self.queries[row].text
+        return next((text for other, text in self.unjudged() if other == query_id), None)
 
     def own_query(self, document: Document) -> int | None:
         """The index in `queries` of the query that does not find this document because it has the

@@ -161,7 +161,7 @@ class Judged:
 
     `stream` reads its corpus; `files` are the corpus's files, if it has any. `versions` are other
     versions of pairs by id, such as translations, which reading `rows` can add, and `version_name`
-    is the name of a version. `skips_own_id` and `groups` are as in `Collection`.
+    is the name of a version. `skips_own_id`, `groups` and `unjudged` are as in `Collection`.
     """
 
     name: str
@@ -173,6 +173,7 @@ class Judged:
     groups: Groups | None = None
     versions: Mapping[str, TextPair] = field(default_factory=dict)
     version_name: str = ""
+    unjudged: Callable[[], Iterator[tuple[str, str]]] = lambda: iter(())
 
     def data_set(self) -> DataSet:
         """One pair for each judgment; accepted + rejected = rows.
@@ -213,6 +214,7 @@ class Judged:
             tuple(rejected),
             self.skips_own_id,
             groups=self.groups,
+            unjudged=self.unjudged,
         )
 
 

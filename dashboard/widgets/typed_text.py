@@ -9,9 +9,10 @@ from typing import NamedTuple
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
+from poslens.arguments import evidence_span
 from poslens.attribution.errors import UserError
 from poslens.attribution.text import clean
-from poslens.attribution.types import EvidenceSpan, TextPair
+from poslens.attribution.types import TextPair
 from poslens.dashboard.widgets import say, url_state
 from poslens.dashboard.widgets.choices import uploader
 
@@ -139,14 +140,10 @@ def _pair(texts: Texts) -> TextPair | None:
     replaced = sum(map(ne, texts.query + texts.document, query + document))
     if replaced:
         st.caption(f"{replaced:,} invalid characters were replaced with �.")
-    span, evidence = None, texts.evidence.strip()
-    if evidence:
-        start = document.find(evidence)
-        if start < 0:
-            st.warning(
-                "The evidence doesn't occur in the document. Copy it character for character."
-            )
-        else:
-            span = EvidenceSpan(start, start + len(evidence))
+    span = None
+    try:
+        span = evidence_span(document, texts.evidence.strip() or None)
+    except UserError as error:
+        say.warning(error)
     digest = hashlib.sha256(f"{query}\0{document}".encode()).hexdigest()[:12]
     return TextPair(f"typed-{digest}", query, document, span)

@@ -58,6 +58,9 @@ Document = Annotated[str | None, typer.Option(help="Text of the document.")]
 DocumentFile = Annotated[
     Path | None, typer.Option(help=("File with the document's text; - reads stdin."))
 ]
+Evidence = Annotated[
+    str | None, typer.Option(help="Passage of the document that answers the query, verbatim.")
+]
 PairId = Annotated[
     str | None, typer.Option("--pair", help="Id of a pair of --dataset, instead of texts.")
 ]
@@ -95,6 +98,7 @@ def explain(
     query: Query = None,
     document: Document = None,
     document_file: DocumentFile = None,
+    evidence: Evidence = None,
     pair: PairId = None,
     dataset: PairDataset = "sample",
     normalization: Normalization = "p99",
@@ -117,7 +121,7 @@ def explain(
     if table is ExplainTable.comparison and len(specs) < 2:
         raise UserError("--table comparison compares models: add another --model.")
     chosen = method_of(method, normalization, resampling, False, option)
-    subject = _pair_of(query, document, document_file, dataset, pair)
+    subject = _pair_of(query, document, document_file, evidence, dataset, pair)
     results = _explained(subject, specs, chosen, figure)
     if table is ExplainTable.tokens and format is TextFormat.json:
         for result in results:
@@ -137,6 +141,7 @@ def _pair_of(
     query: str | None,
     document: str | None,
     document_file: Path | None,
+    evidence: str | None,
     dataset: str,
     pair_id: str | None,
 ) -> TextPair:
@@ -146,10 +151,11 @@ def _pair_of(
         UserError: the options specify none or two, a text is invalid, or the data set has no such
             pair.
     """
+    from poslens.arguments import evidence_span
     from poslens.attribution import datasets
     from poslens.attribution.text import clean
 
-    texts = (query, document, document_file)
+    texts = (query, document, document_file, evidence)
     if pair_id is not None:
         if any(text is not None for text in texts):
             raise UserError("Give either --pair or texts, not both.")
@@ -160,8 +166,8 @@ def _pair_of(
         raise UserError("The document is missing: give --document or --document-file.")
     if document is not None and document_file is not None:
         raise UserError("Give either --document or --document-file, not both.")
-    text = document if document is not None else _read_text(document_file)
-    return TextPair("typed", clean(query, "query"), clean(text, "document"))
+    text = clean(document if document is not None else _read_text(document_file), "document")
+    return TextPair("typed", clean(query, "query"), text, evidence_span(text, evidence))
 
 
 def _read_text(path: Path | None) -> str:

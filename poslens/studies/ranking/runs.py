@@ -42,7 +42,7 @@ class RankedRun(Measured):
             )
         if self.n_strange:
             sentences.append(
-                f"Ignored: {counted(self.n_strange, 'query')} of {run.name} outside the data set."
+                f"Ignored: {counted(self.n_strange, 'query')} of {run.name} without judgments here."
             )
         if self.n_lost:
             sentences.append(

@@ -133,7 +133,9 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
                 the query or the document.
         """
         if settings.evidence and not settings.document:
-            raise UserError("--evidence needs the document that contains it: add --document.")
+            raise UserError(
+                "The evidence needs the document that contains it: name the document, too."
+            )
         collection = searched(data)
         if not any(query.relevant for query in collection.queries):
             return _typed(collection, settings)
@@ -148,9 +150,12 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
                 return _typed(collection, settings)
             named = judged
         if not named:
+            lacks = (
+                "no query" if collection.query_text(settings.query) is None else "no judgments for"
+            )
             raise UserError(
-                f"{data.title} has no query {settings.query[:60]!r}: name the target document with "
-                "--document to explain a query of your own."
+                f"{data.title} has {lacks} {settings.query[:60]!r}: also name the document that "
+                "it should retrieve."
             )
         chosen = spread_evenly(named, settings.queries or len(named))
         corpus = fingerprint(collection)
@@ -163,7 +168,7 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
         if not items:
             raise UserError(
                 f"The corpus of {data.title} lacks all documents that are judged relevant: add "
-                "them, or use --query and --document."
+                "them, or name a query and a document."
             )
         words = "" if len(chosen) == len(named) else f"{len(chosen):,} queries, spread evenly"
         if settings.query or settings.document:
@@ -176,7 +181,7 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
         item = corpus.items[0]
         if not corpus.typed or item.query_id or " " in item.query:
             return []
-        return [f"{data.title} has no judged query with the id {item.query}: it is used as text."]
+        return [f"{data.title} has no query with the id {item.query}: it is used as text."]
 
     def subjects(
         self, compute: Compute, spec: RetrieverSpec, corpus: WhyCorpus, settings: Settings
@@ -326,21 +331,21 @@ def _typed(collection: Collection, settings: Settings) -> WhyCorpus:
     if not settings.query and any(query.relevant for query in collection.queries):
         raise UserError(
             f"No query of {collection.title} has the relevant document "
-            f"{settings.document[:60]!r}: check its id, or add --query."
+            f"{settings.document[:60]!r}: check its id, or name a query, too."
         )
     if not settings.query or not settings.document:
         raise UserError(
-            f"{collection.title} has no relevance judgments, so PosLens can't list all misses: use "
-            "--query and --document for the document that a query should retrieve."
+            f"{collection.title} has no relevance judgments, so PosLens can't list all misses: "
+            "name a query and the document that it should retrieve."
         )
     document = named_document(collection, settings.document)
-    row = collection.row_of.get(settings.query)
-    query = settings.query if row is None else collection.queries[row].text
+    # An id has no spaces; the queries need not be read for a typed text.
+    text = None if " " in settings.query else collection.query_text(settings.query)
     span = evidence_span(document.text, settings.evidence or None)
     item = WhyItem(
         collection.name,
-        "" if row is None else settings.query,
-        query,
+        "" if text is None else settings.query,
+        settings.query if text is None else text,
         document.key,
         fingerprint(collection),
         span,

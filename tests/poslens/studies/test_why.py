@@ -35,6 +35,7 @@ from poslens.studies.why import study as why_study
 from poslens.studies.why.search import QueryRanking, known_ranking, ranking, search_job
 from poslens.studies.why.study import WHY
 from poslens.studies.why.summary import Misses, WhyCorpus, WhySummary, sentence, share_of
+from tests.attribution.datasets.test_beir import QUERIES, write
 from tests.support import tiny_families
 
 GULLS = "Gulls rest on the old pier today. "
@@ -245,8 +246,8 @@ def test_each_query_has_its_own_explanations(tmp_path: Path) -> None:
     [
         (["--query", "nope"], "has no query 'nope'"),
         (["--query", "heron", "--document", "nope"], "has no document 'nope'"),
-        (["--document", "nope"], "has the relevant document 'nope': check its id, or add --query"),
-        (["--evidence", "x"], "add --document"),
+        (["--document", "nope"], "has the relevant document 'nope': check its id, or name a query"),
+        (["--evidence", "x"], "name the document, too"),
         (
             ["--query", "x", "--document", "long", "--evidence", "z"],
             "copy it character for character",
@@ -261,10 +262,18 @@ def test_invalid_input_is_refused_in_one_sentence(
     assert result.exit_code == 2 and words in result.stderr and "Traceback" not in result.stderr
 
 
+def test_a_query_without_judgments_is_named_by_its_id(tmp_path: Path) -> None:
+    folder = write(tmp_path / "set", queries=[*QUERIES, {"_id": "q3", "text": "who asks for it"}])
+    asked = ("--model", "BM25", "--dataset", str(folder), "--query", "q3")
+    assert "has no judgments for 'q3'" in run(*asked).stderr
+    named = run(*asked, "--document", "d3")
+    assert "used as text" not in named.stderr and "d3 is at rank 1 of 3" in named.stderr
+
+
 def test_a_word_that_is_not_an_id_is_reported_as_text(corpus: str) -> None:
     """It may be a mistyped id."""
     asked = ("--model", "BM25", "--dataset", corpus, "--document", "long")
-    note = "has no judged query with the id hheron: it is used as text."
+    note = "has no query with the id hheron: it is used as text."
     assert note in run(*asked, "--query", "hheron").stderr
     assert "used as text" not in run(*asked, "--query", "where is the heron").stderr
 
