@@ -25,33 +25,73 @@ _SPECIAL = {
     "−": "$-$",
 }
 _LOW, _HIGH = re.compile(r"(^|[ _])low$"), re.compile(r"(^|[ _])high$")
+_LONG = 40
+"""Number of rows from which a table can break across pages."""
 _PERMUTATION = "p of PSI: share of permutations of the evidence positions whose PSI is as large"
 
 
 def latex(frame: pd.DataFrame, entries: Sequence[Mapping[str, Any]]) -> bytes:
-    """A table as a `table` float that needs the package booktabs. A number and both ends of its
-    interval become one cell: columns `x`, `x_low`, `x_high`; `x`, `low`, `high`; or `mean` with
-    later `ci_low`, `ci_high`. The caption contains the provenance, which names the resampled items,
-    and the test that verdicts or p values in the table come from."""
+    """A table as a `table` float that needs the package booktabs, or a `longtable` if it is long. A
+    number and both ends of its interval become one cell: columns `x`, `x_low`, `x_high`; `x`,
+    `low`, `high`; or `mean` with later `ci_low`, `ci_high`. Columns of text with the same value in
+    every row are in the caption instead. The caption also contains the provenance, which names the
+    resampled items, and the test that verdicts or p values in the table come from."""
     names = [str(name) for name in frame.columns]
-    columns = list(_columns(names))
-    caption = " ".join(f"{part[0].upper()}{part[1:]}." for part in _caption(names, entries))
-    kinds = "".join("r" if _numeric(frame.iloc[:, indices[0]]) else "l" for _, indices in columns)
-    lines = [
-        "% Needs \\usepackage{booktabs}.",
-        r"\begin{table}",
-        r"\centering",
-        f"\\caption{{{escaped(caption)}}}",
-        f"\\begin{{tabular}}{{{kinds}}}",
-        r"\toprule",
-        _line(name.replace("_", " ") for name, _ in columns),
-        r"\midrule",
-        *(_line(_cells(row, columns)) for row in frame.itertuples(index=False, name=None)),
-        r"\bottomrule",
-        r"\end{tabular}",
-        r"\end{table}",
+    same = _same(frame)
+    columns = [each for each in _columns(names) if each[0] not in same]
+    parts = [
+        *(f"{name.replace('_', ' ')}: {value}" for name, value in same.items() if value),
+        *_caption(names, entries),
     ]
+    caption = f"\\caption{{{escaped(' '.join(map(_sentence, parts)))}}}"
+    kinds = "".join("r" if _numeric(frame.iloc[:, indices[0]]) else "l" for _, indices in columns)
+    head = [r"\toprule", _line(_heading(name) for name, _ in columns), r"\midrule"]
+    rows = [_line(_cells(row, columns)) for row in frame.itertuples(index=False, name=None)]
+    if len(rows) >= _LONG:
+        lines = [
+            "% Needs \\usepackage{booktabs,longtable}.",
+            f"\\begin{{longtable}}{{{kinds}}}",
+            rf"{caption}\label{{tab:poslens}} \\",
+            *head,
+            r"\endhead",
+            *rows,
+            r"\bottomrule",
+            r"\end{longtable}",
+        ]
+    else:
+        lines = [
+            "% Needs \\usepackage{booktabs}.",
+            r"\begin{table}",
+            r"\centering",
+            rf"{caption}\label{{tab:poslens}}",
+            f"\\begin{{tabular}}{{{kinds}}}",
+            *head,
+            *rows,
+            r"\bottomrule",
+            r"\end{tabular}",
+            r"\end{table}",
+        ]
     return ("\n".join(lines) + "\n").encode()
+
+
+def _same(frame: pd.DataFrame) -> dict[str, str]:
+    """The columns of text that have one value in all of several rows, and that value. Verdicts stay
+    in the table."""
+    columns = [(str(name), frame.iloc[:, at]) for at, name in enumerate(frame.columns)]
+    return {
+        name: _text(values.iloc[0], 0.0)
+        for name, values in columns
+        if len(frame) > 1
+        and pd.api.types.is_string_dtype(values)
+        and values.nunique(dropna=False) == 1
+        and not name.endswith("verdict")
+    }
+
+
+def _sentence(text: str) -> str:
+    if text.startswith("poslens"):
+        return f"PosLens{text.removeprefix('poslens')}."
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def _caption(names: Sequence[str], entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -66,7 +106,8 @@ def _caption(names: Sequence[str], entries: Sequence[Mapping[str, Any]]) -> Iter
 
 def escaped(text: str) -> str:
     """Text escaped for LaTeX, on one line."""
-    signs = (_SPECIAL.get(sign, sign) for sign in " ".join(text.split()))
+    quoted = re.sub(r'"([^"]*)"', r"``\1''", " ".join(text.split()))
+    signs = (_SPECIAL.get(sign, sign) for sign in quoted)
     return "".join(sign for sign in signs if len(sign) > 1 or sign.isprintable())
 
 
@@ -88,15 +129,17 @@ def _columns(names: Sequence[str]) -> Iterator[tuple[str, list[int]]]:
 
 def _cells(row: Sequence[Any], columns: Sequence[tuple[str, list[int]]]) -> Iterator[str]:
     for _, indices in columns:
-        value, *ends = (_text(row[i]) for i in indices)
+        largest = max((abs(row[i]) for i in indices if isinstance(row[i], float)), default=0.0)
+        value, *ends = (_text(row[i], largest) for i in indices)
         yield f"{value} [{', '.join(ends)}]" if all(ends) and ends else value
 
 
-def _text(value: Any) -> str:
+def _text(value: Any, largest: float) -> str:
+    """A cell's text; numbers of one cell have the same format, which depends on its `largest`."""
     if value is None or value is pd.NA or (isinstance(value, float) and not math.isfinite(value)):
         return ""
     if isinstance(value, float):
-        return f"{value:.3f}" if 0.001 <= abs(value) < 10_000 or not value else f"{value:.3g}"
+        return f"{value:.3f}" if 0.001 <= largest < 10_000 or not value else f"{value:.3g}"
     return str(value)
 
 

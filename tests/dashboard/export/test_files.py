@@ -356,6 +356,20 @@ def test_latex_sets_intervals_in_one_cell_and_names_the_test_in_its_caption() ->
     assert "one-sided" not in plain and plain.count("{") == plain.count("}")
 
 
+def test_a_long_table_in_latex_breaks_across_pages_and_repeats_no_constant() -> None:
+    frame = pd.DataFrame({"method": ["saliency(version=1)"] * 60, "x": np.arange(60) / 1e4})
+    frame["x_low"], frame["x_high"] = frame["x"] - 0.01, frame["x"] + 0.01
+    lines = table_bytes(frame, "tex", PROVENANCE).decode().splitlines()
+    assert lines[0] == r"% Needs \usepackage{booktabs,longtable}."
+    assert lines[1] == r"\begin{longtable}{r}" and r"\endhead" in lines
+    assert lines[2].startswith(r"\caption{Method: saliency(version=1). PosLens: ")
+    assert sum("saliency(version=1)" in line for line in lines) == 1
+    # One format in a cell, although the value itself is small.
+    assert r"0.000 [$-$0.010, 0.010] \\" in lines and r"0.001 [$-$0.009, 0.011] \\" in lines
+    quoted = pd.DataFrame({"note": ['is "equivalent"', "no"]})
+    assert "``equivalent''" in table_bytes(quoted, "tex", PROVENANCE).decode()
+
+
 @pytest.mark.parametrize(
     ("columns", "header", "cell"),
     [
