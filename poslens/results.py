@@ -23,7 +23,7 @@ from poslens.compute.compute import Explained
 from poslens.export.files import TABLE_FORMATS, curve_frame, figure_bytes, table_files
 from poslens.figures.curves import mean_curves, pair_curves
 from poslens.figures.figure_base import quantity
-from poslens.figures.palettes import Style
+from poslens.figures.palettes import Style, styled
 from poslens.heatmap.data import MAX_COLUMNS, Pane, Rail, View, payload
 from poslens.heatmap.results import heatmap_bytes, panes
 from poslens.paired import difference_sentences
@@ -65,23 +65,26 @@ class Result(ABC):
             UserError: there is nothing to draw.
         """
 
-    def save(self, path: str | Path) -> Path:
+    def save(self, path: str | Path, *, size: str = "", palette: str = "") -> Path:
         """The figure as .html, .png, .svg or .pdf; the table as .csv, .parquet, .json or .tex
         (LaTeX with booktabs). A .csv gets a file with its provenance next to it,
-        `NAME.provenance.json`.
+        `NAME.provenance.json`. `size` and `palette` of the figure are those of the commands, such
+        as "single column" and "tol-bright".
 
         Raises:
-            UserError: the suffix is not one of these, no browser is installed to draw a picture, or
-                the file cannot be written.
+            UserError: the suffix is not one of these, the size or palette is unknown, no browser is
+                installed to draw a picture, or the file cannot be written.
         """
         fmt = suffix_of(Path(path), (*PICTURES, *TABLE_FORMATS))
         if fmt in PICTURES:
-            return _written(path, self._picture(fmt))
+            style = styled(size, palette) if size or palette else None
+            return _written(path, self._picture(fmt, style))
         return _table_written(path, self.to_frame(), fmt, self.provenance)
 
-    def _picture(self, fmt: str) -> bytes:
+    def _picture(self, fmt: str, style: Style | None = None) -> bytes:
         """The file of the figure in one of the formats `PICTURES`."""
-        return figure_bytes(self.figure(), fmt, Style(), self.provenance)  # type: ignore[arg-type]
+        style = style or Style()
+        return figure_bytes(self.figure(style=style), fmt, style, self.provenance)  # type: ignore[arg-type]
 
     def _repr_html_(self) -> str:
         return _framed(self._picture("html"))
@@ -194,13 +197,14 @@ class Explanation(Result):
         drawn = panes(self.results, self.rails, [head(result) for result in self.results])
         return drawn, View(aggregate=METHODS[self.results[0].attribution.method.name].aggregate)
 
-    def heatmap(self, fmt: str) -> bytes:
+    def heatmap(self, fmt: str, style: Style | None = None) -> bytes:
         """The heatmap's file in the format `fmt`: html, png, svg or pdf."""
         drawn, view = self._panes()
-        return heatmap_bytes(drawn, self.provenance, view, fmt, Style(width_px=1000, font_size=13))
+        style = style or Style(width_px=1000, font_size=13)
+        return heatmap_bytes(drawn, self.provenance, view, fmt, style)
 
-    def _picture(self, fmt: str) -> bytes:
-        return self.heatmap(fmt)
+    def _picture(self, fmt: str, style: Style | None = None) -> bytes:
+        return self.heatmap(fmt, style)
 
     def _repr_html_(self) -> str:
         if len(self.results) > MAX_COLUMNS:  # too many models for a heatmap
@@ -360,11 +364,13 @@ class StudyResult(Result):
         """
         return self.study.draw(self.summaries, style or Style(), self.provenance)
 
-    def save(self, path: str | Path, table: str | None = None) -> Path:
+    def save(
+        self, path: str | Path, table: str | None = None, *, size: str = "", palette: str = ""
+    ) -> Path:
         """As `Result.save`, with the table of this name."""
         fmt = suffix_of(Path(path), (*PICTURES, *TABLE_FORMATS))
         if fmt in PICTURES:
-            return super().save(path)
+            return super().save(path, size=size, palette=palette)
         provenance = self.study.provenances(self.summaries, table or "")
         return _table_written(path, self.to_frame(table), fmt, provenance)
 

@@ -18,7 +18,7 @@ import typer
 
 from poslens.attribution.errors import UserError
 from poslens.attribution.paths import expanded
-from poslens.figures.palettes import FIGURE_FORMATS, PALETTES, PRESETS, Style
+from poslens.figures.palettes import FIGURE_FORMATS, PALETTES, PRESETS, Style, styled
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -213,14 +213,11 @@ def _replaced(parameter: inspect.Parameter, name: str, kind: Any, help: str) -> 
 
 def _figure_file(option: FigureOption, path: Any, size: Any, palette: Any) -> FigureFile | None:
     """The file and style that --figure, --size and --palette give; None without --figure."""
-    from dataclasses import replace
-
     if path is None:
         if size is not None or palette is not None:
             raise UserError("--size and --palette change the figure: add --figure FILE.")
         return None
-    style = PRESETS[size or SIZE]
-    style = style if palette is None else replace(style, palette=str(palette))
+    style = styled(str(size or SIZE), str(palette or ""))
     return FigureFile(path, suffix_of(path, option.formats), style)
 
 

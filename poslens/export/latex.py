@@ -88,6 +88,10 @@ def _same(frame: pd.DataFrame) -> dict[str, str]:
     }
 
 
+def _heading(name: str) -> str:
+    return re.sub(r"\bp holm$", "p (Holm)", name.replace("_", " "))
+
+
 def _sentence(text: str) -> str:
     if text.startswith("poslens"):
         return f"PosLens{text.removeprefix('poslens')}."

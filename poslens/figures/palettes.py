@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from poslens.attribution.errors import UserError
@@ -171,6 +171,18 @@ PRESETS: Mapping[str, Style] = {
         width_px=672, height_px=300, font_size=11.5, dpi=300, line_width=1.6
     ),  # 7 in wide, 8.6 pt
 }
+
+
+def styled(size: str, palette: str) -> Style:
+    """The style of this size with this palette; both can be empty.
+
+    Raises:
+        UserError: there is no such size or palette.
+    """
+    if size and size not in PRESETS:
+        raise UserError(f"There is no size {size[:40]!r}: choose from {', '.join(PRESETS)}.")
+    style = PRESETS[size] if size else Style()
+    return replace(style, palette=palette) if palette else style
 
 
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "$": "&#36;"}

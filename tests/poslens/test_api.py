@@ -201,6 +201,12 @@ def test_several_models_give_the_results_of_each_by_name(_data: str, tmp_path: P
     pd.testing.assert_frame_equal(several.to_frame().reset_index(drop=True), rows)
     assert {trace.name for trace in several.figure().data} >= set(names)
     several.save(tmp_path / "curves.csv")
+    # A figure of a column's width, with a palette of the commands.
+    column = several.save(tmp_path / "curves.svg", size="single column", palette="tol-bright")
+    text = column.read_text()
+    assert 'width="336"' in text and "rgb(68, 119, 170)" in text
+    with pytest.raises(poslens.UserError, match=r"There is no size 'tiny': choose from screen, "):
+        several.save(tmp_path / "curves.svg", size="tiny")
     entries = json.loads((tmp_path / "curves.provenance.json").read_bytes())
     assert [entry["model"] for entry in entries] == names
     with pytest.raises(KeyError):

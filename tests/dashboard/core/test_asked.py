@@ -13,7 +13,8 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from poslens.attribution import datasets
-from poslens.attribution.errors import Stopped, UserError
+from poslens.attribution.batching import checkpoint
+from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.bias_pairs import pairs_for
 from poslens.attribution.interventions.relocation import relocation_method
 from poslens.attribution.retrievers import resolve
@@ -122,11 +123,12 @@ def test_an_intervention_is_shared_counted_and_canceled(
 
     def slow(*_: object) -> None:
         begun.set()
-        should_stop = _[-1]
-        while not should_stop():  # type: ignore[operator]
-            threading.Event().wait(0.01)
-        stopped.set()
-        raise Stopped("Nobody waits for this any more.")
+        try:
+            while True:
+                checkpoint()  # raises once nobody waits any more
+                threading.Event().wait(0.01)
+        finally:
+            stopped.set()
 
     monkeypatch.setattr(interventions, "intervene", slow)
     compute.set_reader_key(lambda: "reader")
