@@ -269,7 +269,7 @@ def p_value(
     For a smooth statistic (kind `bca`), Student's t with `standard_error`; for a mean of one row
     per document, that is the paired t-test. Where most documents don't differ at all, p values from
     a bootstrap are far too small (`bench/coverage.py`). For other kinds, 1 minus the level at which
-    the interval touches 0.
+    the interval touches 0, or Student's t if no resample is beyond 0.
     """
     draws = _draws(rows, groups)
     n = len(draws.sizes)
@@ -281,12 +281,13 @@ def p_value(
         return None
     if not value.any():
         return 1.0
-    if kind == "bca":
+    share = _share_below(drawn, np.zeros(1))
+    if kind == "bca" or not 0.5 < share[0] * len(drawn) < len(drawn) - 0.5:
         error = standard_error(rows, groups, statistic)
         if error is None:
             return None
         return float(2 * scipy.special.stdtr(n - 1, -abs(value[0]) / error)) if error else 0.0
-    reach = -np.sign(value) * scipy.special.ndtri(_share_below(drawn, np.zeros(1)))
+    reach = -np.sign(value) * scipy.special.ndtri(share)
     tail = max(float(reach[0]), 0.0) / np.sqrt(n / (n - 1))
     return float(2 * scipy.special.stdtr(n - 1, -tail))
 
