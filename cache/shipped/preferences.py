@@ -49,7 +49,7 @@ def write(preferences: Iterable[Preference]) -> None:
 
 
 INDEX = "the method's primacy-recency index"
-ORDER_BLIND = "on a model without position embeddings"
+ORDER_BLIND = "on the order-blind encoder"
 
 
 def words(order_blind: Estimate, form: str = "+.2f") -> str:
@@ -58,7 +58,7 @@ def words(order_blind: Estimate, form: str = "+.2f") -> str:
 
 
 def short_verdict(method: Method) -> str:
-    """What the method itself prefers, for captions: its primacy-recency index on a model that
+    """What the method itself prefers, for captions: its primacy-recency index on an encoder that
     cannot see order, if it is certified with the same parameters. Empty for a method that fits no
     model with a known position bias."""
     if (entry := certified().get(repr(method))) is not None:

@@ -13,7 +13,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
-from poslens.attribution.text import words
+from poslens.attribution.text import word_spans
 from poslens.attribution.types import Method, TextPair
 from poslens.cache.storage.store import StoredCurves
 from poslens.compute.selection import (
@@ -246,7 +246,7 @@ def _facts(pair: TextPair | None, at: int | None, n: int, total: int, own: bool)
     """Facts about a pair and its position in the list, on one line."""
     facts = []
     if pair is not None:
-        facts = [pair.domain, pair.language, f"{len(words(pair.document)):,} words"]
+        facts = [pair.domain, pair.language, f"{len(word_spans(pair.document)):,} words"]
         if (position := evidence_position(pair)) is not None:
             facts.append(f"evidence at {position:.0%} of the text")
     if not own:

@@ -60,8 +60,8 @@ class ResultSource(TypedDict):
     method_preference: NotRequired[
         Annotated[
             str,
-            "Primacy-recency index of the attribution method on a model without position "
-            "embeddings, where 0 is expected; or why it is unknown.",
+            "Primacy-recency index of the attribution method on the order-blind encoder, where 0 "
+            "is expected; or why it is unknown.",
         ]
     ]
 

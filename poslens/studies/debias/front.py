@@ -77,7 +77,16 @@ def _front(
     from an uncalibrated version through the strengths of each block size and depth. Bars are 95%
     intervals. Filled points are on the Pareto front: no other version has both a higher nDCG@10
     and less position bias. The recommended version has a ring, and hollow diamonds show the PSI
-    under permutation."""
+    under permutation.
+
+    Raises:
+        UserError: no version has both measures.
+    """
+    if not any(summary.bias_and_quality[0] is not None and y(summary) for summary in summaries):
+        raise UserError(
+            "There is nothing to draw: the data set has no queries with evidence, so position bias "
+            "and quality are not both known."
+        )
     figure = canvas("debias_front", style, *titles, provenance)
     for number, versions in enumerate(_families(summaries)):
         look = style.line(number)

@@ -76,7 +76,8 @@ def test_planted_biases_can_be_left_out() -> None:
     # A page also shows it before the planted biases are measured.
     page = open_page("methods", tab="Preferences", methods=["saliency"], documents="2").run()
     assert not page.exception and not page.error
-    assert any("on a model without position embeddings" in one.value for one in page.markdown)
+    texts = [one.value.replace("\\", "") for one in page.markdown]  # without escapes
+    assert any("on the order-blind encoder" in text for text in texts)
 
 
 def test_other_models_are_refused() -> None:
@@ -87,11 +88,11 @@ def test_other_models_are_refused() -> None:
 def test_curves_state_the_certified_preference() -> None:
     method = make_method("saliency")
     found = certified()[repr(method)]
-    assert verdict(method).startswith("Check of the method itself: on a model without")
+    assert verdict(method).startswith("Check of the method itself: on the order-blind encoder, ")
     assert found.order_blind.text("+.2f") in verdict(method)
     assert short_verdict(method) == (
-        f"{found.order_blind.text('+.2f')} (the method's primacy-recency index on a model without "
-        f"position embeddings, {found.n_documents} documents of the sample)"
+        f"{found.order_blind.text('+.2f')} (the method's primacy-recency index on the "
+        f"order-blind encoder, {found.n_documents} documents of the sample)"
     )
     posir = make_method("saliency", {"resampling": "point"})
     assert repr(posir) in certified(), "curve settings are measured too"
