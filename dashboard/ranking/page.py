@@ -149,15 +149,21 @@ if not judged:  # without judgments only searching is possible
             say.info(error)
         ranking_hubs.section(data, names, hubs_settings, choices.spec)
     st.stop()
+with_evidence = data.pairs.n_with_evidence > 0
 with st.sidebar, panels.guarded():
     with st.expander("Search settings"):
         ranking_settings = study_settings(RANKING, data)
-    with st.expander("Position effect settings"):
-        moved = study_settings(POSITIONS, data)
+    if with_evidence:
+        with st.expander("Position effect settings"):
+            moved = study_settings(POSITIONS, data)
 if ranking_settings is None:
     st.stop()
 spec_of = partial(choices.ranking_spec, posir=ranking_settings.posir)
-with_evidence = data.pairs.n_with_evidence > 0
+if not with_evidence:
+    st.info(
+        "This data set has no evidence spans, so it can't show whether rankings depend on where "
+        "the evidence is. Its rankings can be measured."
+    )
 shown = [MOVED, UNMODIFIED, HUBS] if with_evidence else [UNMODIFIED, HUBS]
 for title, tab in zip(shown, st.tabs(shown, key="tab", bind="query-params"), strict=True):
     if not tab.open:

@@ -181,7 +181,12 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
             )
         if corpus.setup is None:
             notes.append("No held-out queries with judgments, so nDCG@10 is not measured.")
-        if not corpus.pairs:
+        if not data.pairs.n_with_evidence:
+            notes.append(
+                "This data set has no evidence spans, so the effect of moving the evidence is not "
+                "measured, and no change can be recommended."
+            )
+        elif not corpus.pairs:
             notes.append("No evidence is moved, so the effect of moving it is not measured.")
         return notes
 
