@@ -77,7 +77,8 @@ class ItemMeasure:
     @cached_property
     def digest(self) -> bytes:
         """A hash of the measure and all of its rows."""
-        about = f"{self.title}\0{self.units}\0{self.margin!r}\0{self.by_document}"
+        about = f"{self.title}\0{self.units}\0{self.margin!r}\0{self.share}\0{self.events}"
+        about += f"\0{self.by_document}\0{getattr(self.statistic, '__qualname__', '')}"
         total = hashlib.sha256(about.encode())
         for item, row in self.rows.items():
             total.update(repr((item, self.documents[item])).encode("utf-8", "replace"))

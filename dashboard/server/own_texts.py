@@ -204,7 +204,8 @@ def remove_left_over() -> None:
     """Remove the folders of processes that were killed."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with suppress(OSError):
-            if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+            owner = os.getuid() if hasattr(os, "getuid") else folder.stat().st_uid  # not on Windows
+            if folder.is_symlink() or folder.stat().st_uid != owner:
                 continue
             lock = _lock_of(folder)
             try:

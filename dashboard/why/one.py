@@ -123,9 +123,11 @@ def _ranked(
     compute = service_for(chosen.data.name)
     if query and query.pairs and (stored := _stored(compute, spec, chosen, query)) is not None:
         return stored
-    job = search_job(compute, spec, collection, text, query.query_id if query else "")
+    query_id = query.query_id if query else ""
+    job = search_job(compute, spec, collection, text, query_id)
     start_once([job])
-    searched = ranking(compute, spec, collection, text, SHOWN, query.pairs if query else ())
+    wanted = query.pairs if query else ()
+    searched = ranking(compute, spec, collection, text, SHOWN, wanted, query_id)
     if searched is not None:
         return searched
 

@@ -121,7 +121,7 @@ def _mean(drawn: PositionCurve | ControlledCurve, curve: PositionCurve, note: st
 
 def controls(kind: Control, data: DataSet) -> list[TextPair]:
     """The control pairs of a data set, for those pairs that have one; cached."""
-    key = (kind, data.name, len(data.pairs))
+    key = (kind, data.pairs.digest)
     return _controls.get(key, lambda: null_controls.controls(kind, data.pairs, data.pairs))
 
 
@@ -129,7 +129,7 @@ def _minus_control(
     compute: Compute, spec: RetrieverSpec, method: Method, data: DataSet, kind: Control
 ) -> ControlledCurve | None:
     model = compute.identify(spec).key
-    key = (compute.root, model, repr(method), data.name, len(data.pairs), kind)
+    key = (compute.root, model, repr(method), data.pairs.digest, kind)
     methods = (method, null_method(kind, method))
     stamp = [compute.store.stamp(model, of_curves) for of_curves in methods]
 
@@ -240,7 +240,7 @@ def difference(
     """
     identity, other = compute.identify(a), compute.identify(b)
     models = [identity.key, other.key]
-    key = (compute.root, *models, repr(method), data.name, len(data.pairs))
+    key = (compute.root, *models, repr(method), data.pairs.digest)
     stamp = tuple(compute.store.stamp(model, method) for model in models)
 
     def compared() -> Difference | None:

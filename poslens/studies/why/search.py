@@ -277,7 +277,7 @@ def search_job(
     """
     require_ranking(spec)
     model = compute.identify(spec)
-    key = _key(compute, spec, collection, query)
+    key = _key(compute, spec, collection, query, query_id)
     total = collection.survey.n
 
     def work(run: Run, report: Report) -> Progress:
@@ -310,9 +310,10 @@ def ranking(
     query: str,
     n: int,
     wanted: Wanted[str] = (),
+    query_id: str = "",
 ) -> QueryRanking | None:
     """The first `n` documents and the `wanted` ones; None until the query has been searched for."""
-    cached = _searched.find(_key(compute, spec, collection, query))
+    cached = _searched.find(_key(compute, spec, collection, query, query_id))
     if cached is None:
         return None
     corpus, searched = cached
@@ -377,10 +378,11 @@ def known_ranking(compute: Compute, asked: Misses, query: Query, n: int) -> Quer
 
 
 def _key(
-    compute: Compute, spec: RetrieverSpec, collection: Collection, query: str
+    compute: Compute, spec: RetrieverSpec, collection: Collection, query: str, query_id: str
 ) -> tuple[object, ...]:
+    # Two queries can have the same text, but each skips the document with its own id.
     model = compute.identify(spec)
-    return (str(compute.root), model.key, collection.digest, query)
+    return (str(compute.root), model.key, collection.digest, query, query_id)
 
 
 def named_document(collection: Collection, name: str) -> Document:
