@@ -39,10 +39,16 @@ def quality_front(
 ) -> go.Figure:
     """nDCG@10 of held-out queries against the size of the relocation difference of held-out pairs,
     or, without training, its harmonic mean over positions against PSI: further left is less
-    position bias, further up better ranking. See `_front`."""
+    position bias, further up better ranking. See `_front`.
+
+    Raises:
+        UserError: models were trained on data without evidence, so their position bias is unknown.
+    """
     if not summaries[0].trains:
         y_title = "Harmonic mean of nDCG@10"
         return _front(summaries, style, provenance, (_PSI, y_title), _harmonic)
+    if not any(summary.effect for summary in summaries):
+        raise UserError("Without evidence to move, there is no position bias to draw.")
     titles = "Size of the relocation difference (score)", "nDCG@10, held-out queries"
     return _front(summaries, style, provenance, titles, lambda summary: summary.quality)
 
@@ -77,16 +83,7 @@ def _front(
     from an uncalibrated version through the strengths of each block size and depth. Bars are 95%
     intervals. Filled points are on the Pareto front: no other version has both a higher nDCG@10
     and less position bias. The recommended version has a ring, and hollow diamonds show the PSI
-    under permutation.
-
-    Raises:
-        UserError: no version has both measures.
-    """
-    if not any(summary.bias_and_quality[0] is not None and y(summary) for summary in summaries):
-        raise UserError(
-            "There is nothing to draw: the data set has no queries with evidence, so position bias "
-            "and quality are not both known."
-        )
+    under permutation."""
     figure = canvas("debias_front", style, *titles, provenance)
     for number, versions in enumerate(_families(summaries)):
         look = style.line(number)
