@@ -275,21 +275,21 @@ def p_value(
     n = len(draws.sizes)
     if n < MIN_DOCUMENTS:
         return None
-    resampled = _resampled(draws, lambda means: statistic(means)[:, None], kind, N_BOOTSTRAP)
-    value, drawn, *_ = resampled
-    if not np.isfinite(value).all():
+    value = float(statistic((draws.sums.sum(0) / draws.sizes.sum())[None])[0])
+    if not np.isfinite(value):
         return None
-    if not value.any():
+    if not value:
         return 1.0
-    share = _share_below(drawn, np.zeros(1))
-    if kind == "bca" or not 0.5 < share[0] * len(drawn) < len(drawn) - 0.5:
-        error = standard_error(rows, groups, statistic)
-        if error is None:
-            return None
-        return float(2 * scipy.special.stdtr(n - 1, -abs(value[0]) / error)) if error else 0.0
-    reach = -np.sign(value) * scipy.special.ndtri(share)
-    tail = max(float(reach[0]), 0.0) / np.sqrt(n / (n - 1))
-    return float(2 * scipy.special.stdtr(n - 1, -tail))
+    if kind != "bca":
+        _, drawn, *_ = _resampled(draws, lambda means: statistic(means)[:, None], kind, N_BOOTSTRAP)
+        share = float(_share_below(drawn, np.zeros(1))[0])
+        if 0.5 < share * len(drawn) < len(drawn) - 0.5:
+            reach = max(-np.sign(value) * scipy.special.ndtri(share), 0.0)
+            return float(2 * scipy.special.stdtr(n - 1, -reach / np.sqrt(n / (n - 1))))
+    error = jackknife_error(statistic(draws.all_but_one))
+    if error is None:
+        return None
+    return float(2 * scipy.special.stdtr(n - 1, -abs(value) / error)) if error else 0.0
 
 
 def standard_error(

@@ -75,9 +75,9 @@ def setting_recommendation(
     measures: Mapping[str, tuple[Wanted, Comparison | None]],
 ) -> Recommendation:
     """Whether another setting of an index is recommended, from measures by name on documents that
-    it was not chosen on: one of them is better, none is worse, and of no measure the estimate is a
-    loss beyond the margin, even if too few documents decide it. The reason names measures of which
-    such a loss is not ruled out."""
+    it was not chosen on. One measure must be better and none worse, and no estimate may be a loss
+    beyond its margin, even where too few documents decide. The reason names measures for which such
+    a loss is not ruled out."""
     measured = [(name, *each) for name, each in measures.items()]
     better, worse, undecided = _sorted(
         [(name, direction, each) for name, direction, each in measured if each is not None]

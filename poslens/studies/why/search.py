@@ -381,8 +381,8 @@ def _key(
     compute: Compute, spec: RetrieverSpec, collection: Collection, query: str, query_id: str
 ) -> tuple[object, ...]:
     # Two queries can have the same text, but each skips the document with its own id.
-    model = compute.identify(spec)
-    return (str(compute.root), model.key, collection.digest, query, query_id)
+    key = compute.identify(spec).key
+    return (str(compute.root), key, collection.digest, query, query_id)
 
 
 def named_document(collection: Collection, name: str) -> Document:

@@ -78,16 +78,16 @@ def test_a_ratio_is_tested_with_the_jackknifes_error() -> None:
 
 def test_documents_that_do_not_differ_leave_a_rare_difference_possible() -> None:
     """Of 26 documents, none differs with probability 5% if 10.9% of all do: 0.891 ** 26 = 0.05."""
-    none = compared(np.zeros((26, 1)), None, 0.02, largest=1.0)
-    assert none is not None and none.narrow == pytest.approx((-0.109, 0.109), abs=5e-4)
-    assert none.difference.interval == pytest.approx((-0.132, 0.132), abs=5e-4)
-    assert (none.verdict, none.needed, none.p) == ("too few documents", 149, 1.0)
+    equal = compared(np.zeros((26, 1)), None, 0.02, largest=1.0)
+    assert equal is not None and equal.narrow == pytest.approx((-0.109, 0.109), abs=5e-4)
+    assert equal.difference.interval == pytest.approx((-0.132, 0.132), abs=5e-4)
+    assert (equal.verdict, equal.needed, equal.p) == ("too few documents", 149, 1.0)
     enough = compared(np.zeros((149, 1)), None, 0.02, largest=1.0)
     assert enough is not None and (enough.verdict, enough.needed) == ("equivalent", None)
     # A score that no document changes is equal by construction.
     assert (same := compared(np.zeros((26, 1)), None, 0.02)) and same.verdict == "equivalent"
-    one = compared(np.eye(26)[0][:, None], None, 0.02, largest=1.0)
-    assert one is not None and one.difference.value == pytest.approx(1 / 26)
+    rare = compared(np.eye(26)[0][:, None], None, 0.02, largest=1.0)
+    assert rare is not None and rare.difference.value == pytest.approx(1 / 26)
 
 
 def test_the_standard_error_is_over_documents_and_not_over_queries() -> None:
