@@ -44,7 +44,7 @@ def agreed(
     model, scope = compute.identify(spec), f"pair {pair.pair_id}"
     if method is not None:
         compute.require_fit(model, method)
-    if model.stored_only:
+    if model.stored_only or not spec.remote:
         return True
     jobs = [interventions.job(compute, spec, each, [pair], scope) for each in applied]
     if method is not None:
