@@ -47,6 +47,6 @@ def _silence(undo: ExitStack) -> None:
     undo.callback(logger.setLevel, logger.level)
     logger.setLevel(logging.CRITICAL)
     if _PARALLELISM not in os.environ:
-        # Otherwise tokenizers warn when the process forks.
+        # Set, because tokenizers otherwise warn when the process forks.
         undo.callback(os.environ.pop, _PARALLELISM, None)
-        os.environ[_PARALLELISM] = "false"
+        os.environ[_PARALLELISM] = "true"

@@ -125,7 +125,8 @@ def silence_libraries() -> None:
 def quiet() -> None:
     """Silence libraries, and the log of problems that error messages state anyway."""
     silence_libraries()
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    # Set, because tokenizers otherwise warn when the process forks.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     # Servers log why a model could not be loaded; commands print it as an error.
     logging.getLogger("poslens.attribution.retrievers").setLevel(logging.CRITICAL)
 
