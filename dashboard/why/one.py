@@ -3,14 +3,14 @@ the documents above it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 import pandas as pd
 import streamlit as st
 
 from poslens.attribution.datasets import Collection
 from poslens.attribution.datasets.corpus import Query
-from poslens.attribution.evaluation.why_causes import MOST_ABOVE
+from poslens.attribution.evaluation.why_causes import MOST_ABOVE, Cause
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import TextPair
 from poslens.compute.compute import Compute
@@ -226,6 +226,8 @@ def _behind(
     names = [summary.name for summary in summaries]
     steps = WHY.tables["steps"].text_frame(summaries)
     show_table(steps if len(names) > 1 else steps.drop(columns="model"), key="why.steps")
+    causes = {why.cause for summary in summaries for why in summary.explained.values()}
+    remedy_links(causes, opened)
     pair = query.pairs.get(document) if query else None
     if pair:
         links.other_views("why", opened.data.name, pair, names)
@@ -287,6 +289,19 @@ def _behind(
         for name in (other, document)
     )
     contrast_view("why", opened.compute, under.asked.spec, first, second, document)
+
+
+def remedy_links(causes: Set[Cause], opened: Opened) -> None:
+    """Links to the pages that test what may help against these causes."""
+    asked = {"dataset": opened.data.name, "models": [each.name for each in opened.summaries]}
+    with st.container(horizontal=True, key="why.remedies"):
+        if not {"not read", "position", "dilution"}.isdisjoint(causes):
+            planner = {"tab": "Chunk planner", **asked}
+            links.page_link("audit/page.py", "Compare chunk sizes", "", planner)
+        if "position" in causes:
+            links.page_link("debias/page.py", "Debias the model", "", asked)
+        if "no match" in causes:
+            links.page_link("ranking/page.py", "Compare models", "", asked)
 
 
 def _text_links(

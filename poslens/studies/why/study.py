@@ -11,6 +11,7 @@ from poslens.attribution.datasets.types import spread_evenly
 from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.evaluation.why import Wanted, why
 from poslens.attribution.evaluation.why_causes import CAUSES, LEAST_OF_ALONE, Cause, Why
+from poslens.attribution.nouns import counted
 from poslens.attribution.retrievers.base import Retriever
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Provenance
@@ -177,11 +178,15 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
         return WhyCorpus(collection, items, words, typed)
 
     def notes(self, data: DataSet, corpus: WhyCorpus) -> list[str]:
-        """A sentence on a query of one word that is not an id, because it may be a mistyped one."""
+        """Sentences on a query of one word that is not an id, because it may be a mistyped one, and
+        on judged documents that cannot be found."""
         item = corpus.items[0]
-        if not corpus.typed or item.query_id or " " in item.query:
-            return []
-        return [f"{data.title} has no query with the id {item.query}: it is used as text."]
+        if corpus.typed and not item.query_id and " " not in item.query:
+            return [f"{data.title} has no query with the id {item.query}: it is used as text."]
+        if (n_lost := corpus.collection.n_lost) and not corpus.typed:
+            lost = counted(n_lost, "judged document")
+            return [f"Not counted as missed: {lost} outside the corpus, which no search can find."]
+        return []
 
     def subjects(
         self, compute: Compute, spec: RetrieverSpec, corpus: WhyCorpus, settings: Settings

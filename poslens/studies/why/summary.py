@@ -36,6 +36,18 @@ NULLS: Mapping[Cause, str] = {
     "competitor": "as many random documents removed",
 }
 
+REMEDIES: Mapping[Cause, str] = {
+    "not read": "Smaller chunks, or a model with a longer context, would make all of it readable.",
+    "position": "Smaller chunks or a debiased model may bring it up.",
+    "dilution": "Smaller chunks would separate the evidence from the rest of the document.",
+    "no match": "Another model may relate the query to the evidence.",
+    "competitor": (
+        "The index has near-duplicates or several answers: remove duplicates, or return more "
+        "documents."
+    ),
+}
+"""What to change, by cause: a suggestion, which the explanation itself does not test."""
+
 
 @dataclass(frozen=True)
 class WhyCorpus:
@@ -156,7 +168,7 @@ def change_words(cause: Cause, why: Why) -> str:
 
 
 def sentence(why: Why) -> str:
-    """The verdict about one document: ranks, the null's rank and the cause."""
+    """The verdict about one document: ranks, the null's rank, the cause and what to change."""
     rank, top = rank_words(why.rank), why.top
     head = f"{why.document_id} is at rank {rank} of {why.n_documents:,}"
     if why.rank == NOT_FOUND:
@@ -171,7 +183,8 @@ def sentence(why: Why) -> str:
         )
         return (
             f"{head}. Rank {rank} → {rank_words(step.rank)} "
-            f"{change_words(why.cause, why)}{null}.{_ruled_out(why)} Cause: {why.cause}."
+            f"{change_words(why.cause, why)}{null}.{_ruled_out(why)} Cause: {why.cause}. "
+            f"{REMEDIES[why.cause]}"
         )
     shared = f"{len(why.shared_words)} of {why.n_query_words} query words"
     ruled_out = _ruled_out(why)
@@ -189,7 +202,10 @@ def sentence(why: Why) -> str:
         tried = "No other change is possible"
     else:
         tried = "The document is one sentence, so nothing in it can be moved or left out"
-    return f"{head}. {tried}; its evidence shares {shared}.{ruled_out} Cause: no match."
+    return (
+        f"{head}. {tried}; its evidence shares {shared}.{ruled_out} Cause: no match. "
+        f"{REMEDIES['no match']}"
+    )
 
 
 def _ruled_out(why: Why) -> str:

@@ -59,6 +59,11 @@ def test_a_query_is_shown_with_its_ranking_and_the_wanted_document(mine: str) ->
     assert ranked["wanted"].tolist() == [False, True]
     assert "1 of 1 relevant documents missing from the top 1" in words(page)
     assert "BM25: long is at rank 2 of 4. Rank 2 → 1 as the evidence alone" in words(page)
+    assert "Cause: dilution. Smaller chunks would separate the evidence" in words(page)
+    planner = next(one.proto for one in page.get("page_link") if "chunk" in one.proto.label)
+    asked = parse_qs(planner.query_string)
+    assert planner.page == "audit" and asked["to.models"] == ["BM25"]
+    assert asked["to.tab"] == ["Chunk planner"]
     steps = next(frame for frame in frames if "change" in frame)
     assert steps["change"].tolist()[0] == "unchanged" and steps["rank"].tolist()[0] == 2
     above = next(frame for frame in frames if "near-duplicate" in frame)

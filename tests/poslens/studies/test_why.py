@@ -35,7 +35,7 @@ from poslens.studies.why import study as why_study
 from poslens.studies.why.search import QueryRanking, known_ranking, ranking, search_job
 from poslens.studies.why.study import WHY
 from poslens.studies.why.summary import Misses, WhyCorpus, WhySummary, sentence, share_of
-from tests.attribution.datasets.test_beir import QUERIES, write
+from tests.attribution.datasets.test_beir import QRELS, QUERIES, write
 from tests.support import tiny_families
 
 GULLS = "Gulls rest on the old pier today. "
@@ -294,6 +294,14 @@ def test_judged_documents_missing_from_the_corpus_are_reported_in_one_sentence(
     monkeypatch.setattr(why_study, "searched", lambda _: replace(whole, queries=lost))
     with pytest.raises(UserError, match="lacks all documents that are judged relevant"):
         WHY.corpus(data, WHY.parameters.settings())
+
+
+def test_judged_documents_outside_the_corpus_are_counted_in_a_note(tmp_path: Path) -> None:
+    folder = write(tmp_path / "set", qrels=QRELS + "q1\tgone\t1\n")
+    asked = ("--model", "BM25", "--dataset", str(folder))
+    note = "Not counted as missed: 1 judged document outside the corpus"
+    assert note in run(*asked).stderr
+    assert note not in run(*asked, "--query", "q1", "--document", "d1").stderr
 
 
 def test_a_reranker_has_no_ranking_to_explain(
