@@ -293,15 +293,23 @@ def _behind(
 
 def remedy_links(causes: Set[Cause], opened: Opened) -> None:
     """Links to the pages that test what may help against these causes."""
-    asked = {"dataset": opened.data.name, "models": [each.name for each in opened.summaries]}
-    with st.container(horizontal=True, key="why.remedies"):
-        if not {"not read", "position", "dilution"}.isdisjoint(causes):
-            planner = {"tab": "Chunk planner", **asked}
-            links.page_link("audit/page.py", "Compare chunk sizes", "", planner)
-        if "position" in causes:
-            links.page_link("debias/page.py", "Debias the model", "", asked)
-        if "no match" in causes:
-            links.page_link("ranking/page.py", "Compare models", "", asked)
+    offered: list[tuple[str, str, dict[str, str]]] = []
+    if causes & {"not read", "position", "dilution"}:
+        offered.append(("audit/page.py", "Compare chunk sizes", {"tab": "Chunk planner"}))
+    if "position" in causes:
+        offered.append(("debias/page.py", "Debias the model", {}))
+    if "no match" in causes:
+        offered.append(("ranking/page.py", "Compare models", {}))
+    if not offered:
+        return
+    models = [summary.name for summary in opened.summaries]
+    with st.container(
+        horizontal=True, gap="xsmall", vertical_alignment="center", key="why.remedies"
+    ):
+        st.caption("May help:", width="content")
+        for page, label, more in offered:
+            asked = {"dataset": opened.data.name, "models": models, **more}
+            links.page_link(page, label, "", asked)
 
 
 def _text_links(

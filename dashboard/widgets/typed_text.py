@@ -97,6 +97,7 @@ def _form() -> None:
         st.session_state[_INCOMPLETE] = not written.complete
         if written.complete:
             st.session_state[_SHOWN] = written
+            st.session_state[_FIELDS] = False  # closed, because it covers the result
             url_state.put("text", OWN)
             _put_into_address(True)
 
