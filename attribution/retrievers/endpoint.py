@@ -202,7 +202,7 @@ class RerankEndpoint(_Endpoint):
 def _steady(name: str, distance: float, compared: Literal["embedding", "score"]) -> LibraryCheck:
     if distance > TOLERANCE:
         raise Unavailable(
-            f"{name} returns another vector for a text in a batch than for the text alone "
+            f"{name} returns another {compared} for a text in a batch than for the text alone "
             f"(difference {distance:.1%}): check the server."
         )
     return LibraryCheck(distance, compared, "another request")

@@ -357,7 +357,7 @@ def test_answers_that_differ_by_rounding_are_of_the_same_model(server: EndpointS
 
 def test_a_server_that_mixes_up_texts_is_refused(server: EndpointServer) -> None:
     server.embed = lambda texts: np.concatenate([hashed(texts[:1]), hashed(texts[1:])[::-1]])
-    with pytest.raises(UserError, match="returns another vector for a text in a batch"):
+    with pytest.raises(UserError, match="returns another embedding for a text in a batch"):
         check_retriever(load(resolve.register_endpoint(f"E5={server.url}")))
 
 
