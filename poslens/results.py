@@ -349,29 +349,38 @@ class StudyResult(Result):
             UserError: the study has no such table.
         """
         name = table or next(iter(self.study.all_tables))
-        if name not in self.study.all_tables:
-            raise UserError(
-                f"{self.study.title} has no table {name[:40]!r}: choose from "
-                f"{', '.join(self.study.all_tables)}."
-            )
+        self._require(name)
         return self.study.all_tables[name].frame(self.summaries)
 
-    def figure(self, style: Style | None = None) -> go.Figure:
-        """The study's first figure for which there is something to draw.
+    def _require(self, table: str) -> None:
+        if table not in self.study.all_tables:
+            raise UserError(
+                f"{self.study.title} has no table {table[:40]!r}: choose from "
+                f"{', '.join(self.study.all_tables)}."
+            )
+
+    def figure(self, style: Style | None = None, table: str | None = None) -> go.Figure:
+        """The figure of the table of this name, or the study's first one, for which there is
+        something to draw.
 
         Raises:
-            UserError: there is none.
+            UserError: there is none, or the study has no such table.
         """
-        return self.study.draw(self.summaries, style or Style(), self.provenance)
+        if table:
+            self._require(table)
+        sources = self.study.provenances(self.summaries, table or "")
+        return self.study.draw(self.summaries, style or Style(), sources, table or "")
 
     def save(
         self, path: str | Path, table: str | None = None, *, size: str = "", palette: str = ""
     ) -> Path:
-        """As `Result.save`, with the table of this name."""
+        """As `Result.save`, with the table of this name or its figure."""
         fmt = suffix_of(Path(path), (*PICTURES, *TABLE_FORMATS))
-        if fmt in PICTURES:
-            return super().save(path, size=size, palette=palette)
         provenance = self.study.provenances(self.summaries, table or "")
+        if fmt in PICTURES:
+            style = styled(size, palette) if size or palette else Style()
+            figure = self.figure(style, table)
+            return _written(path, figure_bytes(figure, fmt, style, provenance))  # type: ignore[arg-type]
         return _table_written(path, self.to_frame(table), fmt, provenance)
 
     def _repr_html_(self) -> str:

@@ -153,8 +153,11 @@ class PositionEffect:
         return tuple(k / last for k in range(last + 1))
 
 
-def position_effect(queries: Sequence[QueryPositions]) -> PositionEffect | None:
-    """How nDCG@10 depends on the position of the evidence; None without queries."""
+def position_effect(
+    queries: Sequence[QueryPositions], order_blind: bool = False
+) -> PositionEffect | None:
+    """How nDCG@10 depends on the position of the evidence; None without queries. For a model that
+    is `order_blind`, equal ranks are no matter of chance, so few documents suffice for them."""
     if not queries:
         return None
     documents = [query.pair.document for query in queries]
@@ -168,7 +171,7 @@ def position_effect(queries: Sequence[QueryPositions]) -> PositionEffect | None:
     columns = np.concatenate([gains, 1.0 / ranks, ranks, centered, rest], axis=1)
     means = estimates(columns, documents)
     effect, third_effect = (
-        compared(differences[:, None], documents, MARGIN, largest=1.0)
+        compared(differences[:, None], documents, MARGIN, largest=None if order_blind else 1.0)
         for differences in (first_minus_last(gains), thirds[0] - thirds[2])
     )
     assert effect is not None and third_effect is not None  # nDCG is finite

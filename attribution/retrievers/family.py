@@ -81,6 +81,11 @@ class Family:
     why_not: str = ""
     probe: Callable[[RetrieverSpec], Array] | None = None
 
+    @property
+    def order_blind(self) -> bool:
+        """Whether scores cannot depend on the order of words, because only their counts matter."""
+        return self.search == "index"
+
 
 FAMILIES: dict[str, Family] = {}
 """Every family by name, in display order; complete once `detect` is imported."""

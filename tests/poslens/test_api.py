@@ -365,6 +365,7 @@ def test_an_object_with_encode_is_accepted_as_a_model(_data: str) -> None:
         (lambda: poslens.segments("BM25"), "BM25"),
         (lambda: poslens.rank("BM25").to_frame("x"), "no table 'x': choose from measures"),
         (lambda: poslens.rank("BM25").to_frame("groups"), "no groups of queries"),
+        (lambda: poslens.rank("BM25").figure(table="x"), "no table 'x': choose from measures"),
         (lambda: poslens.rank("BM25", "nope"), "nope"),
         (lambda: poslens.rank("BM25", Path("nope.csv")), "no data set 'nope.csv'"),
         (lambda: poslens.curve("BM25", pairs="many"), "not many"),  # type: ignore[arg-type]

@@ -24,6 +24,7 @@ from poslens.attribution.interventions.relocation import (
     relocation_method,
     require_movable,
 )
+from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Provenance
 from poslens.cache.kinds.interventions import cause_key, causes, position_ranks
@@ -136,10 +137,11 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
             "scores of the Cause page and of the command `cause`.",
         ),
         pairs=Integer(
-            default=DEFAULT_PAIRS,
+            default=2 * DEFAULT_PAIRS,
             low=0,
             help="Number of pairs whose evidence is moved, spread evenly over the data set; 0 "
-            "means all. The default uses the pairs of the Cause page.",
+            "means all. By default twice as many as on the Cause page, and including those: "
+            "position changes fewer ranks than scores.",
         ),
         null=Switch(
             title="Control: move another sentence",
@@ -264,7 +266,8 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
                 ranked_queries(pairs, relocations.results, ranks.results, subject.positions)
                 for pairs in (moved.pairs, moved.nulls)
             )
-            effect = position_effect(queries)
+            blind = family_of(subject.spec).order_blind
+            effect = position_effect(queries, blind)
             if effect is None:
                 raise no_effect(subject.spec.name, ranks.failed, len(moved.pairs))
             ids = {pair.pair_id for pair in moved.pairs}
@@ -272,9 +275,9 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
             return PositionSummary(
                 model,
                 subject,
-                RankedQueries(tuple(queries)),
+                RankedQueries(tuple(queries), blind),
                 effect,
-                position_effect(nulls),
+                position_effect(nulls, blind),
                 len(moved.pairs) - len(queries) - len(failed),
                 failed,
             )
@@ -305,7 +308,9 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
         effect = by_position.effect
         side = {"higher": "first", "lower": "last"}.get(effect.verdict)
         certainty = effect.sentence.removeprefix(effect.verdict.capitalize())
-        if side is not None:
+        if summary.ranked.order_blind:
+            meaning = f"{summary.name} ignores word order, so position cannot matter."
+        elif side is not None:
             meaning = f"Documents rank higher with the evidence {side}{certainty}"
         elif effect.verdict == "equivalent":
             meaning = f"The first and the last position are {effect.clause}."

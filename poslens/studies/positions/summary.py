@@ -66,9 +66,11 @@ class PositionSubject:
 
 @dataclass(frozen=True)
 class RankedQueries:
-    """The ranked queries of one model, and the effect in each group of them."""
+    """The ranked queries of one model, which is `order_blind` or not, and the effect in each group
+    of them."""
 
     queries: tuple[QueryPositions, ...]
+    order_blind: bool
 
     @cached_property
     def groups(self) -> dict[tuple[str, str], PositionEffect]:
@@ -90,7 +92,9 @@ class RankedQueries:
             groups["language", language or "unknown"] = [
                 query for query in self.queries if (query.pair.language or "") == language
             ]
-        effects = {key: position_effect(queries) for key, queries in groups.items()}
+        effects = {
+            key: position_effect(queries, self.order_blind) for key, queries in groups.items()
+        }
         return {key: effect for key, effect in effects.items() if effect is not None}
 
 

@@ -92,6 +92,13 @@ def test_no_effect_is_equivalent_and_has_no_psi() -> None:
     assert found.effect.difference.value == 0 and found.psi is not None and found.psi.value == 0
 
 
+def test_few_documents_suffice_for_a_model_that_cannot_see_order() -> None:
+    queries = [query(n, [1 + n % 4] * 5) for n in range(12)]
+    sees, blind = position_effect(queries), position_effect(queries, order_blind=True)
+    assert sees is not None and sees.effect.verdict == "too few documents"
+    assert blind is not None and blind.effect.verdict == "equivalent"
+
+
 @pytest.mark.parametrize(
     ("k", "parts"),
     [

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+import poslens
 from poslens.attribution import datasets
 from poslens.dashboard.__main__ import app
 from tests.support.pages import open_page
@@ -113,6 +114,10 @@ def test_figure_and_provenance_state_what_was_drawn_and_resampled(tmp_path: Path
     (trace,) = drawn["data"]
     values = [found["rows"][0][name] for name in ("[0,100)", "[500,3120]")]
     assert [trace["y"][0], trace["y"][5]] == pytest.approx(values)
+    ranked = poslens.rank("BM25", path)
+    assert ranked.figure(table="positions").layout.meta["figure"] == "position_groups"
+    ranked.save(file, table="groups")
+    assert json.loads(file.read_text())["rows"][0]["group"]
 
 
 def test_fineweb_posq_draws_queries_of_each_class(tmp_path: Path) -> None:
