@@ -26,7 +26,7 @@ ADDRESSES = {
     "why": "why?models=MiniLM&models=BM25&query=eng/meteorology/meteorology-thunderstorms-q6",
     "cause": "cause?models=MiniLM-recency",
     "curves": f"curves?{BOTH}",
-    "ranking": "ranking?models=MiniLM&models=BM25",
+    "ranking": f"ranking?{BOTH}&models=BM25",
     "debias": "debias",
     "audit": "audit",
     "passport": "passport?models=MiniLM-primacy",
