@@ -73,6 +73,7 @@ if other_page:
     # space, so no link can delete them.
     for name in filter(str.isidentifier, st.query_params):
         st.session_state.pop(name, None)
+    links.carry()
 links.arrive()
 
 

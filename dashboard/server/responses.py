@@ -48,16 +48,31 @@ STYLE = Path(__file__).parents[1] / "page.css"
 SCRIPT = """
 window.__streamlit = {BACKEND_BASE_URL: new URL(".", location.href).href};
 {
-  const push = history.pushState.bind(history);
+  const push = history.pushState.bind(history), replace = history.replaceState.bind(history);
+  let page = location.pathname, clicked = location.href;
+  addEventListener("click", () => { clicked = location.href; }, true);
   history.pushState = (state, unused, url) => {
-    const same = new URL(url ?? "", location.href).pathname === location.pathname;
-    (same ? history.replaceState.bind(history) : push)(state, unused, url);
+    if (new URL(url ?? "", location.href).pathname === page) return replace(state, unused, url);
+    if (new URL(clicked).pathname === page) replace(history.state, "", clicked);
+    push(state, unused, url);
+    page = location.pathname;
   };
+  addEventListener("popstate", () => {
+    if (location.pathname === page) return;
+    page = location.pathname;
+    const asked = new URLSearchParams(location.search);
+    for (const [name, value] of [...asked]) asked.append(`to.${name}`, value);
+    asked.append("to.", "back");
+    replace(history.state, "", `${page}?${asked}`);
+  });
 }
 """
 """Makes the folder of the page's address the server's base path: otherwise Streamlit first tries
 the page's own address, where two requests answer 404. Keeps one browser history entry per page:
-Streamlit adds one whenever a script changes the query, so that Back would stay on the page."""
+Streamlit adds one whenever a script changes the query, so that Back would stay on the page. Keeps
+the query of the page that a link leaves, which Streamlit removes, and passes it on a second time
+(`links.arrive`) when the user returns, because Streamlit drops parameters that both pages have: so
+Back returns to the same view."""
 
 # Request headers that could make the server send a compressed, partial or empty response.
 _HINDER = {b"accept-encoding", b"range", b"if-range", b"if-none-match", b"if-modified-since"}

@@ -37,6 +37,10 @@ _MAX_UPLOADS = 3
 _STATISTICS = "statistics"
 
 
+DEFAULT = "{}.default"
+"""The session's key of what the page selects by default, for the data set and the models."""
+
+
 def data_set(default: str = datasets.SAMPLE, *, with_uploader: bool = True) -> DataSet:
     """Choose a data set or upload one; warns if the address names one that doesn't exist. Pages
     that place the uploader elsewhere turn off `with_uploader`."""
@@ -47,6 +51,7 @@ def data_set(default: str = datasets.SAMPLE, *, with_uploader: bool = True) -> D
         # Set here and not in the uploader: a page that watches a run reruns its fragments every
         # second, and a rerun requested before the new choice arrived would restore the old one.
         st.session_state["dataset"] = just_uploaded
+    st.session_state[DEFAULT.format("dataset")] = default
     asked = st.query_params.get("dataset")
     if asked is not None and asked not in names:
         hint = " Uploaded files belong to one browser session: upload the file again."
@@ -225,10 +230,12 @@ def models(default: Sequence[str]) -> list[str]:
     """Choose one to `MAX_COLUMNS` models: presets, registered folders, or a Hugging Face hub id
     typed in."""
     offered, label = model_names()
+    default = opening.current().models_or(default, MAX_COLUMNS)
+    st.session_state[DEFAULT.format("models")] = default
     names = st.multiselect(
         "Models",
         offered,
-        default=opening.current().models_or(default, MAX_COLUMNS),
+        default=default,
         max_selections=MAX_COLUMNS,
         accept_new_options=True,
         format_func=label,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 from urllib.parse import urlencode
 
 import pandas as pd
@@ -12,7 +13,7 @@ from poslens.attribution import datasets
 from poslens.attribution.methods import CURVE_PARAMETERS, METHODS
 from poslens.attribution.types import Method
 from poslens.dashboard.server import access, own_texts
-from poslens.dashboard.widgets import url_state
+from poslens.dashboard.widgets import choices, url_state
 from poslens.dashboard.widgets.tables import chosen_row
 from poslens.dashboard.widgets.typed_text import OWN
 from poslens.figures.plain import plain
@@ -98,19 +99,40 @@ def page_link(page: str, label: str, icon: str, asked: Mapping[str, str | Sequen
     the address.
     """
     # Streamlit drops parameters from a link to another page that a widget of this page has bound.
-    carried = {f"{_CARRIED}{k}" if k in _bound() else k: v for k, v in asked.items()}
+    carried = {f"{_CARRIED}{k}" if k in shared() else k: v for k, v in asked.items()}
     st.page_link(page, label=plain(label), icon=icon or None, query_params=carried, width="content")
 
 
+def carry() -> None:
+    """Keep what the user chose on the page that was left, where the address doesn't say otherwise;
+    call it when another page opens. Streamlit alone loses what a link has chosen."""
+    if _CARRIED in st.query_params:
+        return
+    for name in shared() - {"tab"}:
+        if name not in st.session_state or name in st.query_params:
+            continue
+        value = st.session_state[name]
+        if value == st.session_state.get(choices.DEFAULT.format(name)):
+            del st.session_state[name]  # this page can have another default
+        elif name in ("dataset", "models"):
+            _choose(name, value)
+        else:  # not in the address, because few pages have this widget
+            st.session_state[name] = value
+
+
 def arrive() -> None:
-    """Set widgets to the values in the link that was followed; call it before any widget is
-    created. Invalid values are ignored."""
+    """Set widgets to the values in the link that was followed, or of the page to which the user
+    returns; call it before any widget is created. Invalid values are ignored."""
+    back = _CARRIED in st.query_params
+    if back:
+        for name in filter(str.isidentifier, map(str, list(st.session_state))):
+            del st.session_state[name]  # of a widget bound to the address
     offered = [*datasets.names(), *own_texts.uploads()]
     entry = METHODS.get(st.query_params.get("method", ""))
     parameters = (*(entry.parameters if entry else ()), *CURVE_PARAMETERS)
-    choices: dict[str, Sequence[str]] = {"dataset": offered}
-    choices |= {parameter.name: parameter.choices for parameter in parameters}
-    for name in _bound():
+    options: dict[str, Sequence[str]] = {"dataset": offered}
+    options |= {parameter.name: parameter.choices for parameter in parameters}
+    for name in shared():
         asked = st.query_params.get_all(f"{_CARRIED}{name}")
         if not asked:
             continue
@@ -120,16 +142,25 @@ def arrive() -> None:
             value = asked = list(dict.fromkeys(asked))[:MAX_COLUMNS]
         elif name in _SWITCHES:
             value = asked[0] == "true"
-        elif name == "tab" or asked[0] in choices.get(name, ()):
+        elif name == "tab" or asked[0] in options.get(name, ()):
             value = asked[0]
         if value is not None:
-            st.session_state[name] = value
-            # No widget of this page has bound it yet; add it to the address, so that it can be
-            # copied.
-            st.query_params[name] = asked if name == "models" else asked[0]
+            _choose(name, value)
+    if back:
+        for name in [name for name in st.query_params if name.startswith(_CARRIED)]:
+            del st.query_params[name]
+        # In this run, Streamlit would reset what it dropped from the address.
+        st.rerun()
 
 
-def _bound() -> set[str]:
+def _choose(name: str, value: Any) -> None:
+    """Set a widget that this page has not bound yet, also in the address, so that it can be
+    copied."""
+    st.session_state[name] = value
+    st.query_params[name] = str(value).lower() if isinstance(value, bool) else value
+
+
+def shared() -> set[str]:
     """The parameters that widgets of several pages have bound to the address."""
     parameters = (*CURVE_PARAMETERS, *(p for entry in METHODS.values() for p in entry.parameters))
     return {"dataset", "models", "tab", *_SWITCHES, *(parameter.name for parameter in parameters)}

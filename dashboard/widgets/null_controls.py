@@ -22,13 +22,19 @@ from poslens.compute.runs import Job
 from poslens.dashboard.widgets import choices, say
 
 
+_ASKED = "control.asked"
+"""The session's key of a control that the switch will show."""
+
+
 def switch(method: Method) -> Control | None:
     """Choose whether to subtract a null control from the method's curves, and which."""
     labels = ["off", *(CONTROLS[kind] for kind in controls_for(method))]
+    if asked := st.session_state.pop(_ASKED, None):
+        st.session_state["control"] = asked
     chosen = choices.one_of(
         "Subtract control",
         labels,
-        "null",
+        "control",
         help="Subtracts from each pair's curve its curve under a control: an unrelated query, the "
         "document's sentences in random order, or neutral text instead of the document. What "
         "remains is due to what the control changes. For saliency, the query-free profile (the "
@@ -39,7 +45,7 @@ def switch(method: Method) -> Control | None:
 
 def chosen(method: Method) -> Control | None:
     """The selected control; None if the switch has not been shown yet."""
-    return _kind(st.session_state.get("null"), method)
+    return _kind(st.session_state.get(_ASKED) or st.session_state.get("control"), method)
 
 
 def _kind(chosen: object, method: Method) -> Control | None:
@@ -64,14 +70,12 @@ def hint(method: Method, kind: Control | None, *, offered: bool = True) -> None:
     answer: Control = "shuffled" if entry.caveat else "unrelated"
     with st.container(horizontal=True, vertical_alignment="center"):
         say.caption(text, width="content")
-        if offered:
-            st.button(
-                f"Subtract control: {CONTROLS[answer]}",
-                key="null.subtract",
-                on_click=st.session_state.__setitem__,
-                args=("null", CONTROLS[answer]),
-                type="tertiary",
-            )
+        if offered and st.button(
+            f"Subtract control: {CONTROLS[answer]}", key="null.subtract", type="tertiary"
+        ):
+            # The switch sets it: it can be outside the fragment, whose rerun would restore it.
+            st.session_state[_ASKED] = CONTROLS[answer]
+            st.rerun()
 
 
 def job(

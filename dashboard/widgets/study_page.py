@@ -17,7 +17,7 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.compute.compute import Compute
 from poslens.dashboard.server.own_texts import service_for
-from poslens.dashboard.widgets import choices, panels, say, url_state
+from poslens.dashboard.widgets import choices, links, panels, say, url_state
 from poslens.dashboard.widgets.reading_panel import told
 from poslens.dashboard.widgets.run_board import (
     any_active,
@@ -107,12 +107,24 @@ def study_settings(
 ) -> Settings:
     """The study's parameters from widgets; those in `elsewhere` have their defaults."""
     offered = study.parameters_for(data)
+    for name in offered.keys() - links.shared():
+        _own(study.name, name)
     given = {
         name: _widget(name, parameter)
         for name, parameter in offered.items()
         if name not in elsewhere
     }
     return study.parameters.settings(given)
+
+
+def _own(study: str, name: str) -> None:
+    """Forget the value that a parameter of the same name has in another study, such as the seed,
+    unless the address has one."""
+    owner = f"{name}.study"
+    if st.session_state.get(owner) != study and name not in st.query_params:
+        for key in (name, *url_state.keys(name)):
+            st.session_state.pop(key, None)
+    st.session_state[owner] = study
 
 
 def study_section(

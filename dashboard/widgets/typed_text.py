@@ -61,8 +61,7 @@ def typed_text(place: DeltaGenerator) -> tuple[TextPair | None, bool]:
     if not asked:
         return None, False
     if not shown.complete:
-        if not popover.open:
-            st.info("Enter a query and a document under Own text.")
+        st.info("The address doesn't include texts: enter a query and a document under Own text.")
         return None, True
     return _pair(shown), True
 

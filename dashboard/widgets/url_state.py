@@ -20,6 +20,11 @@ MAX_IN_LINK = 32_000
 headers together."""
 
 
+def keys(name: str) -> tuple[str, str]:
+    """The session's keys of a value and of its field (`whole_number`)."""
+    return f"url.{name}", f"number.{name}"
+
+
 def get(name: str, default: str = "") -> str:
     """The value in the address, else the stored one, which is then added to the address."""
     return get_all(name, [default])[-1]
@@ -36,7 +41,7 @@ def whole_number(
     """A whole-number field whose value is in the address; an invalid value there counts as the
     default. An empty field, possible only if the default is None, returns None. Not bound, because
     Streamlit raises an error for an infinite number in the address."""
-    key, usual = f"number.{name}", "" if default is None else str(default)
+    key, usual = keys(name)[1], "" if default is None else str(default)
     asked = get(name, usual)
     valid = asked.isascii() and asked.isdigit() and len(asked) < 19 and low <= int(asked) <= high
     value = int(asked) if valid else default
@@ -61,7 +66,7 @@ def get_all(name: str, default: Sequence[str]) -> list[str]:
     """The values of a parameter that is repeated in the address, with the fallbacks of `get`."""
     if name in st.query_params:
         values = st.query_params.get_all(name)
-        st.session_state[f"url.{name}"] = values
+        st.session_state[keys(name)[0]] = values
         return values
     values = stored(name, default)
     if values != list(default):
@@ -71,12 +76,12 @@ def get_all(name: str, default: Sequence[str]) -> list[str]:
 
 def stored(name: str, default: Sequence[str] = ()) -> list[str]:
     """The stored values, whatever the address contains."""
-    return list(st.session_state.get(f"url.{name}", default))
+    return list(st.session_state.get(keys(name)[0], default))
 
 
 def put_all(name: str, values: Sequence[str], default: Sequence[str]) -> None:
     """Set a parameter that is repeated in the address; the default is omitted."""
-    st.session_state[f"url.{name}"] = list(values)
+    st.session_state[keys(name)[0]] = list(values)
     if list(values) == list(default):
         if name in st.query_params:
             del st.query_params[name]

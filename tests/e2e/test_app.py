@@ -211,7 +211,7 @@ def test_typed_text_is_explained_and_linked(app: App, visit: Visit) -> None:
     document = "Stone stays. Ice melts in spring."
     page.get_by_role("textbox", name="Document", exact=True).fill(document)
     idle(page)
-    expect(page.get_by_test_id("stAlert")).to_have_count(0)
+    expect(page.get_by_test_id("stAlert")).to_have_text([re.compile("doesn't include texts")])
     page.get_by_role("button", name="Show these texts").click()
     ready(page)
     expect(page.get_by_text("reads all 9 tokens")).to_be_visible()
@@ -316,5 +316,6 @@ def test_a_text_many_times_too_long_is_truncated_and_reported(app: App, visit: V
     page.get_by_role("textbox", name="Document", exact=True).fill("ice melts in spring " * 1700)
     page.get_by_role("button", name="Show these texts").click()
     expect(page.get_by_text("reads 510 of 8,500 tokens")).to_be_visible()
+    idle(page).get_by_role("button", name="Own text").click()
     expect(page.get_by_text("too long for a link")).to_be_visible()
     no_error(page)

@@ -132,7 +132,9 @@ def test_evidence_that_cannot_be_moved_is_reported_in_one_sentence(
 
 
 def test_curves_minus_control_are_drawn(run_app: App, visit: Visit) -> None:
-    page = visit(f"{run_app.url}/curves?models=BM25&dataset=sample&language=tha&null=filler+text")
+    page = visit(
+        f"{run_app.url}/curves?models=BM25&dataset=sample&language=tha&control=filler+text"
+    )
     idle(page).get_by_role("button", name="Compute", exact=True).first.click()
     expect(page.get_by_text(re.compile(r"^(\d+) of \1( \w+)?$"))).to_be_visible()
     idle(page).get_by_role("button", name="Compute", exact=True).first.click()

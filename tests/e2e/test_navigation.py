@@ -9,6 +9,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.e2e.conftest import App, Visit, idle
+from tests.e2e.test_app import no_error
 
 Start = Callable[..., App]
 
@@ -86,6 +87,49 @@ def test_back_returns_to_the_previous_page(app: App, visit: Visit) -> None:
         idle(page).go_back()
         expect(heading).to_contain_text("Explain: ")
         expect(page).to_have_url(re.compile("/explain.*pair=food-sourdough-q2"))
+
+
+def test_back_and_forward_restore_the_models_of_each_page(app: App, visit: Visit) -> None:
+    page = visit(f"{app.url}/curves?models=BM25")
+    navigation = page.get_by_role("navigation", name="App pages")
+    chosen = page.get_by_test_id("stSidebar").get_by_test_id("stMultiSelect").first
+    expect(chosen).to_contain_text("BM25")
+    # What a link has chosen also holds on the next page, and in its address.
+    idle(page)
+    navigation.get_by_role("link", name="Audit").click()
+    expect(page).to_have_url(re.compile("/audit.*models=BM25"))
+    chosen.locator("input").fill("MiniLM-recency")
+    page.get_by_role("option", name="MiniLM-recency", exact=True).click()
+    both = re.compile("/audit.*models=BM25&models=MiniLM-recency")
+    expect(page).to_have_url(both)
+    idle(page).go_back()
+    expect(page).to_have_url(re.compile("/curves.*models=BM25"))
+    expect(chosen).not_to_contain_text("MiniLM-recency")
+    idle(page).go_forward()
+    expect(page).to_have_url(both)
+    expect(chosen).to_contain_text("MiniLM-recency")
+
+
+def test_settings_of_one_study_are_not_those_of_another(app: App, visit: Visit) -> None:
+    """Parameters of the same name, such as the seed; and the control of curves, which isn't that of
+    the position effect."""
+    page = visit(f"{app.url}/audit?models=BM25&seed=3")
+    navigation = page.get_by_role("navigation", name="App pages")
+    heading = page.get_by_test_id("stMain").get_by_role("heading", level=1)
+    expect(heading).to_contain_text("Audit: ")
+    idle(page)
+    navigation.get_by_role("link", name="Debias").click()
+    expect(heading).to_contain_text("Debias: ")
+    idle(page)
+    assert "seed" not in page.url
+    page.goto(f"{app.url}/explain?models=MiniLM&control=shuffled+sentences")
+    expect(page.locator(".hm-pane[data-side=document]")).to_be_visible()
+    idle(page)
+    navigation.get_by_role("link", name="Ranking").click()
+    expect(heading).to_contain_text("Ranking: ")
+    no_error(idle(page))
+    page.get_by_text("Position effect settings").click()
+    expect(page.get_by_text("Control: move another sentence").first).to_be_visible()
 
 
 def test_an_old_address_opens_the_page_with_its_query(app: App, visit: Visit) -> None:

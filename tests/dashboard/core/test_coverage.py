@@ -233,7 +233,7 @@ def test_curves_claim_only_a_measured_dependence_on_the_query(mixed: str, method
     page.button(key="null.subtract").click().run()
     assert not page.exception
     null = "unrelated query" if method == "saliency" else "shuffled sentences"
-    assert page.segmented_control(key="null").value == null
+    assert page.segmented_control(key="control").value == null
     said = captions(page)
     assert "content alone" not in said and "is measured only" not in said, "it is subtracted"
     run = CliRunner().invoke(app, ["curve", "--dataset", mixed, "--method", method])

@@ -183,7 +183,7 @@ def test_a_link_to_a_null_control_sends_nothing(
     first = datasets.read(SAMPLE).pairs[0]
     own_service.explain(first, spec, SENTENCE)
     asked = {"models": ["E5"], "pair": first.pair_id, "method": "occlusion", "level": "sentence"}
-    page = open_page("explain", dataset=SAMPLE, null=CONTROLS["unrelated"], **asked)
+    page = open_page("explain", dataset=SAMPLE, control=CONTROLS["unrelated"], **asked)
     asked_before_sending(page, server, 1)
     page.button[[b.label for b in page.button].index("Send to E5")].click().run()
     assert not page.error and server.sent

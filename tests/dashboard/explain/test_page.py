@@ -65,7 +65,7 @@ def y_title(figure: dict) -> str:
 def test_a_mean_difference_states_its_pairs_whatever_control_the_pair_subtracts(
     stones: str,
 ) -> None:
-    page = opened("compare", a="tiny", b="BM25", null=NULL)
+    page = opened("compare", a="tiny", b="BM25", control=NULL)
     assert not page.error
     means = [one["layout"]["meta"] for one in figures(page) if one["layout"].get("meta")]
     (said,) = [meta["provenance"] for meta in means if "has too" in str(meta["provenance"])]
@@ -81,7 +81,7 @@ def test_a_mean_difference_states_its_pairs_whatever_control_the_pair_subtracts(
 
 
 def test_a_pairs_curve_names_the_subtracted_control(stones: str) -> None:
-    page = opened("explain", models=["BM25"], null=NULL)
+    page = opened("explain", models=["BM25"], control=NULL)
     assert not page.error
     curves = figures(page)[0]
     assert y_title(curves).endswith(f"minus {NULL}")
@@ -100,10 +100,10 @@ def test_a_curve_whose_control_was_refused_is_not_cached_as_controlled(
 
     with monkeypatch.context() as patch:
         patch.setattr(ExplainedSubject, "_control", refused)
-        page = opened("explain", "p5", models=["BM25"], null=NULL)
+        page = opened("explain", "p5", models=["BM25"], control=NULL)
         assert page.error
         before = figures(page)[0]
-    after = figures(opened("explain", "p5", models=["BM25"], null=NULL))[0]
+    after = figures(opened("explain", "p5", models=["BM25"], control=NULL))[0]
     assert NULL in y_title(after) and NULL not in y_title(before)
     assert after["data"] != before["data"]
 
