@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+_ROUNDING = 1e-12
+"""A number up to this far below 0 differs from it only by rounding."""
+
 
 def number_text(value: float, form: str) -> str:
     """A number in this format. A number halfway between two is rounded away from 0, so that a share
@@ -9,6 +12,19 @@ def number_text(value: float, form: str) -> str:
     sign = form[:1] if form[:1] in ("+", "-", " ") else ""
     # Binary fractions only approximate decimal ones: 0.2625 rounds up, 26.25 would round down.
     return format(value * (1 + 1e-13), f"{sign}z{form.removeprefix(sign)}")
+
+
+def interval_text(low: float, high: float, form: str) -> str:
+    """An interval in this format: `[low, high]`. An end below 0 that rounds to 0 keeps its minus
+    sign, which says whether the interval includes 0."""
+    return f"[{_end_text(low, form)}, {_end_text(high, form)}]"
+
+
+def _end_text(end: float, form: str) -> str:
+    text = number_text(end, form)
+    if end >= -_ROUNDING or text.startswith("-"):
+        return text
+    return f"-{text.removeprefix('+')}"
 
 
 def counted(n: int, noun: str) -> str:

@@ -25,7 +25,7 @@ import numpy as np
 import scipy  # loads scipy.special at its first use
 from numpy.typing import NDArray
 
-from poslens.attribution.nouns import number_text
+from poslens.attribution.nouns import interval_text, number_text
 from poslens.attribution.pairs import numbered as numbered
 
 Values = NDArray[np.float64]
@@ -84,10 +84,8 @@ class Estimate:
 
     def text(self, form: str = ".3f") -> str:
         """`value [low, high]` in this number format; only the value if there is no interval."""
-        if self.interval is None:
-            return number_text(self.value, form)
-        value, low, high = (number_text(x, form) for x in (self.value, *self.interval))
-        return f"{value} [{low}, {high}]"
+        value = number_text(self.value, form)
+        return value if self.interval is None else f"{value} {interval_text(*self.interval, form)}"
 
 
 def _summed(

@@ -11,7 +11,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from poslens.attribution.curves.bootstrap import Estimate
-from poslens.attribution.nouns import number_text
+from poslens.attribution.nouns import interval_text
 from poslens.attribution.retrievers import resolve
 from poslens.attribution.types import Provenance
 from poslens.compute.compute import Compute
@@ -156,8 +156,7 @@ def page_frame(cards: Sequence[ModelPassport]) -> pd.DataFrame:
         ends = zip(files[f"{name}_low"], files[f"{name}_high"], strict=True)
         shown[title] = files[name].astype(float)
         shown[f"{title}: 95% interval"] = [
-            "" if pd.isna(low) else f"[{number_text(low, '.3f')}, {number_text(high, '.3f')}]"
-            for low, high in ends
+            "" if pd.isna(low) else interval_text(low, high, ".3f") for low, high in ends
         ]
     return pd.DataFrame(shown)
 

@@ -169,10 +169,14 @@ def test_text_has_the_format_and_rounds_halves_away_from_zero() -> None:
     assert share.times(100).text(".1f") == "26.3 [-26.3, 43.8]"
 
 
-def test_a_number_that_rounds_to_zero_has_no_minus_sign() -> None:
+def test_of_numbers_that_round_to_zero_only_ends_below_it_have_a_minus_sign() -> None:
     small = Estimate(-0.0004, -0.0006, -0.0)
     assert small.text("+.3f") == "+0.000 [-0.001, +0.000]"
-    assert small.text(".0%") == "0% [0%, 0%]" and Estimate(512).text(",.0f") == "512"
+    # The interval includes 0.
+    assert Estimate(0.0141, -0.0003, 0.0285).text("+.3f") == "+0.014 [-0.000, +0.029]"
+    assert Estimate(-0.02, -0.03, -0.0003).text(".3f") == "-0.020 [-0.030, -0.000]"
+    assert Estimate(0.01, -1e-17, 0.02).text(".3f") == "0.010 [0.000, 0.020]"
+    assert small.text(".0%") == "0% [-0%, 0%]" and Estimate(512).text(",.0f") == "512"
 
 
 def test_cached_draws_equal_newly_drawn_ones(monkeypatch: pytest.MonkeyPatch) -> None:
