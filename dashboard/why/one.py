@@ -15,7 +15,7 @@ from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import TextPair
 from poslens.compute.compute import Compute
 from poslens.dashboard.server.own_texts import service_for
-from poslens.dashboard.widgets import choices, links, panels, url_state
+from poslens.dashboard.widgets import choices, links, panels, say, url_state
 from poslens.dashboard.widgets.contrast import contrast_view
 from poslens.dashboard.widgets.run_board import any_active, run_board, start_once, watched
 from poslens.dashboard.widgets.study_page import Chosen, Opened, study_section
@@ -24,7 +24,7 @@ from poslens.studies.hubs.summary import known_in_degrees
 from poslens.studies.ranking.service import searched
 from poslens.studies.why.search import QueryRanking, known_ranking, ranking, search_job
 from poslens.studies.why.study import WHY
-from poslens.studies.why.summary import WhySummary
+from poslens.studies.why.summary import SOURCES, WhySummary
 
 SHOWN = 10
 """Maximum number of listed documents of a ranking."""
@@ -58,6 +58,7 @@ def section(chosen: Chosen) -> None:
         document = _document(ranked, wanted, top)
     with right:
         document, evidence = _own_choice(document)
+        used = st.container()
     if not document:
         st.info("Select a document of the ranking, or type the id of another one.")
         return
@@ -71,7 +72,11 @@ def section(chosen: Chosen) -> None:
     )
     opened = study_section(WHY, data, chosen.models, settings, start=True)
     if opened is not None and opened.summaries:
-        _behind(opened, collection, text, query, document)
+        (first, *_) = opened.summaries[0].explained.values()
+        whole = collection.texts([first.document_id]).get(first.document_id, "")
+        with used:
+            _evidence(opened.summaries, whole)
+        _behind(opened, collection, text, query, document, whole)
 
 
 def _first_missed(chosen: Chosen) -> str:
@@ -120,14 +125,16 @@ def _ranked(
 ) -> QueryRanking | None:
     """The stored ranking of the query. If the query is not ranked yet, this starts a search, shows
     its progress on the page, and returns None."""
-    compute = service_for(chosen.data.name)
-    if query and query.pairs and (stored := _stored(compute, spec, chosen, query)) is not None:
-        return stored
+    compute, document = service_for(chosen.data.name), url_state.get("document")
+    if query and query.pairs:
+        stored = _stored(compute, spec, chosen, query, document)
+        if stored is not None:
+            return stored
     query_id = query.query_id if query else ""
     job = search_job(compute, spec, collection, text, query_id)
     start_once([job])
     wanted = query.pairs if query else ()
-    searched = ranking(compute, spec, collection, text, SHOWN, wanted, query_id)
+    searched = ranking(compute, spec, collection, text, SHOWN, wanted, query_id, document)
     if searched is not None:
         return searched
 
@@ -141,13 +148,13 @@ def _ranked(
 
 
 def _stored(
-    compute: Compute, spec: RetrieverSpec, chosen: Chosen, query: Query
+    compute: Compute, spec: RetrieverSpec, chosen: Chosen, query: Query, document: str
 ) -> QueryRanking | None:
     """The stored ranking of a query of the data set; None if there is none."""
     settings = WHY.parameters.settings({**chosen.settings, "query": query.query_id})
     corpus = WHY.corpus(chosen.data, settings)
     (asked,) = WHY.subjects(compute, spec, corpus, settings)
-    return known_ranking(compute, asked, query, SHOWN)
+    return known_ranking(compute, asked, query, SHOWN, document)
 
 
 def _document(ranked: QueryRanking, wanted: Sequence[str], top: int) -> str:
@@ -218,8 +225,26 @@ def _own_choice(document: str) -> tuple[str, str]:
     return document, evidence.strip()
 
 
+def _evidence(summaries: Sequence[WhySummary], whole: str) -> None:
+    """The evidence that the changes were made with, and who marked it: PosLens may have proposed
+    another sentence for each model."""
+    models: dict[str, list[str]] = {}
+    for summary in summaries:
+        for why in summary.explained.values():
+            if why.cause != "found" and (passage := whole[why.start : why.end]):
+                models.setdefault(f"“{passage}”, {SOURCES[why.source]}", []).append(summary.name)
+    for passage, names in models.items():
+        under = f" ({', '.join(names)})" if len(models) > 1 else ""
+        say.caption(f"Evidence{under}: {passage}.")
+
+
 def _behind(
-    opened: Opened, collection: Collection, text: str, query: Query | None, document: str
+    opened: Opened,
+    collection: Collection,
+    text: str,
+    query: Query | None,
+    document: str,
+    whole: str,
 ) -> None:
     """The ranks after each change, the documents above, and the contrast with one of them."""
     summaries: tuple[WhySummary, ...] = opened.summaries
@@ -232,7 +257,7 @@ def _behind(
     if pair:
         links.other_views("why", opened.data.name, pair, names)
     else:
-        _text_links(summaries[0], collection, text, document, names)
+        _text_links(summaries[0], text, whole, names)
     st.markdown("**Documents ranked above the target**")
     under = summaries[0]
     if len(names) > 1:
@@ -312,11 +337,8 @@ def remedy_links(causes: Set[Cause], opened: Opened) -> None:
             links.page_link(page, label, "", asked)
 
 
-def _text_links(
-    summary: WhySummary, collection: Collection, text: str, document: str, names: Sequence[str]
-) -> None:
+def _text_links(summary: WhySummary, text: str, whole: str, names: Sequence[str]) -> None:
     """Links to Explain and Cause for texts that are not a pair of the data set."""
-    whole = collection.texts([document]).get(document, "")
     (explanation,) = summary.explained.values()
     evidence = whole[explanation.start : explanation.end]
     with st.container(horizontal=True, key="why.text_links"):

@@ -255,8 +255,8 @@ class RankedDocument:
 
 @dataclass(frozen=True)
 class QueryRanking:
-    """The first documents of a ranking of `total` documents, and the target documents below them.
-    Target documents that are not found are missing."""
+    """The first documents of a ranking of `total` documents, and the target documents and the
+    selected one below them. Those that are not found are missing."""
 
     documents: tuple[RankedDocument, ...]
     total: int
@@ -311,15 +311,17 @@ def ranking(
     n: int,
     wanted: Wanted[str] = (),
     query_id: str = "",
+    document: str = "",
 ) -> QueryRanking | None:
-    """The first `n` documents and the `wanted` ones; None until the query has been searched for."""
+    """The first `n` documents, the `wanted` ones and `document`; None until the query has been
+    searched for."""
     cached = _searched.find(_key(compute, spec, collection, query, query_id))
     if cached is None:
         return None
     corpus, searched = cached
     numbers = searched.best(n)
     ranks = dict(zip(numbers, range(1, n + 1), strict=False))
-    for document_id in wanted:
+    for document_id in (*wanted, document):
         number = corpus.number_of.get(document_id)
         if number is not None and number not in ranks and searched.found(number):
             ranks[number] = searched.rank(float(searched.scores[number]), number)
@@ -337,10 +339,12 @@ def ranking(
     return QueryRanking(rows, len(searched.ids))
 
 
-def known_ranking(compute: Compute, asked: Misses, query: Query, n: int) -> QueryRanking | None:
-    """The ranking of a query of the data set from stored results: the first `n` documents from the
-    results of the Ranking page, and target documents below them from their explanations. None if
-    one of these is not stored.
+def known_ranking(
+    compute: Compute, asked: Misses, query: Query, n: int, document: str = ""
+) -> QueryRanking | None:
+    """The ranking of a query of the data set from stored results: the first `n` documents and
+    `document` from the results of the Ranking page, and target documents below them from their
+    explanations. None if one of these is not stored.
 
     Raises:
         UserError: the corpus cannot be read.
@@ -349,11 +353,14 @@ def known_ranking(compute: Compute, asked: Misses, query: Query, n: int) -> Quer
     stored = stored_ranking(compute, asked.spec, collection, query)
     if stored is None:
         return None
+    shown = {*query.pairs, document}
+    if document not in ("", *query.pairs, *stored.document_ids):
+        return None
     scores = zip(stored.document_ids, stored.scores, strict=True)
     rows = [
-        (rank, document, float(score))
-        for rank, (document, score) in enumerate(scores, start=1)
-        if rank <= n or document in query.pairs
+        (rank, ranked, float(score))
+        for rank, (ranked, score) in enumerate(scores, start=1)
+        if rank <= n or ranked in shown
     ]
     items = [
         item
@@ -369,10 +376,10 @@ def known_ranking(compute: Compute, asked: Misses, query: Query, n: int) -> Quer
         for explanation in below
         if explanation.rank != NOT_FOUND and explanation.score is not None
     )
-    texts = collection.texts(document for _, document, _ in rows)
+    texts = collection.texts(ranked for _, ranked, _ in rows)
     documents = tuple(
-        RankedDocument(rank, document, score, document in query.pairs, texts[document])
-        for rank, document, score in rows
+        RankedDocument(rank, ranked, score, ranked in query.pairs, texts[ranked])
+        for rank, ranked, score in rows
     )
     return QueryRanking(documents, collection.survey.n)
 

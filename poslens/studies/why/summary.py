@@ -14,7 +14,7 @@ from poslens.attribution.datasets import Collection
 from poslens.attribution.evaluation.comparison import SHARE_MARGIN
 from poslens.attribution.evaluation.document_index import NOT_FOUND
 from poslens.attribution.evaluation.ranking_measures import agresti_coull
-from poslens.attribution.evaluation.why_causes import CAUSES, Cause, Step, Why, why_method
+from poslens.attribution.evaluation.why_causes import CAUSES, Cause, Source, Step, Why, why_method
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method
 from poslens.cache.kinds.study_items import WhyItem
@@ -47,6 +47,13 @@ REMEDIES: Mapping[Cause, str] = {
     ),
 }
 """What to change, by cause: a suggestion, which the explanation itself does not test."""
+
+SOURCES: Mapping[Source, str] = {
+    "marked": "marked by you",
+    "data set": "marked in the data set",
+    "proposed": "proposed by PosLens, because it scores highest on its own",
+}
+"""Who marked the evidence, as a phrase that follows it."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +175,13 @@ def change_words(cause: Cause, why: Why) -> str:
 
 
 def sentence(why: Why) -> str:
-    """The verdict about one document: ranks, the null's rank, the cause and what to change."""
+    """The verdict about one document: ranks, the null's rank, the cause and what to change, and, if
+    nobody marked the evidence, that PosLens proposed it."""
+    proposed = why.source == "proposed" and why.cause != "found"
+    return _verdict(why) + (f" The evidence was {SOURCES['proposed']}." if proposed else "")
+
+
+def _verdict(why: Why) -> str:
     rank, top = rank_words(why.rank), why.top
     head = f"{why.document_id} is at rank {rank} of {why.n_documents:,}"
     if why.rank == NOT_FOUND:

@@ -13,6 +13,7 @@ from streamlit.testing.v1 import AppTest
 import poslens
 from poslens.attribution import datasets
 from poslens.compute.compute import service
+from poslens.dashboard.why import one
 from tests.support.pages import open_page
 
 GULLS = "Gulls rest on the old pier today. "
@@ -94,9 +95,21 @@ def test_a_typed_query_and_any_document_are_explained(mine: str) -> None:
     texts = parse_qs(urlsplit(cause).query)
     assert texts["q"] == ["river"] and texts["d"] == [ROWS[2][2]] and texts["models"] == ["BM25"]
     assert texts["e"][0] and texts["e"][0] in ROWS[2][2]
+    assert f"Evidence: “{texts['e'][0]}”, proposed by PosLens, because it scores" in words(page)
+    assert "The evidence was proposed by PosLens" in words(page)
     opened = open_page("cause", **texts).run()
     assert not opened.exception and not opened.error
     assert opened.text_area(key="typed.document").value == ROWS[2][2]
+
+
+def test_the_selected_document_is_listed_below_the_first_ones(
+    mine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(one, "SHOWN", 1)
+    page = settled(dataset=mine, models=["BM25"], top="1", query="heron pier", document="long")
+    ranked = next(frame.value for frame in page.dataframe if "wanted" in frame.value)
+    assert ranked["id"].tolist() == ["short", "long"] and ranked["rank"].tolist() == [1, 2]
+    assert not ranked["wanted"].any() and "2 of 4 documents shown" in words(page)
 
 
 def test_all_misses_are_computed_and_one_is_opened(mine: str) -> None:

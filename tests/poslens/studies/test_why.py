@@ -158,6 +158,13 @@ def test_a_stored_ranking_equals_that_of_a_search(corpus: str) -> None:
     searched = ranking(compute, spec, asked.collection, query.text, 5, query.pairs)
     assert searched is not None and [one.rank for one in searched.documents] == [1, 2]
     assert known_ranking(compute, misses, query, 5) == searched
+    # A selected document is listed too, unless it is below the stored depth.
+    pier = next(one for one in asked.collection.queries if one.text == "pier walk")
+    search_job(compute, spec, asked.collection, pier.text).start().wait()
+    listed = ranking(compute, spec, asked.collection, pier.text, 1, pier.pairs, document="long")
+    assert listed is not None and [one.document_id for one in listed.documents] == ["short", "long"]
+    assert known_ranking(compute, misses, pier, 1, "long") == listed
+    assert known_ranking(compute, misses, pier, 1, "blind") is None
     # The rank of a wanted document below the stored depth comes from its explanation.
     blind = next(one for one in asked.collection.queries if one.text == "egret")
     assert known_ranking(compute, misses, blind, 5) is None
@@ -369,7 +376,12 @@ def test_the_verdict_states_the_effect_of_moving_the_evidence(
     about = Why(
         "d", 10, 20, 12, 0.5, "marked", 0, 5, 0.5, 1.0, None, moved, alone, best_position=0.2
     )
-    assert words in sentence(about)
+    assert words in sentence(about) and "proposed" not in sentence(about)
+    proposed = sentence(replace(about, source="proposed"))
+    assert proposed.startswith(sentence(about)) and proposed.endswith(
+        " The evidence was proposed by PosLens, because it scores highest on its own."
+    )
+    assert "proposed" not in sentence(replace(about, source="proposed", rank=3))
 
 
 def test_no_miss_among_twelve_documents_still_has_an_interval() -> None:
