@@ -46,7 +46,7 @@ selection = view.selection
 
 n_pairs = "" if len(selection.pairs) == len(data.pairs) else f"{len(selection.pairs):,} of "
 st.markdown(
-    f"{panels.plain(data.title)}: {METHODS[method.name].title} by position, averaged over "
+    f"{panels.plain(data.title)}: {METHODS[method.name].title} by position. Selected: "
     f"{n_pairs or 'all '}{len(data.pairs):,} pairs"
     + (f" ({panels.plain(selection.words)})." if selection.words else ".")
 )

@@ -46,6 +46,7 @@ from poslens.studies import published as published_service
 from poslens.studies.curves.words import (
     BAND_WORDS,
     NUMBERS,
+    averaged,
     over_what,
     read_unlike,
     small,
@@ -194,6 +195,7 @@ def results(
         )
     words = [BAND_WORDS[band]]
     if shown:
+        words.insert(0, averaged([(curve.summary.curve, curve.total) for curve in shown]))
         words.append(over_what([curve.summary.curve for curve in shown], _limits(shown)))
     if whole and published:
         words.append("Published curves are over what each model read, not over whole texts.")

@@ -51,6 +51,20 @@ def too_few(name: str, n: int, total: int) -> str:
     )
 
 
+def averaged(curves: Sequence[tuple[PositionCurve, int]]) -> str:
+    """How many pairs and documents each mean covers. A curve comes with the number of selected
+    pairs, of which some may have no result yet."""
+    models: dict[str, list[str]] = {}
+    for curve, total in curves:
+        share = f"{curve.n:,} of " if curve.n < total else "all " if total > 1 else ""
+        words = f"{share}{counted(total, 'pair')}, from {counted(curve.n_documents, 'document')}"
+        models.setdefault(words, []).append(curve.model)
+    if len(models) < 2:
+        return "".join(f"Mean over {words}." for words in models)
+    means = "; ".join(f"{listed(names)}, over {words}" for words, names in models.items())
+    return f"Means: {means}."
+
+
 def small(total: int) -> str:
     """A caveat for the mean of this many pairs; empty if there are enough."""
     if total >= MIN_PAIRS:

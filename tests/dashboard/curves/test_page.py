@@ -185,6 +185,16 @@ def test_models_are_compared_on_the_same_pairs(long_and_short: str) -> None:
     assert not any("compared with" in one.value for one in opened(models=["cutter"]).markdown)
 
 
+def test_the_mean_counts_the_pairs_that_have_results(long_and_short: str) -> None:
+    from poslens.dashboard.widgets.choices import spec
+
+    method, pairs = make_method("saliency"), datasets.read("cut").pairs
+    service().attribution_job(spec("cutter", "cut"), method, pairs[:12], "cut: ").start().wait()
+    app = open_page("curves", method="saliency", dataset="cut", models=["cutter"]).run()
+    assert any("Selected: all 24 pairs." in one.value for one in app.markdown)
+    assert "Mean over 12 of 24 pairs, from 12 documents." in captions(app)
+
+
 def test_an_unreadable_model_does_not_affect_the_others(
     long_and_short: str, tmp_path: Path
 ) -> None:

@@ -9,6 +9,7 @@ from poslens.attribution.curves.curve_summary import CurveSummary, summarize
 from poslens.attribution.curves.text_axis import average, over_text
 from poslens.attribution.methods import make_method
 from poslens.studies.curves.words import (
+    averaged,
     over_what,
     read_unlike,
     small,
@@ -40,6 +41,15 @@ def test_captions_state_that_models_truncate_differently() -> None:
     assert "a different position in the text" not in over_what([some, more], [512, 512])
     assert "a different position in the text" in over_what([none, some], [None, 512])
     assert "BM25" not in over_what([none, some], [None, 512])
+
+
+def test_the_caption_counts_the_pairs_that_have_results() -> None:
+    a, b = (summary(name, 0).curve for name in "AB")
+    assert averaged([(a, 1200), (b, 1200)]) == "Mean over all 1,200 pairs, from 300 documents."
+    assert averaged([(a, 1200), (b, 2000)]) == (
+        "Means: A, over all 1,200 pairs, from 300 documents; B, over 1,200 of 2,000 pairs, from "
+        "300 documents."
+    )
 
 
 @pytest.mark.parametrize(
