@@ -335,8 +335,9 @@ def ndcg_by_position(
     summaries: Sequence[PositionSummary], style: Style, provenance: Provenances = ()
 ) -> go.Figure:
     """nDCG@10 by position over the same queries, a line for each model. Bands are 95% intervals of
-    each query's nDCG@10 minus its mean over positions, so they exclude differences between queries.
-    Thin lines are the null control, which moves another sentence instead of the evidence."""
+    each query's nDCG@10 minus its mean over positions, so they exclude differences between queries;
+    they end at 0 and 1. Thin lines are the null control, which moves another sentence instead of
+    the evidence."""
     figure = canvas("position_effect", style, TITLE, "nDCG@10", provenance)
     for number, summary in enumerate(summaries):
         look, key = style.line(number), f"model {number}"
@@ -375,6 +376,7 @@ def _band(figure: go.Figure, x: list[float], effect: PositionEffect, color: str,
     for mean, deviation in zip(effect.ndcg, effect.deviations, strict=True):
         if deviation.interval is None:
             return
-        low.append(mean.value + deviation.interval[0] - deviation.value)
-        high.append(mean.value + deviation.interval[1] - deviation.value)
+        # The interval of a difference around a mean near 1 may exceed what nDCG@10 can be.
+        low.append(max(mean.value + deviation.interval[0] - deviation.value, 0.0))
+        high.append(min(mean.value + deviation.interval[1] - deviation.value, 1.0))
     figure.add_trace(band(x, low, high, color, key))

@@ -22,8 +22,10 @@ from poslens.attribution.retrievers.resolve import resolve
 from poslens.cache.kinds import interventions
 from poslens.compute.compute import Compute
 from poslens.dashboard.__main__ import app
+from poslens.figures.palettes import Style
 from poslens.studies.positions import run as positions_run
 from poslens.studies.positions.study import POSITIONS
+from poslens.studies.positions.summary import ndcg_by_position
 
 WORDS = (
     "tide",
@@ -259,3 +261,11 @@ def test_p_of_one_query_per_document_is_the_paired_t_tests(
         expected = stats.ttest_rel(gains[:, 0], gains[:, -1]).pvalue
         assert summary.effect.effect.p == pytest.approx(expected)
         assert 0 < np.count_nonzero(gains[:, 0] - gains[:, -1]) < 15
+
+
+def test_bands_end_at_the_limits_of_ndcg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POSLENS_SHIPPED", "yes")
+    figure = ndcg_by_position(_shipped(tmp_path, pairs=30), Style())
+    bands = [trace for trace in figure.data if trace.fill == "toself"]
+    assert len(bands) >= 2 and max(max(trace.y) for trace in bands) == 1.0
+    assert all(0 <= value <= 1 for trace in bands for value in trace.y)
