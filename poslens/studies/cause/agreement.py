@@ -14,6 +14,7 @@ from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
 from poslens.attribution.interventions.agreement import N_GRID, Agreement
 from poslens.attribution.methods import METHODS
+from poslens.attribution.nouns import counted
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method, Provenance
 from poslens.compute.compute import Compute, run_key
@@ -33,9 +34,11 @@ from poslens.study import Figure, ModelSummary, register
 
 @dataclass(frozen=True)
 class AgreementSummary(ModelSummary[CauseSubject]):
-    """A method's agreement with each intervention; the subject's method is the one compared."""
+    """A method's agreement with each intervention; the subject's method is the one compared.
+    `missing` counts the results that are not computed yet."""
 
     agreements: dict[Method, Agreement]
+    missing: int = 0
 
 
 @dataclass(frozen=True)
@@ -185,18 +188,24 @@ class AgreementStudy(OfPairs[CauseItems, CauseSubject, AgreementSummary]):
         for intervention in subject.chosen.interventions:
             with suppress(UserError):  # no pair has both
                 agreements[intervention] = _agreement(compute, subject, intervention)
-        model = compute.identify(subject.spec)
-        return AgreementSummary(model, subject, agreements) if agreements else None
+        if not agreements:
+            return None
+        model, job = compute.identify(subject.spec), self.job(compute, subject)
+        return AgreementSummary(model, subject, agreements, job.total - job.n_done())
 
     def verdict(self, summary: AgreementSummary) -> str:
-        """The correlation of the mean curves with each intervention."""
-        title = METHODS[summary.asked.method.name].title
-        means = {each.name: agreed.means for each, agreed in summary.agreements.items()}
+        """The correlation of the mean curves with each intervention, or why it is undefined."""
+        title, name = METHODS[summary.asked.method.name].title, summary.name
+        total = len(summary.asked.chosen.pairs)
         parts = [
-            f"{name} {mean.text('+.2f') if mean else 'undefined'}" for name, mean in means.items()
+            f"{each.name} "
+            + (agreed.means.text("+.2f") if agreed.means else _undefined(agreed, total))
+            for each, agreed in summary.agreements.items()
         ]
-        name = summary.name
-        return f"{name}, {title}: rank correlation of mean curves with {', '.join(parts)}."
+        rest = ""
+        if summary.missing:
+            rest = f" Not final: compute the remaining {counted(summary.missing, 'result')}."
+        return f"{name}, {title}: rank correlation of mean curves with {', '.join(parts)}.{rest}"
 
     def provenance(self, summary: AgreementSummary) -> Provenance:
         asked = summary.asked
@@ -213,6 +222,13 @@ class AgreementStudy(OfPairs[CauseItems, CauseSubject, AgreementSummary]):
             selection=asked.chosen.selection,
             interval=next(filter(None, intervals), None),
         )
+
+
+def _undefined(agreement: Agreement, total: int) -> str:
+    """The reason why mean curves have no correlation."""
+    if agreement.n > 1:
+        return "undefined (a mean curve is constant)"
+    return f"undefined ({agreement.n} of {counted(total, 'pair')} with both curves, 2 needed)"
 
 
 def _agreement(compute: Compute, subject: CauseSubject, intervention: Method) -> Agreement:

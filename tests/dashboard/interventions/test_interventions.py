@@ -295,6 +295,30 @@ def test_failed_pairs_of_an_agreement_are_named_and_retried(tmp_path: Path) -> N
     assert computed == [0, 3], "once more each, on request only"
 
 
+def test_the_verdict_on_incomplete_curves_counts_what_is_missing(
+    bm25, sample: DataSet, tmp_path: Path
+) -> None:
+    compute = Compute(tmp_path)
+    settings = AGREEMENT.parameters.settings({"methods": ["terms"], "pairs": 4})
+    corpus = AGREEMENT.corpus(sample, settings)
+    (subject,) = AGREEMENT.subjects(compute, bm25, corpus, settings)
+
+    def verdict(n: int) -> str:
+        few = replace(subject, chosen=replace(corpus, pairs=corpus.pairs[:n]))
+        AGREEMENT.job(compute, few).start().wait()
+        summary = AGREEMENT.so_far(compute, subject)
+        assert summary is not None
+        return AGREEMENT.verdict(summary)
+
+    assert verdict(1) == (
+        "BM25, Term shares: rank correlation of mean curves with relocation undefined (1 of "
+        "4 pairs with both curves, 2 needed), ablation undefined (1 of 4 pairs with both curves, 2 "
+        "needed). Not final: compute the remaining 9 results."
+    )
+    assert "relocation undefined (a mean curve is constant), ablation " in verdict(4)
+    assert "Not final" not in verdict(4)
+
+
 @pytest.mark.usefixtures("own_service")
 def test_the_verdict_names_the_direction_of_the_loss_past_the_limit(
     monkeypatch: pytest.MonkeyPatch,
