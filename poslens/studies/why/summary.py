@@ -131,7 +131,8 @@ class WhySummary(ModelSummary[Misses]):
                 name: np.array([self.explained[name].cause in causes], dtype=np.float64)
                 for name in documents
             }
-            return ItemMeasure(title, "target documents", SHARE_MARGIN, rows, documents, share=True)
+            units = "query-document pairs"
+            return ItemMeasure(title, units, SHARE_MARGIN, rows, documents, share=True)
 
         return tuple(measure(title, causes) for title, causes in titles.items())
 
@@ -294,10 +295,12 @@ class CauseRow:
 
     model: str = column(MODEL)
     cause: str = column("not read, position, dilution, no match or competitor.")
-    misses: int = column("Number of target documents that are not in the top k for this cause.")
+    misses: int = column(
+        "Number of query-document pairs whose document is not in the top k for this cause."
+    )
     share: Estimate | None = column("Share of the model's misses, 0 to 1.")
     all_misses: int = column("Number of all misses of the model.", shown=False)
-    wanted: int = column("Number of target documents, missed or not.", shown=False)
+    wanted: int = column("Number of query-document pairs, missed or not.", shown=False)
 
 
 @dataclass(frozen=True)

@@ -223,6 +223,7 @@ def test_queries_that_miss_the_same_document_share_its_variants(
 def test_two_models_over_the_same_documents(corpus: str) -> None:
     found = poslens.why(["BM25", "MiniLM"], dataset=corpus, top=1)
     table = found.to_frame("differences").set_index("measure")
+    assert set(table["units"]) == {"query-document pairs"}
     first, second = found.summaries
     assert list(table["n"].unique()) == [5] and len(table) == 1 + len(CAUSES)
     for cause in (None, "dilution", "no match", "competitor"):
