@@ -29,6 +29,7 @@ from poslens.attribution.evaluation.comparison import (
     paired_by_document,
     paired_statistics,
 )
+from poslens.attribution.nouns import counted
 from poslens.cache.columns import columns_of
 from poslens.cache.lru_cache import LRUCache
 from poslens.rows import column
@@ -130,6 +131,13 @@ class PairedDifference:
     other_value: float
     comparison: Comparison
     share: bool = False
+
+    @property
+    def items(self) -> str:
+        """The number of items that both have: `30 pairs`."""
+        n = self.comparison.difference.n
+        noun = {"queries": "query"}.get(self.units, self.units.removesuffix("s"))
+        return counted(n, noun)
 
     @property
     def in_words(self) -> str:
@@ -271,9 +279,9 @@ def difference_rows(differences: Sequence[PairedDifference]) -> Iterator[Differe
 
 
 def difference_sentences(differences: Sequence[PairedDifference]) -> list[str]:
-    """One sentence per pair of models, with the verdict of each measure. Measures that are 0 for
-    both are left out, unless all are. Of more than MAX_NUMBERS measures, those without a
-    difference are only named."""
+    """One sentence per pair of models, with the verdict of each measure and the number of items
+    that both models have. Measures that are 0 for both are left out, unless all are. Of more than
+    MAX_NUMBERS measures, those without a difference are only named."""
     pairs: dict[tuple[str, str], list[PairedDifference]] = {}
     for each in differences:
         pairs.setdefault((each.model, each.other), []).append(each)
@@ -281,12 +289,15 @@ def difference_sentences(differences: Sequence[PairedDifference]) -> list[str]:
     for (model, other), of_pair in pairs.items():
         shown = [each for each in of_pair if each.value or each.other_value] or of_pair
         words, others = [], dict[str, list[str]]()
+        same_items = len({each.items for each in shown}) == 1
         for each in shown:
             verdict = each.comparison.verdict
+            title = each.title if same_items else f"{each.title} over {each.items}"
             if len(shown) > MAX_NUMBERS and verdict in _NO_DIFFERENCE:
-                others.setdefault(_NO_DIFFERENCE[verdict], []).append(each.title)
+                others.setdefault(_NO_DIFFERENCE[verdict], []).append(title)
             else:
-                words.append(f"{each.title} {each.in_words}")
+                words.append(f"{title} {each.in_words}")
         words += [f"{verdict}: {', '.join(titles)}" for verdict, titles in others.items()]
-        sentences.append(f"{model} compared with {other}: {'; '.join(words)}.")
+        over = f" over {shown[0].items}" if same_items else ""
+        sentences.append(f"{model} compared with {other}{over}: {'; '.join(words)}.")
     return sentences

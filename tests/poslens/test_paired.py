@@ -44,7 +44,8 @@ def test_the_mean_is_compared_item_by_item() -> None:
     assert (each.value, each.other_value) == pytest.approx((second.mean(), first.mean()))
     assert each.comparison.p == pytest.approx(stats.ttest_rel(second, first).pvalue)
     assert each.comparison.verdict == "higher"
-    assert difference_sentences([each])[0].startswith("B compared with A: score is higher by 0.")
+    start = "B compared with A over 40 pairs: score is higher by 0."
+    assert difference_sentences([each])[0].startswith(start)
 
 
 def test_shares_differ_in_percentage_points() -> None:
@@ -56,9 +57,10 @@ def test_shares_differ_in_percentage_points() -> None:
     for difference, start in zip(
         paired_differences(models),
         (
-            "B compared with A: missed is higher by 50.0 [",
-            "C compared with A: missed is higher by 50.0 [",
-            "C compared with B: missed differs by +0.0 [-8.8, +8.8] percentage points, equivalent.",
+            "B compared with A over 40 pairs: missed is higher by 50.0 [",
+            "C compared with A over 40 pairs: missed is higher by 50.0 [",
+            "C compared with B over 40 pairs: missed differs by +0.0 [-8.8, +8.8] percentage "
+            "points, equivalent.",
         ),
         strict=True,
     ):
@@ -88,7 +90,9 @@ def test_measures_without_a_difference_are_listed_if_there_are_many() -> None:
     ]
     (sentence,) = difference_sentences(paired_differences(models))
     decided, *others = sentence.split("; ")
-    assert decided.startswith("B compared with A: third is higher by 2.000 [2.000, 2.000] (p < ")
+    assert decided.startswith(
+        "B compared with A over 40 pairs: third is higher by 2.000 [2.000, 2.000] (p < "
+    )
     assert others == ["equivalent: first, second", "too few documents to decide: fourth."]
     three = [replace(model, measures=model.measures[1:]) for model in models]
     (sentence,) = difference_sentences(paired_differences(three))

@@ -178,7 +178,7 @@ def test_compare_shows_published_curves_with_the_data_sets_means(long_and_short:
 def test_models_are_compared_on_the_same_pairs(long_and_short: str) -> None:
     app = opened(models=["cutter", "BM25"])
     sentences = [one.value.replace("\\", "") for one in app.markdown]
-    start = "BM25 compared with cutter: primacy-recency index "
+    start = "BM25 compared with cutter over 24 pairs: primacy-recency index "
     assert any(sentence.startswith(start) for sentence in sentences)
     (table,) = [one.value for one in app.dataframe if "difference" in one.value.columns]
     assert table["n"].tolist() == [24]

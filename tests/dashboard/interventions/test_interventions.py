@@ -385,7 +385,7 @@ def test_models_are_compared_on_the_same_pairs(monkeypatch: pytest.MonkeyPatch) 
     assert not page.exception and not page.error
     sentences = [one.value.replace("\\", "") for one in page.markdown]
     measure = "relocation difference (standard deviations)"
-    start = f"MiniLM-recency compared with MiniLM-primacy: {measure} is higher by "
+    start = f"MiniLM-recency compared with MiniLM-primacy: {measure} over 29 pairs is "
     assert any(sentence.startswith(start) for sentence in sentences)
     (table,) = [one.value for one in page.dataframe if "difference" in one.value.columns]
     assert set(table["measure"]) >= {measure} and table["n"].iloc[0] == 29

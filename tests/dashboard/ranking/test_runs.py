@@ -100,7 +100,8 @@ def test_queries_are_sorted_by_the_difference_of_two_rankings(
     # Four documents are too few for an interval.
     assert (mean.n, mean.n_resampled, mean.resampled, mean.interval) == (4, 4, "documents", None)
     assert difference_sentences([compared]) == [
-        "BM25 compared with bad: nDCG@10 differs by +0.592, too few documents, about 10 needed."
+        "BM25 compared with bad over 4 queries: nDCG@10 differs by +0.592, too few documents, "
+        "about 10 needed."
     ]
     assert run.evaluation.n_missing == 2
     assert run.notes == (
@@ -136,7 +137,7 @@ def test_the_command_ranks_models_and_runs(mine: Path) -> None:
     assert more.exit_code == 0, more.stderr
     frame = pd.read_csv(io.StringIO(more.stdout))
     assert frame["id"].tolist() == ["row-4", "row-5", "row-3", "row-2"]
-    assert "bad compared with BM25: nDCG@10 differs by -0.592" in more.stderr
+    assert "bad compared with BM25 over 4 queries: nDCG@10 differs by -0.592" in more.stderr
     assert frame["difference"].mean() == pytest.approx(-0.592, abs=5e-4), "as in the sentence"
     assert set(frame["model"]) == {"bad"} and set(frame["against"]) == {"BM25"}
     (mine / "bad.copy").write_text(BAD)

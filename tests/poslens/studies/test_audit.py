@@ -183,7 +183,8 @@ def test_the_python_call_gives_the_tables_of_the_command(
     assert frame["top"].tolist() == [2, 2] and frame["documents"].tolist() == [12, 12]
     assert len(result.to_frame("positions")) == 40
     assert len(result.verdicts) == 3 and len(result.figure().data) == 8
-    assert result.verdicts[2].startswith("BM25, ") and " compared with BM25: " in result.verdicts[2]
+    assert result.verdicts[2].startswith("BM25, ")
+    assert " compared with BM25 over 12 documents: " in result.verdicts[2]
     differences = result.to_frame("differences").set_index("measure")
     before, after = frame["unretrieved"]
     assert differences.loc["share of unretrieved sentences", "difference"] == pytest.approx(

@@ -109,9 +109,12 @@ def test_planted_biases_differ_in_relocation_and_rank(
     assert found["nDCG@10"] == "too few documents"
     assert verdicts(differences, "MiniLM", "MiniLM-primacy")[relocation] == "higher"
     sentence = difference_sentences(differences)[0]
-    start = f"MiniLM compared with MiniLM-primacy: {re.escape(relocation)} is higher by "
-    assert re.match(start + r"0\.\d+ \[0\.", sentence)
-    assert f"; too few documents to decide: {rank}, nDCG@10" in sentence
+    start = f"MiniLM compared with MiniLM-primacy: {re.escape(relocation)} over 29 pairs "
+    assert re.match(start + r"is higher by 0\.\d+ \[0\.", sentence)
+    assert (
+        f"; too few documents to decide: {rank} over 30 queries, nDCG@10 over 304 queries"
+        in sentence
+    )
     assert DIFFERENCES.verdict(summaries[0]).startswith(f"MiniLM-primacy: {rank} ")
 
 
