@@ -121,8 +121,8 @@ def _limits(names: Sequence[str], choose: Callable[[list[str]], None], key: str)
             else ("read", "their", "configurations truncate")
         )
         say.caption(
-            f"{listed(some)} {read} {reads:,} tokens here, {whose} context limit; {whose} own "
-            f"{truncate} at {configured:,}."
+            f"{listed(some)} {read} {reads:,} tokens here with special tokens, {whose} context "
+            f"limit; {whose} own {truncate} at {configured:,}."
         )
         as_configured = [_configured(name) if name in some else name for name in names]
         st.button(

@@ -9,6 +9,9 @@ const TOP_UNITS = 10;
 /** Number of characters above which a text certainly fills its pane. */
 const LONG_TEXT = 8000;
 
+/** What the units of a level are, if not only what its name says (`unitsOf`). */
+const COUNTED = { word: "words and punctuation marks" };
+
 /** Creates an element with a class, text and attributes. */
 function element(tag, className, text, attributes) {
   const node = document.createElement(tag);
@@ -130,7 +133,9 @@ function drawUnits(state) {
     drawn.body.replaceChildren(drawText(drawn));
     drawn.places = null;
     followFrame(drawn);
-    drawn.meta.textContent = `${drawn.side} ${formatCount(count)} ${count === 1 ? level : `${level}s`}`;
+    const noun = count === 1 ? level : COUNTED[level] ?? `${level}s`;
+    const read = drawn.pane.truncated_at === null ? "" : " read";
+    drawn.meta.textContent = `${drawn.side} ${formatCount(count)} ${noun}${read}`;
   }
 }
 

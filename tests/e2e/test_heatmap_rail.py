@@ -261,6 +261,13 @@ def half_read(text: str = LONG, **options: Any) -> Pane:
     return Pane("m/document", "m", "document", text, tokens, truncated_at=spans[-1][1], **settings)
 
 
+def test_the_count_of_units_states_what_it_counts(show: Show) -> None:
+    page = show([half_read()], View())
+    expect(page.locator(".hm-meta")).to_have_text("Document 200 words and punctuation marks read")
+    page = show([half_read(sentences=((0, 40),))], View(level="token"))
+    expect(page.locator(".hm-meta")).to_have_text("Document 200 tokens read")
+
+
 def inside(page: Page, selector: str, share: float) -> tuple[float, float]:
     """The horizontal center of an element, at a share of its height."""
     box = page.locator(selector).first.bounding_box()

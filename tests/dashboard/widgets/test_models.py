@@ -36,8 +36,8 @@ def test_a_model_that_reads_more_than_configured_states_it_and_offers_its_limit(
     (line,) = (one.value for one in page.caption if "truncates at" in one.value)
     assert (
         line.replace("\\", "")
-        == "MiniLM reads 512 tokens here, its context limit; its own configuration truncates at "
-        "256."
+        == "MiniLM reads 512 tokens here with special tokens, its context limit; its own "
+        "configuration truncates at 256."
     )
     (button,) = (one for one in page.button if one.label == "Truncate at 256")
     button.click().run()
@@ -52,7 +52,7 @@ def test_models_that_read_more_than_configured_share_one_line() -> None:
     page = open_page("explain", models=["MiniLM-primacy", "MiniLM-recency"]).run()
     (line,) = (one.value for one in page.caption if "truncate at" in one.value)
     said = (
-        "MiniLM-primacy and MiniLM-recency read 512 tokens here, their context limit; "
+        "MiniLM-primacy and MiniLM-recency read 512 tokens here with special tokens, their context limit; "
         "their own configurations truncate at 256."
     )
     assert line.replace("\\", "") == said
