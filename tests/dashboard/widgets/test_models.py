@@ -52,7 +52,7 @@ def test_models_that_read_more_than_configured_share_one_line() -> None:
     page = open_page("explain", models=["MiniLM-primacy", "MiniLM-recency"]).run()
     (line,) = (one.value for one in page.caption if "truncate at" in one.value)
     said = (
-        "MiniLM-primacy and MiniLM-recency read 512 tokens here with special tokens, their context limit; "
-        "their own configurations truncate at 256."
+        "MiniLM-primacy and MiniLM-recency read 512 tokens here with special tokens, their context "
+        "limit; their own configurations truncate at 256."
     )
     assert line.replace("\\", "") == said
