@@ -363,9 +363,11 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
                 side = "d1" if test.difference.value > 0 else "d2"
                 higher[side].append(f"{name} {test.difference.text('+.3f')}")
         parts = [f"{side} scores higher in {', '.join(of)}" for side, of in higher.items() if of]
+        basis = f"significant: p < {LEVEL} after Holm's adjustment"
+        if parts:
+            basis += "; s(d1) − s(d2) with 95% interval"
         if level:
-            parts.append(f"no difference is shown in {', '.join(level)}")
-        basis = f"p < {LEVEL} after Holm's adjustment; s(d1) − s(d2) with 95% interval"
+            parts.append(f"no significant difference in {', '.join(level)}")
         return f"{summary.name}: {'; '.join(parts)} ({basis})."
 
     def provenance(self, summary: BiasSummary) -> Provenance:

@@ -101,6 +101,18 @@ def test_a_planted_bias_has_the_right_sign_and_bm25_has_none(results) -> None:
     assert (of(results["BM25"], "literal").result.t or 0) > 5
 
 
+def test_a_verdict_without_a_difference_claims_no_significance(results) -> None:
+    alone = replace(results["BM25"], tests=(of(results["BM25"], "position"),))
+    assert BIAS_STUDY.verdict(alone) == (
+        "BM25: no significant difference in position (significant: p < 0.05 after Holm's "
+        "adjustment)."
+    )
+    (both,) = BIAS_STUDY.together([results["BM25"]])
+    verdict = BIAS_STUDY.verdict(both)
+    assert "d1 scores higher in " in verdict and "no significant difference in " in verdict
+    assert verdict.endswith("; s(d1) − s(d2) with 95% interval).")
+
+
 def test_the_table_has_holm_adjusted_p(results) -> None:
     found = BIAS_STUDY.together(list(results.values()))
     frame = BIAS_STUDY.tables["tests"].frame(found)
