@@ -25,6 +25,7 @@ _SPECIAL = {
     "−": "$-$",
 }
 _LOW, _HIGH = re.compile(r"(^|[ _])low$"), re.compile(r"(^|[ _])high$")
+_NOT_IN_PDFLATEX = re.compile("[^\\x00-\\u017f\u2010-\u2014\u2018-\u201e†‡•…‰€™]")
 _LONG = 40
 """Number of rows from which a table can break across pages."""
 _PERMUTATION = "p of PSI: share of permutations of the evidence positions whose PSI is as large"
@@ -35,7 +36,8 @@ def latex(frame: pd.DataFrame, entries: Sequence[Mapping[str, Any]]) -> bytes:
     number and both ends of its interval become one cell: columns `x`, `x_low`, `x_high`; `x`,
     `low`, `high`; or `mean` with later `ci_low`, `ci_high`. Columns of text with the same value in
     every row are in the caption instead. The caption also contains the provenance, which names the
-    resampled items, and the test that verdicts or p values in the table come from."""
+    resampled items, and the test that verdicts or p values in the table come from. The first line
+    names other engines if the text has characters that pdfLaTeX rejects."""
     names = [str(name) for name in frame.columns]
     same = _same(frame)
     columns = [each for each in _columns(names) if each[0] not in same]
@@ -47,9 +49,11 @@ def latex(frame: pd.DataFrame, entries: Sequence[Mapping[str, Any]]) -> bytes:
     kinds = "".join("r" if _numeric(frame.iloc[:, indices[0]]) else "l" for _, indices in columns)
     head = [r"\toprule", _line(_heading(name) for name, _ in columns), r"\midrule"]
     rows = [_line(_cells(row, columns)) for row in frame.itertuples(index=False, name=None)]
+    unicode = _NOT_IN_PDFLATEX.search("".join((caption, *head, *rows)))
+    engine = " Compile with XeLaTeX or LuaLaTeX, and a font for all scripts." if unicode else ""
     if len(rows) >= _LONG:
         lines = [
-            "% Needs \\usepackage{booktabs,longtable}.",
+            f"% Needs \\usepackage{{booktabs,longtable}}.{engine}",
             f"\\begin{{longtable}}{{{kinds}}}",
             rf"{caption}\label{{tab:poslens}} \\",
             *head,
@@ -60,7 +64,7 @@ def latex(frame: pd.DataFrame, entries: Sequence[Mapping[str, Any]]) -> bytes:
         ]
     else:
         lines = [
-            "% Needs \\usepackage{booktabs}.",
+            f"% Needs \\usepackage{{booktabs}}.{engine}",
             r"\begin{table}",
             r"\centering",
             rf"{caption}\label{{tab:poslens}}",

@@ -356,11 +356,23 @@ def test_latex_sets_intervals_in_one_cell_and_names_the_test_in_its_caption() ->
     assert "one-sided" not in plain and plain.count("{") == plain.count("}")
 
 
+@pytest.mark.parametrize(
+    ("text", "engine"),
+    [("é – “a” ± − <", False), ("模型", True), ("مد", True), ("море", True), ("a → b", True)],
+)
+def test_latex_names_other_engines_only_for_characters_that_pdflatex_rejects(
+    text: str, engine: bool
+) -> None:
+    frame = pd.DataFrame({"token": [text, "b"], "x": [0.1, 0.2]})
+    head, *_ = table_bytes(frame, "tex", replace(PROVENANCE, model="m")).decode().splitlines()
+    assert head.startswith(r"% Needs \usepackage{booktabs}.") and ("XeLaTeX" in head) is engine
+
+
 def test_a_long_table_in_latex_breaks_across_pages_and_repeats_no_constant() -> None:
     frame = pd.DataFrame({"method": ["saliency(version=1)"] * 60, "x": np.arange(60) / 1e4})
     frame["x_low"], frame["x_high"] = frame["x"] - 0.01, frame["x"] + 0.01
     lines = table_bytes(frame, "tex", PROVENANCE).decode().splitlines()
-    assert lines[0] == r"% Needs \usepackage{booktabs,longtable}."
+    assert lines[0].startswith(r"% Needs \usepackage{booktabs,longtable}.")
     assert lines[1] == r"\begin{longtable}{r}" and r"\endhead" in lines
     assert lines[2].startswith(r"\caption{Method: saliency(version=1). PosLens: ")
     assert sum("saliency(version=1)" in line for line in lines) == 1
