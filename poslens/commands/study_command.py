@@ -244,7 +244,10 @@ def print_summaries(
             nothing_to_draw = reason
     frame = study.all_tables[table].frame(summaries)
     if frame.empty:
-        print(f"The table {table} has no rows for these results.", file=sys.stderr)
+        print(
+            f"The table {table} is empty: these results have nothing to list in it.",
+            file=sys.stderr,
+        )
     print_table(frame, format.value, provenance)
     if nothing_to_draw is not None:
         print_error(nothing_to_draw)

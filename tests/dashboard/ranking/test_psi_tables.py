@@ -110,7 +110,7 @@ def test_a_table_without_rows_is_reported(plain: str) -> None:
     run = CliRunner().invoke(app, ["rank", *arguments, "--table", "languages"])
     assert run.exit_code == 0, run.output
     assert json.loads(run.stdout)["rows"] == []
-    reason = "The table languages has no rows for these results."
+    reason = "The table languages is empty: these results have nothing to list in it."
     assert run.stderr.splitlines()[-1] == reason
 
 
