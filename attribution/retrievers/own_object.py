@@ -44,7 +44,7 @@ def vectors_of(name: str, texts: Sequence[str]) -> Array:
 
     Raises:
         Unavailable: the object was freed, or `encode` fails or does not return one vector per text.
-        UserError: a vector is not finite.
+        UserError: a vector is not finite, or is zero if vectors are compared by cosine.
     """
     model, width = _alive(name), int(_known[name][1].shape[1])
     parts = []
@@ -71,8 +71,7 @@ def remember(model: Any) -> RetrieverSpec:
             f"An object of type {kind.__name__} is not a model: use a preset, a Hugging Face id, a "
             "folder, a SentenceTransformer or an object with encode(list of texts)."
         )
-    similarity = getattr(model, "similarity_fn_name", None) or "cosine"
-    similarity = getattr(similarity, "value", similarity)
+    similarity = _similarity(model)
     if similarity not in ("cosine", "dot"):
         raise UserError(
             f"{title} compares vectors by {str(similarity)[:40]!r}: set its similarity_fn_name to "
@@ -128,9 +127,10 @@ def _encoded(name: str, model: Any, texts: Sequence[str], width: int | None = No
     except UserError:
         raise
     except Exception as error:
+        what = ": ".join((type(error).__name__, *str(error).strip().splitlines()[:1]))[:300]
         raise Unavailable(
-            f"{name}'s encode fails on a list of texts ({type(error).__name__}): call it directly "
-            "to see the error."
+            f"{name}'s encode fails on a list of texts ({what}): call it directly to see the whole "
+            "error."
         ) from error
     try:
         values = _numbers(given)
@@ -154,7 +154,14 @@ def _encoded(name: str, model: Any, texts: Sequence[str], width: int | None = No
         raise Unavailable(f"{name}'s encode returns empty vectors: shape {shape}.")
     if not np.isfinite(values).all():
         raise UserError(f"{name}'s encode returns a vector that is not finite.")
+    if _similarity(model) == "cosine" and not values.any(axis=1).all():
+        raise UserError(f"{name}'s encode returns a zero vector, which has no cosine.")
     return values
+
+
+def _similarity(model: Any) -> Any:
+    similarity = getattr(model, "similarity_fn_name", None) or "cosine"
+    return getattr(similarity, "value", similarity)
 
 
 def _numbers(given: Any) -> Array:
