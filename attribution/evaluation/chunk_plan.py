@@ -169,7 +169,12 @@ class ChunkMeasure:
             new, n_new = self.count(after.documents[key], top)
             if n and n == n_new:
                 rows.append((new - old, n))
-        return compared(np.array(rows), None, self.margin, ratio) if rows else None
+        if not rows:
+            return None
+        # Without a document of two chunks, both are one index and equal by construction.
+        same = before.n_vectors == after.n_vectors == len(before.documents)
+        largest = None if same else 1.0
+        return compared(np.array(rows), None, self.margin, ratio, largest=largest)
 
 
 def _unretrieved(document: DocumentChunks, top: int) -> tuple[float, int]:

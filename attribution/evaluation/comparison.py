@@ -52,6 +52,9 @@ INDEX_MARGIN = 0.05
 equivalent."""
 
 LEVEL = 0.05
+FEW = 5
+"""Number of documents that must differ in one direction for the bootstrap to represent how much
+documents can differ in that direction."""
 POWER = 0.8
 """Probability with which as many documents as `Comparison.needed` decide."""
 
@@ -161,8 +164,9 @@ def compared(
     the intervals. None if the statistic is undefined.
 
     `largest` is the largest possible difference, for measures of events or ranks, which stay equal
-    in most documents. Then, if no document differs, the interval is that of `_unseen`, because
-    resampling would give one of width 0.
+    in most documents. Then the 90% interval is extended by `_unseen` in each direction in which
+    fewer than FEW documents differ, because resampling cannot draw documents that were not seen. If
+    no document differs, that is also the 95% interval.
     """
     values = np.asarray(rows, dtype=np.float64)
     difference = estimate(values, groups, statistic, kind=kind)
@@ -171,17 +175,43 @@ def compared(
     narrow = interval(values, groups, statistic, kind=kind, level=0.9)
     p = p_value(values, groups, statistic, kind=kind)
     needed = None
-    if largest is not None and narrow == (0, 0):
-        n = difference.n_resampled
+    resampled = _verdict(difference, margin, narrow, p)
+    if largest is not None and narrow is not None:
+        n, (low, high) = difference.n_resampled, narrow
         wide, reach = (_unseen(n, largest, level) for level in (LEVEL / 2, LEVEL))
-        difference, narrow = replace(difference, low=-wide, high=wide), (-reach, reach)
-        if reach > margin:
-            needed = math.ceil(math.log(LEVEL) / math.log(1 - margin / largest))
-        return Comparison(difference, margin, narrow, p, p, needed)
+        if narrow == (0, 0):
+            difference, narrow = replace(difference, low=-wide, high=wide), (-reach, reach)
+        elif any(differing := _differing(values, groups, statistic)):
+            lower, higher = (few < FEW for few in differing)
+            narrow = (
+                min(low, max(low, 0) - reach) if lower else low,
+                max(high, min(high, 0) + reach) if higher else high,
+            )
     if _verdict(difference, margin, narrow, p) == "too few documents":
-        error = standard_error(values, groups, statistic)
-        needed = _needed(difference.value, margin, error, difference.n_resampled)
+        if largest is not None and resampled == "equivalent":
+            needed = _rare(margin / largest)
+        else:
+            error = standard_error(values, groups, statistic)
+            needed = _needed(difference.value, margin, error, difference.n_resampled)
     return Comparison(difference, margin, narrow, p, p, needed)
+
+
+def _differing(
+    values: Values, groups: Sequence[Hashable] | None, statistic: Statistic
+) -> tuple[int, int]:
+    """How many documents have a statistic below and above 0. Both are 0 for a statistic that single
+    documents don't have, such as PSI."""
+    index = numbered(groups if groups is not None else range(len(values)))
+    sums = np.zeros((int(index.max()) + 1, values.shape[1]))
+    np.add.at(sums, index, values)
+    alone = np.asarray(statistic(sums / np.bincount(index)[:, None]))
+    return int((alone < -ROUNDING).sum()), int((alone > ROUNDING).sum())
+
+
+def _rare(share: float) -> int | None:
+    """Number of documents, none of which differs, that rule out that more than this share of all
+    documents does; None for a share of 0."""
+    return math.ceil(math.log(LEVEL) / math.log(1 - share)) if share > 0 else None
 
 
 def _unseen(n: int, largest: float, level: float) -> float:
@@ -210,11 +240,15 @@ def by_standard_error(difference: Estimate, error: float | None, margin: float) 
 
 
 def paired(
-    before: ArrayLike, after: ArrayLike, groups: Sequence[Hashable] | None, margin: float
+    before: ArrayLike,
+    after: ArrayLike,
+    groups: Sequence[Hashable] | None,
+    margin: float,
+    largest: float | None = None,
 ) -> Comparison | None:
-    """The mean of after minus before [n]; None without rows."""
+    """The mean of after minus before [n]; `largest` as in `compared`. None without rows."""
     difference = np.asarray(after, dtype=np.float64) - np.asarray(before, dtype=np.float64)
-    return compared(difference[:, None], groups, margin)
+    return compared(difference[:, None], groups, margin, largest=largest)
 
 
 def document_means(values: ArrayLike, groups: Sequence[Hashable]) -> NDArray[np.float64]:
@@ -244,15 +278,22 @@ def paired_by_document(
 
 
 def paired_sizes(
-    before: ArrayLike, after: ArrayLike, groups: Sequence[Hashable] | None, margin: float
+    before: ArrayLike,
+    after: ArrayLike,
+    groups: Sequence[Hashable] | None,
+    margin: float,
+    largest: float | None = None,
 ) -> Comparison | None:
     """The size of the mean of after [n] minus the size of the mean of before [n], both regardless
-    of sign: lower where an effect in either direction becomes smaller. None without rows."""
+    of sign: lower where an effect in either direction becomes smaller. `largest` as in `compared`.
+    None without rows."""
     old, new = (np.asarray(side, np.float64)[:, None] for side in (before, after))
+
+    def size(means: Values) -> Values:
+        return np.abs(means[:, 0])
+
     # A size is not smooth at 0.
-    return paired_statistics(
-        old, new, groups, margin, lambda means: np.abs(means[:, 0]), kind="percentile"
-    )
+    return paired_statistics(old, new, groups, margin, size, kind="percentile", largest=largest)
 
 
 def paired_statistics(

@@ -91,10 +91,10 @@ def change(
         return None
     rows = _rows(before, positions), _rows(after, positions)
     return Change(
-        _some(paired(before, after, documents, MARGIN)),
-        _some(paired_statistics(*rows, documents, MARGIN, harmonic_of_groups)),
+        _some(paired(before, after, documents, MARGIN, largest=1.0)),
+        _some(paired_statistics(*rows, documents, MARGIN, harmonic_of_groups, largest=1.0)),
         # A minimum over a maximum is not smooth.
-        paired_statistics(*rows, documents, PSI_MARGIN, _psi, kind="percentile"),
+        paired_statistics(*rows, documents, PSI_MARGIN, _psi, kind="percentile", largest=1.0),
     )
 
 

@@ -57,7 +57,7 @@ def recommendation(
         return Recommendation(False, "On held-out documents, position bias is not lower.")
     if quality is None:
         return Recommendation(False, "Without judged queries, its cost is unknown.")
-    if not quality.rules_out("lower"):
+    if quality.verdict != "higher" and not quality.rules_out("lower"):
         return Recommendation(
             False,
             f"Too few held-out documents to rule out a loss of {quality.margin:g} in {NDCG}"
@@ -103,6 +103,7 @@ def setting_recommendation(
             name
             for name, direction, each in measured
             if each is not None
+            and each.verdict != direction
             and not each.rules_out("lower" if direction == "higher" else "higher")
         ]
         if open_losses:

@@ -43,8 +43,8 @@ class Check:
 class PairedMeasure:
     """A number of a passport that is compared item by item. `part` and `key` locate it in the
     passport; `part` is also the name of the check. `words` is a template for value and baseline,
-    `change` names the loss, and `worse` compares (before, now, documents, tolerance): higher is
-    worse. With `in_scores`, values are in units of each model's scores."""
+    `change` names the loss, and `worse` compares (before, now, documents, tolerance, `largest` of
+    `compared`): higher is worse. With `in_scores`, values are in units of each model's scores."""
 
     part: str
     key: str
@@ -52,7 +52,7 @@ class PairedMeasure:
     units: str
     words: str
     change: str
-    worse: Callable[[Scores, Scores, list[str], float], Comparison | None]
+    worse: Callable[[Scores, Scores, list[str], float, float | None], Comparison | None]
     in_scores: bool = False
 
     def comparable(self, baseline: Baseline) -> bool:
@@ -94,7 +94,10 @@ class PairedMeasure:
         # Rounding, as by another batch size, is no effect, however consistent it is.
         before = np.where(np.isclose(before, after, rtol=ROUNDING, atol=ROUNDING), after, before)
         documents = [item.document for _, item in both]
-        comparison = self.worse(before, after, documents, tolerance)
+        # With the same weights, documents are equal by construction and not by chance.
+        same = passport.model.weights == baseline.weights
+        largest = None if self.in_scores or same else 1.0
+        comparison = self.worse(before, after, documents, tolerance, largest)
         assert comparison is not None  # there are items, and means are defined
         value, old_value = float(after.mean()), float(before.mean())
         difference = comparison.difference
@@ -256,8 +259,10 @@ def _lost(
     return Check(name, "fail", line, baseline=old)
 
 
-def _loss(before: Scores, now: Scores, documents: list[str], tolerance: float) -> Comparison | None:
-    return paired(now, before, documents, tolerance)
+def _loss(
+    before: Scores, now: Scores, documents: list[str], tolerance: float, largest: float | None
+) -> Comparison | None:
+    return paired(now, before, documents, tolerance, largest)
 
 
 MEASURES: dict[str, PairedMeasure | TruncationMeasure | DriftMeasure] = {

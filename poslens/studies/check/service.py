@@ -110,11 +110,11 @@ def checks(
 
 
 def _decided(draft: Check, comparison: Comparison) -> Check:
-    """The check with its outcome: it passes if an increase beyond the tolerance is ruled out, and
-    otherwise fails if the model is shown to be worse."""
+    """The check with its outcome: it passes if an increase beyond the tolerance is ruled out or the
+    model is shown to be better, and otherwise fails if the model is shown to be worse."""
     sentence = comparison.sentence
     outcome: Outcome = "too few documents"
-    if comparison.rules_out("higher"):
+    if comparison.rules_out("higher") or comparison.verdict == "lower":
         outcome = "pass"
         if comparison.verdict == "too few documents":
             sentence = f"An increase beyond {comparison.margin:g} is ruled out."

@@ -269,8 +269,8 @@ class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
                 else f"no difference that this corpus can show between {chosen} and {reference}"
             )
             return (
-                f"{summary.name}: {head}: keep whole documents. {advice.reason} Changes: "
-                f"{changes or 'none'}."
+                f"{summary.name}: {head}: keep whole documents. {advice.reason} Changes "
+                f"from {reference} to {chosen}: {changes or 'none'}."
             )
         sizes = [
             f"{tried.vectors.value:.1f}" for tried in (plan, choice.reference) if tried.vectors

@@ -197,7 +197,9 @@ def test_a_gain_that_held_out_documents_do_not_confirm_is_not_recommended() -> N
     choice = choose([whole, luck], TOP)
     assert choice is not None and choice.chosen is luck
     recommended, reason = advice(choice)
-    assert not recommended and "equivalent within its margin" in reason
+    assert not recommended
+    # No held-out document differs: 149 would rule out that 2% of all documents do.
+    assert reason.startswith("Too few held-out documents to decide; about 149 held-out")
 
 
 def test_a_gain_with_a_likely_loss_is_not_recommended() -> None:

@@ -90,6 +90,49 @@ def test_documents_that_do_not_differ_leave_a_rare_difference_possible() -> None
     assert rare is not None and rare.difference.value == pytest.approx(1 / 26)
 
 
+def test_losses_that_few_documents_show_are_not_ruled_out() -> None:
+    """A gain in 2 of 21 documents and no loss leave rare losses possible; 5 losses are enough to
+    estimate how large losses are."""
+    few = paired(np.zeros(21), np.eye(21)[0] * 0.1 + np.eye(21)[5] * 0.02, None, 0.01, largest=1.0)
+    assert few is not None and few.narrow is not None and few.difference.interval is not None
+    assert few.narrow[0] == pytest.approx(-(1 - 0.05 ** (1 / 21)), abs=2e-3)
+    assert not few.rules_out("lower")
+    assert few.difference.interval[0] >= 0 and few.needed is not None
+    for n, decided in ((4, False), (5, True)):
+        values = 0.01 * ((np.arange(60) > 49).astype(float) - (np.arange(60) < n))
+        found = paired(np.zeros(60), values, None, 0.01, largest=1.0)
+        assert found is not None and found.rules_out("lower") is decided
+        assert found.verdict == ("equivalent" if decided else "too few documents")
+        assert found.needed == (None if decided else 299)
+    # Scores are not events: a document that was not seen differs as much as those that were.
+    score = paired(np.zeros(60), values, None, 0.01)
+    assert score is not None and score.verdict == "equivalent"
+    # Most documents gain.
+    gain = paired(np.zeros(21), normal(0.05, 0.02, 21)[:, 0], None, 0.01, largest=1.0)
+    assert gain is not None and gain.narrow is not None
+    assert gain.verdict == "higher" and gain.narrow[0] < -0.05 and not gain.rules_out("lower")
+
+
+@pytest.mark.parametrize("share", [0.02, 0.05, 0.1])
+@pytest.mark.parametrize("sizes", ["equal", "uniform", "exponential"])
+def test_sparse_losses_of_the_margin_are_rarely_ruled_out(share: float, sizes: str) -> None:
+    """The mean loss is exactly the margin; a share of the documents loses, and others gain."""
+    generator, ruled_out = np.random.default_rng(4), 0
+    loss = (0.01 + 0.006) / share
+    for _ in range(150):
+        size = {
+            "equal": np.full(40, loss),
+            "uniform": generator.uniform(0, 2 * loss, 40),
+            "exponential": generator.exponential(loss, 40),
+        }[sizes]
+        gains = np.where(generator.random(40) < 0.3, 0.02, 0.0)
+        after = gains - np.where(generator.random(40) < share, size, 0.0)
+        found = paired(np.zeros(40), after, None, 0.01, largest=1.0)
+        assert found is not None
+        ruled_out += found.rules_out("lower")
+    assert ruled_out / 150 < 0.09
+
+
 def test_the_standard_error_is_over_documents_and_not_over_queries() -> None:
     values = np.repeat(normal(0, 1, 25), 4, axis=0)
     documents = np.repeat(np.arange(25), 4)

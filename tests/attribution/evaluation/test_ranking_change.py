@@ -86,12 +86,16 @@ def test_the_interval_of_a_change_equals_a_loop_over_resampled_documents() -> No
     assert measured.high == pytest.approx(high, abs=0.25 * width)
 
 
-def test_identical_rankings_have_no_change() -> None:
+def test_identical_rankings_leave_a_rare_change_possible() -> None:
     found = change(BEFORE, BEFORE, POSITIONS, DOCUMENTS)
     assert found is not None and found.psi is not None
     for one in (found.mean, found.harmonic, found.psi):
-        assert one.difference.value == 0 and one.difference.interval == (0, 0)
-        assert one.verdict == "equivalent"
+        assert one.difference.value == 0 and one.difference.n_resampled == 60
+        reach = 1 - 0.025 ** (1 / 60)
+        assert one.difference.interval == pytest.approx((-reach, reach))
+        # The margin of PSI, 0.05, needs 59 documents.
+        needed = (one.verdict, one.needed)
+        assert needed == (("equivalent", None) if one is found.psi else ("too few documents", 299))
 
 
 def test_a_bin_of_zeros_makes_the_harmonic_mean_zero() -> None:

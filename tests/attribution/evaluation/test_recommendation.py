@@ -53,6 +53,18 @@ def test_recommendation_and_reason_of_given_changes(
     assert advice.recommended is recommended and reason in advice.reason
 
 
+def test_a_significant_gain_that_few_losses_can_outweigh_is_recommended() -> None:
+    """All of 21 documents gain, which leaves rare losses possible."""
+    after = np.linspace(0.04, 0.06, 21)
+    gain = paired(np.zeros(21), after, None, MARGIN, largest=1.0)
+    assert gain is not None and gain.verdict == "higher" and not gain.rules_out("lower")
+    assert recommendation({"a": LESS}, gain).reason.endswith("nDCG@10 is higher.")
+    some = paired(np.zeros(21), np.eye(21)[0] * 0.1, None, MARGIN, largest=1.0)
+    assert recommendation({"a": LESS}, some).reason.startswith(
+        "Too few held-out documents to rule out a loss of 0.01 in nDCG@10; about "
+    )
+
+
 def test_one_better_measure_is_enough_and_one_worse_measure_is_too_many() -> None:
     assert recommendation({"a": SAME, "b": LESS}, SAME).recommended
     assert recommendation({"a": SAME}, SAME, {"b": MORE}).reason.startswith(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -130,6 +131,8 @@ def test_documents_shorter_than_every_window_show_no_difference(
     assert not plan["recommended"] and plan["setting"] == "whole"
     assert plan["chunk_size"] is None and plan["chunk_overlap"] is None
     assert "no difference that this corpus can show" in stderr
+    assert re.search(" Changes from .+ to whole documents: ", stderr)
+    assert "every measure is equivalent within its margin" in stderr  # one index, not by chance
     assert {row["vectors"] for row in settings} == {N}
     assert len({row["unretrieved"] for row in settings}) == 1
 
