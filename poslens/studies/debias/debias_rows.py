@@ -64,7 +64,7 @@ class DebiasRow:
         "with calibration or without training."
     )
     unretrieved_change: Comparison | None = column(
-        "Change in the share of unretrieved sentences from the plain model, mean over documents.",
+        "Change in the share of unretrieved sentences from the plain model.",
         form="+.3f",
     )
     saliency_index: Estimate | None = column(

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from poslens.attribution.curves.bootstrap import Estimate
+from poslens.attribution.curves.bootstrap import Estimate, ratio
 from poslens.attribution.curves.curve_summary import primacy_recency_index
 from poslens.attribution.debiasing.folder import Manifest
-from poslens.attribution.evaluation.audit import TOP, SentenceRanks, unretrieved_share
+from poslens.attribution.evaluation.audit import TOP, SentenceRanks, share_row, unretrieved_share
 from poslens.attribution.evaluation.comparison import (
     INDEX_MARGIN,
     SCORE_MARGIN,
@@ -175,12 +175,15 @@ class DebiasSummary:
     def against(self, plain: DebiasSummary) -> Changes:
         """The paired changes against the plain model, over the pairs, queries and documents that
         both have."""
+        # The weights of a model that was not trained are those of the plain one.
+        untrained = self.manifest is not None and not self.manifest.steps
+        largest = None if untrained and self.point.calibration is None else 1.0
         changes = Changes(
-            effect=_paired(paired_sizes, plain.differences, self.differences, SCORE_MARGIN),
-            rank_effect=_paired(
-                paired_sizes, plain._rank_differences, self._rank_differences, RANK_MARGIN
+            effect=_paired_sizes(plain.differences, self.differences, SCORE_MARGIN),
+            rank_effect=_paired_sizes(
+                plain._rank_differences, self._rank_differences, RANK_MARGIN, largest
             ),
-            share=_paired(paired, plain._shares, self._shares, SHARE_MARGIN),
+            share=self._share_change(plain, largest),
             saliency_index=self._saliency_change(plain),
         )
         if self.ranked is None or plain.ranked is None:
@@ -188,11 +191,24 @@ class DebiasSummary:
         if self.trains:
             old, new = (each.evaluation.per_query[NDCG] for each in (plain.ranked, self.ranked))
             documents = [query.document for query in self.ranked.setup.queries]
-            return replace(changes, quality=paired(old, new, documents, MARGIN))
+            return replace(changes, quality=paired(old, new, documents, MARGIN, largest))
         ranking = ranking_change(plain.ranked, self.ranked)
         if ranking is None:
             return changes
         return replace(changes, quality=ranking.mean, harmonic=ranking.harmonic, psi=ranking.psi)
+
+    def _share_change(self, plain: DebiasSummary, largest: float | None) -> Comparison | None:
+        old, new = (
+            {
+                ranks.document_id: row
+                for ranks in summary.unretrieved
+                if (row := share_row(ranks, "original", "sentence", TOP))[1]
+            }
+            for summary in (plain, self)
+        )
+        both = [document for document in new if document in old]
+        before, after = (np.array([shares[document] for document in both]) for shares in (old, new))
+        return paired_statistics(before, after, None, SHARE_MARGIN, ratio, largest=largest)
 
     def _saliency_change(self, plain: DebiasSummary) -> Comparison | None:
         if self.saliency is None or plain.saliency is None:
@@ -219,15 +235,6 @@ class DebiasSummary:
         return {
             query.pair.pair_id: (query.pair.document, float(query.gains[0] - query.gains[-1]))
             for query in (self.positions.queries if self.positions else ())
-        }
-
-    @property
-    def _shares(self) -> dict[str, tuple[str, float]]:
-        """The share of unretrieved sentences by document, as in `differences`."""
-        return {
-            ranks.document_id: (ranks.document_id, share)
-            for ranks in self.unretrieved
-            if (share := ranks.share("original", "sentence", TOP)) is not None
         }
 
     @property
@@ -330,13 +337,13 @@ def setting_advice(
     return advice
 
 
-def _paired(
-    compare: Callable[[list[float], list[float], list[str], float], Comparison | None],
+def _paired_sizes(
     before: Mapping[str, tuple[str, float]],
     after: Mapping[str, tuple[str, float]],
     margin: float,
+    largest: float | None = None,
 ) -> Comparison | None:
-    """A comparison over the items of both; `before` and `after` are (document, value) by item."""
+    """`paired_sizes` of the items of both; `before` and `after` are (document, value) by item."""
     both = [item for item in after if item in before]
     old, new = ([values[item][1] for item in both] for values in (before, after))
-    return compare(old, new, [after[item][0] for item in both], margin)
+    return paired_sizes(old, new, [after[item][0] for item in both], margin, largest)

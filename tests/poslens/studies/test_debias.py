@@ -99,7 +99,11 @@ def test_every_setting_is_evaluated_on_held_out_documents(planned: Plan[DebiasPo
     assert changes.effect.difference.value == pytest.approx(
         abs(debiased.effect.value) - abs(plain.effect.value)
     )
-    assert changes.share is not None and changes.rank_effect is not None
+    assert changes.share is not None and debiased.share is not None and plain.share is not None
+    assert changes.share.difference.value == pytest.approx(
+        debiased.share.value - plain.share.value, abs=1e-12
+    )
+    assert changes.rank_effect is not None
     assert plain.rank_effect is not None and debiased.rank_effect is not None
     assert changes.rank_effect.difference.value == pytest.approx(
         abs(debiased.rank_effect.value) - abs(plain.rank_effect.value)
