@@ -21,7 +21,6 @@ from poslens.compute.compute import Compute
 from poslens.compute.runs import Job
 from poslens.dashboard.widgets import choices, say
 
-
 _ASKED = "control.asked"
 """The session's key of a control that the switch will show."""
 
