@@ -226,5 +226,8 @@ def with_rejections(data: DataSet) -> DataSet:
         for row in data.rejected[:_REJECTIONS]:
             print(f"  {row.file} row {row.row}: {row.reason}", file=sys.stderr)
         if n > _REJECTIONS:
-            print(f"  and {n - _REJECTIONS:,} more, which the dashboard lists", file=sys.stderr)
+            print(
+                f"  and {n - _REJECTIONS:,} more, listed by `poslens datasets --format json`",
+                file=sys.stderr,
+            )
     return data

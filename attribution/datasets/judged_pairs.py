@@ -105,17 +105,16 @@ class JudgmentRow:
 def judgment_rows(
     file: File, rows: Iterable[Row], ids: tuple[Column[str], Column[str]] = (QUERY_ID, DOCUMENT_ID)
 ) -> Iterator[JudgmentRow | Rejection]:
-    """The judgments above zero in the rows of a file; `ids` are the columns of queries and
-    documents."""
+    """The judgments above zero in the rows of a file, and the invalid rows; `ids` are the columns
+    of queries and documents. A row that judges a document not relevant is valid and skipped."""
     query, document = ids
 
     def read(row: Row) -> JudgmentRow:
-        judgment = JudgmentRow(file.name, row.number, row[query], row[document], row[SCORE])
-        if not judgment.relevance:
-            raise UserError(f"{judgment.pair_id} is judged not relevant")
-        return judgment
+        return JudgmentRow(file.name, row.number, row[query], row[document], row[SCORE])
 
-    return accepted(file, rows, read)
+    for row in accepted(file, rows, read):
+        if isinstance(row, Rejection) or row.relevance:
+            yield row
 
 
 def judged_pairs(

@@ -114,6 +114,10 @@ def datasets(
                 "title": data_set.title,
                 "pairs": len(data_set.pairs),
                 "rejected": len(data_set.rejected),
+                "rejected_rows": [
+                    {"file": row.file, "row": row.row, "reason": row.reason}
+                    for row in data_set.rejected
+                ],
             }
             for name, data_set in every.items()
         ]

@@ -38,6 +38,14 @@ class FetchedModel(TypedDict):
     folder: Annotated[str, "Path of the model's folder."]
 
 
+class RejectedRow(TypedDict):
+    """A row of a file that is not a valid pair."""
+
+    file: Annotated[str, "Name of the file."]
+    row: Annotated[int, "Number of the row, from 1."]
+    reason: Annotated[str, "Why it was rejected."]
+
+
 class DataSetEntry(TypedDict):
     """A data set known by name."""
 
@@ -45,6 +53,7 @@ class DataSetEntry(TypedDict):
     title: Annotated[str, "Title of the data set."]
     pairs: Annotated[int, "Number of valid pairs, or of documents if there are no queries."]
     rejected: Annotated[int, "Number of rejected rows."]
+    rejected_rows: Annotated[list[RejectedRow], "All rejected rows, in order."]
 
 
 class ListedMethod(TypedDict):

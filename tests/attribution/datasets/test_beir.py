@@ -64,7 +64,7 @@ def reasons(found: DataSet) -> dict[int, str]:
 def test_judgments_without_a_pair_are_counted(tmp_path: Path) -> None:
     qrels = HEADER + (
         "q1\td1\t1\n"  # 2: a pair
-        "q1\td2\t0\n"  # 3: not relevant
+        "q1\td2\t0\n"  # 3: not relevant, which is valid
         "q9\td1\t1\n"  # 4: no such query
         "q1\td9\t1\n"  # 5: no such document
         "q1\td1\t1\n"  # 6: repeated
@@ -77,9 +77,9 @@ def test_judgments_without_a_pair_are_counted(tmp_path: Path) -> None:
     found = beir.read(write(tmp_path / "set", corpus, qrels=qrels), "mine").data_set()
     assert [pair.pair_id for pair in found.pairs] == ["q1/d1"]
     said = reasons(found)
-    assert sorted(said) == [3, 4, 5, 6, 7, 8, 9, 10]
+    assert sorted(said) == [4, 5, 6, 7, 8, 9, 10]
     assert {rejection.file for rejection in found.rejected} == {"qrels/test.tsv"}
-    assert said[3] == "q1/d2 is judged not relevant" and "'nan' is not a number" in said[9]
+    assert "'nan' is not a number" in said[9]
     assert said[4] == "q9/d1: query q9 does not exist"
     assert said[5] == "q1/d9: document d9 does not exist"
     assert said[6] == "q1/d1: an earlier row judges the same pair"
@@ -197,12 +197,13 @@ IDS = st.sampled_from(["q1", "q2", "d1", "d2", "d3", "d9", ""])
 
 
 @given(st.lists(st.tuples(IDS, IDS, st.sampled_from(["1", "0", "-1", "x", "nan", ""])), min_size=1))
-def test_every_judgment_is_accepted_or_rejected(
+def test_every_judgment_above_zero_is_accepted_or_rejected(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str, str]]
 ) -> None:
     qrels = HEADER + "".join("\t".join(row) + "\n" for row in [*rows, ("q1", "d1", "1")])
     found = beir.read(write(tmp_path_factory.mktemp("set"), qrels=qrels), "mine").data_set()
-    assert len(found.pairs) + len(found.rejected) == len(rows) + 1
+    irrelevant = sum(bool(row[0] and row[1]) and row[2] in ("0", "-1") for row in rows)
+    assert len(found.pairs) + len(found.rejected) == len(rows) + 1 - irrelevant
     assert len(found.pairs.once) == len(found.pairs)
 
 

@@ -42,8 +42,8 @@ def test_pairs_have_the_title_and_the_language(tmp_path: Path, packed: bool) -> 
         ("1/7-0", "Gdzie topi się lód?", "Lód Lód topi się w słońcu.", "pol"),
         ("2/8-0", "Co rozpuszcza się w wodzie?", "Sól rozpuszcza się w wodzie.", "pol"),
     ]
-    reasons = [row.reason for row in data.rejected]
-    assert "passage 99-0 does not exist" in reasons[0] and "not relevant" in reasons[1]
+    (rejected,) = data.rejected  # a row that is judged not relevant is valid
+    assert "passage 99-0 does not exist" in rejected.reason
 
 
 def test_every_passage_is_searched(tmp_path: Path) -> None:

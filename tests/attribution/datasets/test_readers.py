@@ -240,7 +240,6 @@ DAMAGES: dict[tuple[str, str], list[tuple[dict[str, Any] | str, str]]] = {
         ("[1]", "not an object"),
     ],
     ("beir", QRELS): [
-        ({"score": 0}, "q2/d2 is judged not relevant"),
         ({"score": "much"}, "the score 'much' is not a number up to 1,000,000"),
         ({"score": 1e300}, "is not a number up to 1,000,000"),
         ({"score": "nan"}, "is not a number up to 1,000,000"),
@@ -275,7 +274,6 @@ DAMAGES: dict[tuple[str, str], list[tuple[dict[str, Any] | str, str]]] = {
     ],
     ("posir", CORPUS): [({"text": None}, "q2/d2: the document is missing")],
     ("posir", QRELS): [
-        ({"score": 0}, "q2/d2 is judged not relevant"),
         ({"corpus-id": "d9"}, "q2/d9: document d9 does not exist"),
         ({"query-id": "q9"}, "q9/d2: query q9 does not exist"),
     ],

@@ -56,7 +56,7 @@ LISTS = {
         "license",
         "dequantized_bits",
     },
-    "datasets": {"name", "title", "pairs", "rejected"},
+    "datasets": {"name", "title", "pairs", "rejected", "rejected_rows"},
     "methods": {"name", "title", "help", "caveat", "families", "parameters"},
 }
 
@@ -291,7 +291,8 @@ def test_the_first_rejected_rows_are_listed(tmp_path: Path) -> None:
     (tmp_path / "own.csv").write_text("query,document,evidence\n" + "\n".join(rows))
     done = run("precompute", "--dataset", str(tmp_path / "own.csv"))
     first, *listed, last = done.stderr.splitlines()[:5]
-    assert first == "5 rows were rejected:" and last == "  and 2 more, which the dashboard lists"
+    assert first == "5 rows were rejected:"
+    assert last == "  and 2 more, listed by `poslens datasets --format json`"
     assert [line.split(":")[0] for line in listed] == [f"  own.csv row {n}" for n in (3, 4, 5)]
 
 

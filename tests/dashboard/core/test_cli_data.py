@@ -27,6 +27,10 @@ def test_datasets_counts_the_given_data(tmp_path: Path) -> None:
     listed = {line.split()[0]: line.split() for line in done.stdout.splitlines()}
     assert listed["mine"][1:5] == ["1", "pairs", "1", "rejected"]
     assert listed["c"][1:5] == ["2", "pairs", "0", "rejected"] and listed["c"][-1] == "(ColDeR)"
+    entries = json.loads(run("datasets", "--data", f"mine={own}", "--format", "json").stdout)
+    (mine,) = (entry for entry in entries if entry["name"] == "mine")
+    (rejected,) = mine["rejected_rows"]
+    assert (rejected["file"], rejected["row"]) == ("pairs.csv", 3) and rejected["reason"]
 
 
 def test_a_name_given_with_data_takes_precedence_over_a_folder(
