@@ -44,7 +44,7 @@ def vectors_of(name: str, texts: Sequence[str]) -> Array:
 
     Raises:
         Unavailable: the object was freed, or `encode` fails or does not return one vector per text.
-        UserError: a vector is not finite, or is zero if vectors are compared by cosine.
+        UserError: a vector is not finite.
     """
     model, width = _alive(name), int(_known[name][1].shape[1])
     parts = []
@@ -154,8 +154,6 @@ def _encoded(name: str, model: Any, texts: Sequence[str], width: int | None = No
         raise Unavailable(f"{name}'s encode returns empty vectors: shape {shape}.")
     if not np.isfinite(values).all():
         raise UserError(f"{name}'s encode returns a vector that is not finite.")
-    if _similarity(model) == "cosine" and not values.any(axis=1).all():
-        raise UserError(f"{name}'s encode returns a zero vector, which has no cosine.")
     return values
 
 

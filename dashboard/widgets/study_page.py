@@ -107,7 +107,7 @@ def study_settings(
 ) -> Settings:
     """The study's parameters from widgets; those in `elsewhere` have their defaults."""
     offered = study.parameters_for(data)
-    for name in offered.keys() - links.shared():
+    for name in offered.keys() - links.shared() - set(elsewhere):
         _own(study.name, name)
     given = {
         name: _widget(name, parameter)

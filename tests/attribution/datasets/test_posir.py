@@ -241,7 +241,7 @@ def test_the_protocol_selects_english_pairs(language: str | None, chosen: bool) 
 def test_folders_are_read_by_registered_name(write: Write) -> None:
     root = write()
     datasets.register("mine", root)
-    assert datasets.names() == [*BUNDLED, "mine"]
+    assert datasets.names()[-1] == "mine"
     assert len(datasets.read("mine").pairs) == 1
     assert datasets.read("mine") is datasets.read("mine")
     # After registering it again, it is read again.
