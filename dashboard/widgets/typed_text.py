@@ -16,8 +16,6 @@ from poslens.attribution.types import TextPair
 from poslens.dashboard.widgets import say, url_state
 from poslens.dashboard.widgets.choices import uploader
 
-NO_TEXTS = "The address doesn't include texts: enter a query and a document under Own text."
-
 OWN = "Own text"
 """The name of typed texts in the address."""
 
@@ -63,8 +61,8 @@ def typed_text(place: DeltaGenerator) -> tuple[TextPair | None, bool]:
     if not asked:
         return None, False
     if not shown.complete:
-        if not any(st.session_state.get(f"typed.{name}") for name in Texts._fields):
-            st.info(NO_TEXTS)
+        if not popover.open:
+            st.info("Enter a query and a document under Own text.")
         return None, True
     return _pair(shown), True
 

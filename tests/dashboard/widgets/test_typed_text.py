@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from poslens.dashboard.widgets.typed_text import NO_TEXTS
 from poslens.dashboard.widgets.url_state import MAX_IN_LINK
 from tests.support.pages import open_page, shown_scores
 
@@ -42,9 +41,9 @@ def address(page: AppTest) -> set[str]:
 
 def test_nothing_is_computed_or_reported_before_the_button_is_pressed() -> None:
     page = opened()
-    assert said(page) == [NO_TEXTS]
+    assert said(page) == []
     typed(page, "what melts").run()
-    assert said(page) == [NO_TEXTS] and shown_scores(page) == []
+    assert said(page) == [] and shown_scores(page) == []
     shown(page)
     assert said(page) == ["Enter both a query and a document."]
     assert shown_scores(page) == []
