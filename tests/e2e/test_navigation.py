@@ -40,14 +40,14 @@ def test_the_last_page_can_be_reached_in_a_small_window(app: App, visit: Visit) 
         more.click()
     last = navigation.get_by_role("link", name="Storage")
     last.or_(page.get_by_role("menuitem", name="Storage")).filter(visible=True).click()
-    page.wait_for_url("**/storage")
+    page.wait_for_url(re.compile("/storage"))
 
 
 def test_a_small_screen_has_a_menu_button_for_pages(app: App, visit: Visit) -> None:
     page = visit(f"{app.url}/map", width=390)
     idle(page).get_by_test_id("stExpandSidebarButton").click()
     page.get_by_test_id("stSidebar").get_by_role("link", name="Storage").click()
-    page.wait_for_url("**/storage")
+    page.wait_for_url(re.compile("/storage"))
 
 
 @pytest.mark.parametrize("path", ["", "explain"])
