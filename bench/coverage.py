@@ -14,6 +14,9 @@ permutes the queries of one document in the same bin together, and in one that p
 
 The third table has simulated differences with mean 0. It shows the share with p < 0.05: by the BCa
 bootstrap, and by Student's t, which PosLens uses.
+
+The fourth table has simulated losses of a few documents, whose mean is MARGIN. It shows how often a
+loss of MARGIN is ruled out: by the 90% BCa interval, and by PosLens.
 """
 
 from __future__ import annotations
@@ -42,6 +45,7 @@ from poslens.attribution.curves.bootstrap import (
 )
 from poslens.attribution.curves.curve_summary import primacy_recency_index
 from poslens.attribution.curves.positions import rank_correlations, resample
+from poslens.attribution.evaluation.comparison import paired
 from poslens.attribution.evaluation.evidence_profile import (
     bin_members,
     evidence_profile,
@@ -64,6 +68,8 @@ from poslens.studies.ranking import service as rankings
 SIZES = (10, 12, 20, 30, 60)
 MODELS = ("MiniLM", "MiniLM-primacy", "MiniLM-recency")
 QUERIES = 5
+MARGIN = 0.01
+LOSERS = (0.02, 0.05, 0.1, 0.2, 0.3)
 Null = tuple[Values, NDArray[np.int64]]
 
 
@@ -246,8 +252,23 @@ def wrong_verdicts(
     return by_interval, by_p
 
 
+def ruled_out(share: float, n: int, rounds: int) -> tuple[float, float]:
+    """Share of draws of n documents in which a loss of MARGIN is ruled out, by the interval and by
+    PosLens; this share of the documents loses, by exponentially distributed amounts up to 1."""
+    generator = np.random.default_rng(SEED)
+    counts = np.zeros(2)
+    for _ in range(rounds):
+        amounts = np.minimum(generator.exponential(MARGIN / share, n), 1.0)
+        change = -np.where(generator.random(n) < share, amounts, 0.0)
+        for number, largest in enumerate((None, 1.0)):
+            compared = paired(np.zeros(n), change, None, MARGIN, largest)
+            counts[number] += compared is not None and compared.rules_out("lower")
+    of_interval, of_poslens = counts / rounds
+    return float(of_interval), float(of_poslens)
+
+
 def main(rounds: int = 1000) -> None:
-    """Print the three tables."""
+    """Print the four tables."""
     os.environ["POSLENS_SHIPPED"] = "yes"
     print(f"Coverage of 95% intervals, {rounds:,} rounds: percentile / PosLens\n")
     print("| documents | " + " | ".join(map(str, SIZES)) + " |")
@@ -270,6 +291,13 @@ def main(rounds: int = 1000) -> None:
         cells = (wrong_verdicts(draw, n, rounds) for n in SIZES)
         words = (" / ".join(format(share, ".3f") for share in cell) for cell in cells)
         print(f"| {draw.__doc__} | " + " | ".join(words) + " |", flush=True)
+    print(f"\nA loss of {MARGIN:g} ruled out, {rounds:,} data sets: BCa interval / PosLens\n")
+    print("| documents that lose | " + " | ".join(map(str, (34, 68, 150))) + " |")
+    print("|---" * 4 + "|")
+    for share in LOSERS:
+        cells = (ruled_out(share, n, rounds) for n in (34, 68, 150))
+        words = (" / ".join(format(part, ".3f") for part in cell) for cell in cells)
+        print(f"| {share:.0%} | " + " | ".join(words) + " |", flush=True)
 
 
 if __name__ == "__main__":

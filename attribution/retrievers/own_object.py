@@ -71,7 +71,8 @@ def remember(model: Any) -> RetrieverSpec:
             f"An object of type {kind.__name__} is not a model: use a preset, a Hugging Face id, a "
             "folder, a SentenceTransformer or an object with encode(list of texts)."
         )
-    similarity = _similarity(model)
+    similarity = getattr(model, "similarity_fn_name", None) or "cosine"
+    similarity = getattr(similarity, "value", similarity)
     if similarity not in ("cosine", "dot"):
         raise UserError(
             f"{title} compares vectors by {str(similarity)[:40]!r}: set its similarity_fn_name to "
@@ -155,11 +156,6 @@ def _encoded(name: str, model: Any, texts: Sequence[str], width: int | None = No
     if not np.isfinite(values).all():
         raise UserError(f"{name}'s encode returns a vector that is not finite.")
     return values
-
-
-def _similarity(model: Any) -> Any:
-    similarity = getattr(model, "similarity_fn_name", None) or "cosine"
-    return getattr(similarity, "value", similarity)
 
 
 def _numbers(given: Any) -> Array:
