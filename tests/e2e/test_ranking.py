@@ -53,7 +53,9 @@ def test_a_run_is_compared_with_a_model(run_app: App, visit: Visit) -> None:
     idle(page)
     select(page, "Compare with", "other engine")
     expect(
-        page.get_by_text("other engine compared with BM25: nDCG@10 differs by -0.750")
+        page.get_by_text(
+            "other engine compared with BM25 over 4 queries: nDCG@10 differs by -0.750"
+        )
     ).to_be_visible()
     # The sentence was already there: the table of queries is redrawn with another column.
     page.wait_for_timeout(1000)
