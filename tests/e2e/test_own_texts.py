@@ -36,7 +36,7 @@ def test_another_sessions_export_contains_none_of_the_texts(
     mine.keyboard.press("Escape")
     # Pages of data sets list the upload, and this reader types texts on another page.
     mine.get_by_test_id("stTopNav").get_by_role("link", name="Curves").click()
-    expect(mine.get_by_text("1 of 1").first).to_be_visible()
+    expect(mine.get_by_text("1 of 3 results").first).to_be_visible()
     texts = urlencode({"text": "Own text", "q": "what is sonorous", "d": TYPED, "models": "MiniLM"})
     typed = visit(f"{app.url}/?{texts}")
     expect(typed.locator(".hm-pane[data-side=document] .hm-text")).to_contain_text("vellichor")
