@@ -100,7 +100,7 @@ def contrast(page: Opened, summary: BiasSummary, tested: ScoredTest, both: Docum
     texts = (both.source, both.first.query)
     source = next((p for p in page.data.pairs if (p.document, p.query) == texts), None)
     if source is not None and method is not None:
-        links.other_views("cause", page.data.name, source.pair_id, [spec.name], method)
+        links.other_views("cause", page.data, source.pair_id, [spec.name], method)
 
 
 # Version 0.1 linked to interventions without a query in this way.

@@ -42,8 +42,7 @@ def section(offered: DataSet, models: Sequence[str], method: Method, ablation: M
         _against_the_method(subject, moved)
     with panels.guarded():
         _displaced(subject)
-    if subject.data is not None:
-        links.other_views("cause", subject.data.name, pair.pair_id, models, method)
+    links.other_views("cause", subject.data, pair.pair_id, models, method)
 
 
 def _against_the_method(subject: CausePair, moved: dict[str, Relocation]) -> None:

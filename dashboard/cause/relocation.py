@@ -75,6 +75,7 @@ def _mover(subject: CausePair, moved: dict[str, Relocation], variants: Sequence[
             "cause.scores",
             "Score against the position of the evidence",
         )
+        say.caption("A cross marks the unchanged document.")
     for name in unknown:
         measured = subject.data and measured_limit(
             subject.compute, subject.spec(name), subject.data

@@ -17,6 +17,7 @@ from poslens.dashboard.server.waiting import wait
 from poslens.dashboard.widgets import choices, null_controls, panels
 from poslens.dashboard.widgets.sending import agreed
 from poslens.studies.curves.null_controls import controls
+from poslens.studies.curves.words import MIN_PAIRS
 from poslens.studies.explain import service
 from poslens.studies.explain.service import Average, Difference
 
@@ -101,7 +102,7 @@ class ExplainedSubject:
 
     def jobs(self) -> list[Job]:
         """The jobs that complete the data sets' mean curves: for each model, and for its null
-        control if one is selected."""
+        control if one is selected. None for data sets too small for a mean."""
         return [job for column in self.columns for job in self._jobs_of(column)]
 
     def incomplete_jobs(self) -> list[Job]:
@@ -118,7 +119,8 @@ class ExplainedSubject:
         return incomplete
 
     def _jobs_of(self, column: ExplainedColumn) -> list[Job]:
-        if (data := column.data) is None:
+        data = column.data
+        if data is None or len(data.pairs) < MIN_PAIRS:
             return []
         compute, spec = service_for(data.name), column.result.model.spec
         scope = f"{data.name}: "

@@ -13,6 +13,7 @@ import streamlit as st
 from poslens.attribution.curves.positions import positions
 from poslens.attribution.curves.published import PublishedCurves
 from poslens.attribution.interventions.null_controls import CONTROLS
+from poslens.attribution.nouns import counted
 from poslens.attribution.types import Method, Provenance, TextPair
 from poslens.compute.compute import Explained
 from poslens.compute.provenance import of_published
@@ -117,10 +118,9 @@ def _draw(subject: ExplainedSubject, key: str, comparing: bool) -> None:
     figures: dict[str, panels.Draw] = {"Curves": _curves(subject, which, key)}
     with panels.guarded():
         _indices(subject)
-    if subject.of_data_set:
-        pair = results[0].pair
-        names = [result.model.spec.name for result in results if result.pair == pair]
-        links.other_views(key, pair.dataset, pair.pair_id, names, subject.method)
+    pair, data = results[0].pair, subject.columns[0].data
+    names = [result.model.spec.name for result in results if result.pair == pair]
+    links.other_views(key, data, pair.pair_id, names, subject.method)
     if len(results) > 1:
         with panels.guarded():
             figures |= comparison.differences(subject, which, key)
@@ -182,8 +182,12 @@ def _panes(subject: ExplainedSubject, gap: Difference | None, minus: bool) -> Se
 def _progress(subject: ExplainedSubject, key: str) -> None:
     """The progress of the data sets' mean curves and a button that completes them; nothing if they
     are complete."""
-    jobs = subject.incomplete_jobs()
-    if not jobs:
+    if not (jobs := subject.incomplete_jobs()):
+        shown = {column.data.name: column.data for column in subject.columns if column.data}
+        for data in shown.values():
+            if len(data.pairs) < MIN_PAIRS:
+                too_small = f"the data set has {counted(len(data.pairs), 'pair')}"
+                st.caption(f"No mean curve: {too_small}, and a mean takes {MIN_PAIRS}.")
         return
     run_board(jobs, f"{key}.", label="Mean curves", unit="pairs", rate_unit="pairs", others=True)
     sentences = []
@@ -290,11 +294,13 @@ def _indices(subject: ExplainedSubject) -> None:
     columns = ["model", "curve", "center of mass", "primacy-recency index"]
     # Skip rows without any number.
     show_table(pd.DataFrame([row for row in rows if set(row[2:]) != {NOTHING}], columns=columns))
-    missing = why_no_number(summaries)
-    st.caption(
-        f"{NUMBERS} Brackets are 95% bootstrap intervals over documents; a single pair has none. "
-        f"The numbers are computed before any control is subtracted. {panels.plain(missing)}"
-    )
+    sentences = [NUMBERS]
+    if subject.of_data_set:
+        sentences.append(
+            "Brackets are 95% bootstrap intervals over documents; a single pair has none. The "
+            "numbers are computed before any control is subtracted."
+        )
+    st.caption(" ".join([*sentences, panels.plain(why_no_number(summaries))]))
 
 
 def _export(

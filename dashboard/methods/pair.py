@@ -46,10 +46,8 @@ def section(offered: DataSet, models: Sequence[str], methods: Mapping[str, Metho
             )
     with panels.guarded():
         _curves(pair, results, provenance)
-    source = choices.data_of(pair)
-    if source is not None:
-        method = next(iter(methods.values()))
-        links.other_views("methods", source.name, pair.pair_id, models, method)
+    method = next(iter(methods.values()))
+    links.other_views("methods", choices.data_of(pair), pair.pair_id, models, method)
 
 
 def _tested(

@@ -255,7 +255,7 @@ def _behind(
     remedy_links(causes, opened)
     pair = query.pairs.get(document) if query else None
     if pair:
-        links.other_views("why", opened.data.name, pair, names)
+        links.other_views("why", opened.data, pair, names)
     else:
         _text_links(summaries[0], text, whole, names)
     st.markdown("**Documents ranked above the target**")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Literal, TypeVar
 
@@ -207,47 +207,37 @@ def one_of(
     return chosen or default
 
 
-def model_names() -> tuple[list[str], Callable[[str], str]]:
-    """The models that lists offer, with a function that returns a model's label: presets,
-    registered folders, calibrated variants of shipped models, and models with stored results whose
-    weights are not on this machine. The label says where weights are missing."""
-    stored, specs = service().stored_only(), resolve.known()
+def model_names() -> list[str]:
+    """The models that lists offer: presets, registered folders, calibrated variants of shipped
+    models, models with stored results whose weights are not on this machine, and last, presets to
+    download. Without other labels than their names, because the address contains the labels."""
+    specs = resolve.known()
+    here = [name for name, spec in specs.items() if resolve.installed(spec)]
     given = opening.current().models
-    offered = (*specs, *given, *resolve.shipped_calibrated(), *stored)
-    names = list(dict.fromkeys(offered))
-
-    def label(name: str) -> str:
-        if name in stored:
-            return f"{name} (from the cache)"
-        spec = specs.get(name)
-        installed = spec is None or resolve.installed(spec)
-        return name if installed else f"{name} (not downloaded)"
-
-    return names, label
+    offered = (*here, *given, *resolve.shipped_calibrated(), *service().stored_only(), *specs)
+    return list(dict.fromkeys(offered))
 
 
 def models(default: Sequence[str]) -> list[str]:
     """Choose one to `MAX_COLUMNS` models: presets, registered folders, or a Hugging Face hub id
     typed in."""
-    offered, label = model_names()
     default = opening.current().models_or(default, MAX_COLUMNS)
     st.session_state[DEFAULT.format("models")] = default
     names = st.multiselect(
         "Models",
-        offered,
+        model_names(),
         default=default,
         max_selections=MAX_COLUMNS,
         accept_new_options=True,
-        format_func=label,
         key="models",
         bind="query-params",
         help="Presets, folders configured at startup, or any Hugging Face id (organization/model) "
-        "if the hub is reachable. A suffix changes a model, as in MiniLM@last. @cls, @mean, "
-        "@weightedmean, @last and @max set the pooling. @configured truncates at the length in the "
-        "model's own configuration. @calibrated spreads a dense model's attention evenly over "
-        "blocks of tokens (attention calibration); @calibrated(strength=0.5, block=128, layers=3) "
-        "also sets its strength, the number of tokens per block, and how many of the last layers "
-        "it changes.",
+        "if the hub is reachable. Models to download are last in the list. A suffix changes a "
+        "model, as in MiniLM@last. @cls, @mean, @weightedmean, @last and @max set the pooling. "
+        "@configured truncates at the length in the model's own configuration. @calibrated spreads "
+        "a dense model's attention evenly over blocks of tokens (attention calibration); "
+        "@calibrated(strength=0.5, block=128, layers=3) also sets its strength, the number of "
+        "tokens per block, and how many of the last layers it changes.",
     )
     model_notes(names, lambda chosen: st.session_state.update(models=chosen), "models")
     models = distinct(names)
@@ -270,7 +260,7 @@ def distinct(names: Sequence[str]) -> list[str]:
 def model(label: str, key: str, default: str, at: int | None = 0) -> str:
     """Choose one model; the default is model number `at` of those given to `run`, if there is one,
     else `default`."""
-    names, shown = model_names()
+    names = model_names()
     default = opening.current().model_or(default, at)
     name = st.selectbox(
         plain(label),
@@ -279,7 +269,6 @@ def model(label: str, key: str, default: str, at: int | None = 0) -> str:
         key=key,
         bind="query-params",
         accept_new_options=True,
-        format_func=shown,
     )
     name = name or default
     model_notes([name], lambda chosen: st.session_state.update({key: chosen[0]}), key)

@@ -10,6 +10,7 @@ import pandas as pd
 import streamlit as st
 
 from poslens.attribution import datasets
+from poslens.attribution.datasets import DataSet
 from poslens.attribution.methods import CURVE_PARAMETERS, METHODS
 from poslens.attribution.types import Method
 from poslens.dashboard.server import access, own_texts
@@ -38,33 +39,38 @@ def explain_link(
     label: str, dataset: str, pair: str, models: Sequence[str], method: Method | None = None
 ) -> None:
     """A link that opens a pair in Explain, under `method` with its current parameters."""
-    asked = {"pair": pair, **_asked(dataset, models, method)}
+    asked: _Asked = {"pair": pair, "dataset": dataset, **_asked(models, method)}
     page_link("explain/page.py", label, ":material/highlight:", asked)
 
 
 def other_views(
-    here: str, dataset: str, pair: str, models: Sequence[str], method: Method | None = None
+    here: str,
+    data: DataSet | None,
+    pair: str,
+    models: Sequence[str],
+    method: Method | None = None,
 ) -> None:
     """One line of links: the same pair, models and method on the other pages about a pair, and the
-    data set on Curves and Ranking. `here` is the current page, which is omitted."""
-    asked = _asked(dataset, models, method)
-    of_pair = {"pair": pair, **asked}
+    data set on Curves and Ranking. `here` is the current page, which is omitted. Without `data`,
+    the pair is the session's own texts."""
+    shared = {} if data is None else {"dataset": data.name}
+    of_pair: _Asked = {"text": OWN} if data is None else {"pair": pair}
+    asked, ranked = ({**shared, **_asked(models, how)} for how in (method, None))
     with st.container(
         horizontal=True, gap="xsmall", vertical_alignment="center", key=f"{here}.other_views"
     ):
-        st.caption("This pair:", width="content")
+        st.caption("These texts:" if data is None else "This pair:", width="content")
         if here != "explain":
-            page_link("explain/page.py", "Explain", "", of_pair)
+            page_link("explain/page.py", "Explain", "", {**of_pair, **asked})
         if here != "cause":
-            page_link("cause/page.py", "Cause", "", of_pair)
+            page_link("cause/page.py", "Cause", "", {**of_pair, **asked})
         if here != "methods":
             tested: _Asked = {"methods": [method.name]} if method is not None else {}
-            plain_pair: _Asked = {"dataset": dataset, "pair": pair, "models": list(models)}
-            page_link("methods/page.py", "Methods", "", {**plain_pair, **tested})
-        st.caption("Its data set:", width="content")
-        page_link("curves/page.py", "Curves", "", asked)
-        ranked: _Asked = {"dataset": dataset, "models": list(models)}
-        page_link("ranking/page.py", "Ranking", "", ranked)
+            page_link("methods/page.py", "Methods", "", {**of_pair, **ranked, **tested})
+        if data is not None:
+            st.caption("Its data set:", width="content")
+            page_link("curves/page.py", "Curves", "", asked)
+            page_link("ranking/page.py", "Ranking", "", ranked)
 
 
 def text_link(
@@ -166,8 +172,8 @@ def shared() -> set[str]:
     return {"dataset", "models", "tab", *_SWITCHES, *(parameter.name for parameter in parameters)}
 
 
-def _asked(dataset: str, models: Sequence[str], method: Method | None) -> _Asked:
-    asked: _Asked = {"dataset": dataset, "models": list(models)}
+def _asked(models: Sequence[str], method: Method | None) -> _Asked:
+    asked: _Asked = {"models": list(models)}
     if method is not None:
         values = {**method.params, **method.curve_params}
         offered = (*METHODS[method.name].parameters, *CURVE_PARAMETERS)

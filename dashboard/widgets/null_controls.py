@@ -59,11 +59,11 @@ NOT_MEASURED = (
 def hint(method: Method, kind: Control | None, *, offered: bool = True) -> None:
     """What the method itself prefers, what a curve without a null control doesn't show, and a
     button that subtracts the control. `offered` is False for texts outside any data set, which have
-    no control."""
+    no control: then only what concerns the method."""
     if sentence := verdict(method):
         say.caption(sentence)
     entry = METHODS[method.name]
-    text = entry.caveat or (NOT_MEASURED if entry.needs_query else "")
+    text = entry.caveat or (NOT_MEASURED if entry.needs_query and offered else "")
     if not text or kind is not None:
         return
     answer: Control = "shuffled" if entry.caveat else "unrelated"

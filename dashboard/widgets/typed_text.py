@@ -61,8 +61,10 @@ def typed_text(place: DeltaGenerator) -> tuple[TextPair | None, bool]:
     if not asked:
         return None, False
     if not shown.complete:
-        if not popover.open:
-            st.info("Enter a query and a document under Own text.")
+        st.info(
+            "Enter a query and a document under Own text. Texts that the address doesn't include "
+            "are lost when the page is reloaded."
+        )
         return None, True
     return _pair(shown), True
 

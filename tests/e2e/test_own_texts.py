@@ -41,6 +41,11 @@ def test_another_sessions_export_contains_none_of_the_texts(
     typed = visit(f"{app.url}/?{texts}")
     expect(typed.locator(".hm-pane[data-side=document] .hm-text")).to_contain_text("vellichor")
     ready(typed)
+    typed.locator("[class*='other_views']").get_by_role("link", name="Cause").click()
+    typed.wait_for_url("**/cause?*")
+    expect(typed.get_by_text("Gradient saliency vs. intervention")).to_be_visible()
+    expect(typed.get_by_text("document has 8 parts")).to_be_visible()
+    no_error(typed)
 
     assert [name for name in SECRETS if holding(app.home, name)] == []
 

@@ -148,7 +148,6 @@ MODELS = [
     "MiniLM@last@cls",
     "minilm",
     "organization/model@0.5",
-    "MiniLM (not downloaded)",
     "bge-m3",
 ]
 METHODS = ["saliency", "occlusion", "terms", "maxsim", "decomposition", "input_x_gradient", "nope"]

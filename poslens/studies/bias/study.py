@@ -267,6 +267,8 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
                 for reason, names in without.items()
                 if reason
             ]
+            if any(without) and data.name != SAMPLE_BIAS:
+                sentences.append(f"The data set {SAMPLE_BIAS} has pairs for all tests.")
         if unknown := unknown_files(data):
             sentences.append(f"No test uses these files: {', '.join(unknown)}.")
         return sentences

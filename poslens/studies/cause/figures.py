@@ -49,9 +49,10 @@ def relocation_scores(
     provenance: Provenances = (),
     unknown: Collection[str] = (),
 ) -> go.Figure:
-    """The score by position of the evidence, a line for each model. Points are hollow if the model
-    did not read the evidence in full, and rings with a dot for models in `unknown`, for which it is
-    unknown how much they read. `place` is the index of the position to mark."""
+    """The score by position of the evidence, a line for each model, and a cross for the unchanged
+    document. Points are hollow if the model did not read the evidence in full, and rings with a dot
+    for models in `unknown`, for which it is unknown how much they read. `place` is the index of the
+    position to mark."""
     figure = canvas(
         "relocation_scores",
         style,
@@ -77,6 +78,18 @@ def relocation_scores(
             name=legend_name(name, style),
         )
         figure.add_trace(group(trace, f"model {index}", name))
+        figure.add_trace(
+            go.Scatter(
+                x=[100 * relocation.evidence],
+                y=[relocation.original],
+                mode="markers",
+                marker={**style.marker(index, 0.8), "symbol": "x"},
+                hovertemplate="%{y:.4f} unchanged",
+                name=legend_name(name, style),
+                legendgroup=f"model {index}",
+                showlegend=False,
+            )
+        )
         if place is not None and place < len(relocation.scores):
             figure.add_trace(
                 go.Scatter(

@@ -215,7 +215,11 @@ def test_a_pair_is_computed_and_drawn(compute: Compute, bm25, sample: DataSet) -
     assert len(intervention_tables.ablation_frame({"BM25": cut})) == len(cut.spans)
     figure = relocation_scores({"BM25": moved}, 2, STYLE)
     np.testing.assert_allclose(figure.data[0].x, 100 * moved.positions)
-    assert figure.data[1].y[0] == moved.scores[2]
+    _, unchanged, marked = figure.data
+    evidence = pair.evidence
+    middle = (evidence.start + evidence.end) / 2 / len(pair.document)
+    assert (unchanged.x[0], unchanged.y[0]) == (pytest.approx(100 * middle), moved.original)
+    assert marked.y[0] == moved.scores[2]
     over = causes_over_curve(np.linspace(0, 3, 100), "Saliency", moved, cut, STYLE, (0.1, 0.2))
     assert [trace.type for trace in over.data] == ["scatter", "bar", "scatter"]
     assert max(over.data[0].y) == 1 and over.data[0].customdata[-1] == 3
