@@ -190,10 +190,13 @@ class CauseStudy(CurveStudy):
         deviations = f"{test.difference.value:+z.2f} standard deviations of the model's scores"
         if summary.asked.method.name == "ablation":
             value = cause.last_minus_first
-            more, size = ("more", value) if value.value >= 0 else ("less", value.times(-1))
+            more, less, size = "last", "first", value
+            if value.value < 0:
+                more, less, size = less, more, value.times(-1)
             return (
-                f"{name}: removing a part of the last third lowers the score by {size.text('.4f')} "
-                f"{more} than removing one of the first third ({deviations}; {basis(test)})."
+                f"{name}: removing a part of the {more} third lowers the score by "
+                f"{size.text('.4f')} more than removing a part of the {less} third (last minus "
+                f"first: {deviations}; {basis(test)})."
             )
         change = change_in_words(cause.last_minus_first, ".4f")
         sentence = (

@@ -121,9 +121,9 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
         "last: nDCG@10 with the evidence first minus nDCG@10 with it last, so positive means "
         f"primacy. Controlled PSI: {_PSI}; {ONE_SIDED}. Brackets are 95% "
         "bootstrap intervals over documents. Bands show variation within queries: before they are "
-        "computed, each query's mean over positions is subtracted. p is Holm-adjusted, so it can "
-        "exceed 0.05 even if the interval excludes 0; tests of single models are adjusted as one "
-        "group, and comparisons between models as another. Equivalent: "
+        "computed, each query's mean over positions is subtracted. p values are Holm-adjusted "
+        "for the number of models, and separately for the number of pairs of models; intervals are "
+        "not adjusted. So p can be above 0.05 although the interval excludes 0. Equivalent: "
         f"the 90% interval of first minus last is within {MARGIN:g} of 0 (two one-sided tests at "
         '5%). Moving a sentence may break references to it. "Control: move another sentence" on '
         "the Ranking page shows how much moving any sentence changes nDCG@10."
