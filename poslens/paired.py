@@ -23,6 +23,7 @@ from poslens.attribution.evaluation.comparison import (
     POINTS,
     Comparison,
     adjusted,
+    adjustment,
     compared,
     document_means,
     p_in_words,
@@ -281,7 +282,8 @@ def difference_rows(differences: Sequence[PairedDifference]) -> Iterator[Differe
 def difference_sentences(differences: Sequence[PairedDifference]) -> list[str]:
     """One sentence per pair of models, with the verdict of each measure and the number of items
     that both models have. Measures that are 0 for both are left out, unless all are. Of more than
-    MAX_NUMBERS measures, those without a difference are only named."""
+    MAX_NUMBERS measures, those without a difference are only named. What all measures share, their
+    unit in parentheses and the adjustment of p, is said once."""
     pairs: dict[tuple[str, str], list[PairedDifference]] = {}
     for each in differences:
         pairs.setdefault((each.model, each.other), []).append(each)
@@ -290,14 +292,22 @@ def difference_sentences(differences: Sequence[PairedDifference]) -> list[str]:
         shown = [each for each in of_pair if each.value or each.other_value] or of_pair
         words, others = [], dict[str, list[str]]()
         same_items = len({each.items for each in shown}) == 1
+        units = {each.title.partition(" (")[2] for each in shown}
+        unit = f" ({units.pop()}" if len(shown) > 1 and len(units) == 1 and units != {""} else ""
         for each in shown:
             verdict = each.comparison.verdict
-            title = each.title if same_items else f"{each.title} over {each.items}"
+            title = each.title.removesuffix(unit)
+            if not same_items:
+                title += f" over {each.items}"
             if len(shown) > MAX_NUMBERS and verdict in _NO_DIFFERENCE:
                 others.setdefault(_NO_DIFFERENCE[verdict], []).append(title)
             else:
                 words.append(f"{title} {each.in_words}")
         words += [f"{verdict}: {', '.join(titles)}" for verdict, titles in others.items()]
         over = f" over {shown[0].items}" if same_items else ""
-        sentences.append(f"{model} compared with {other}{over}: {'; '.join(words)}.")
+        sentence = f"{model} compared with {other}{over}{unit}: {'; '.join(words)}."
+        adjusted_over = adjustment(shown[0].comparison)
+        if adjusted_over and sentence.count(adjusted_over) > 1:
+            sentence = sentence.replace(f", {adjusted_over}", "") + f" p is {adjusted_over}."
+        sentences.append(sentence)
     return sentences

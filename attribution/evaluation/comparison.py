@@ -386,12 +386,18 @@ def change_in_words(difference: Estimate, form: str = ".3f", unit: str = "") -> 
 
 def p_in_words(comparison: Comparison) -> str:
     """The adjusted p, and over how many comparisons it is adjusted if there are several."""
-    p, n = comparison.p_holm or 0.0, comparison.n_compared
+    p = comparison.p_holm or 0.0
     # As many digits as show on which side of the level p is.
     texts = (f"{p:.{digits}g}" for digits in range(2, 9))
     text = next((text for text in texts if float(text) != LEVEL), f"{p:g}")
     words = "p < 0.001" if p < 0.001 else f"p = {text}"
-    return f"{words}, Holm-adjusted over {n:,} tests" if n > 1 else words
+    return ", ".join(filter(None, (words, adjustment(comparison))))
+
+
+def adjustment(comparison: Comparison) -> str:
+    """Over how many comparisons p is adjusted; empty for a single one."""
+    n = comparison.n_compared
+    return f"Holm-adjusted over {n:,} tests" if n > 1 else ""
 
 
 def _needed(value: float, margin: float, error: float | None, n: int) -> int | None:

@@ -99,6 +99,20 @@ def test_measures_without_a_difference_are_listed_if_there_are_many() -> None:
     assert "second differs by " in sentence and "fourth differs by " in sentence
 
 
+def test_what_all_measures_share_is_said_once() -> None:
+    values = RNG.normal(0, 1, 40)
+    models = [
+        MeasuredModel(name, [measure(f"{title} (d1 − d2)", values + add) for title in ("a", "b")])
+        for name, add in (("A", 0), ("B", 3))
+    ]
+    (sentence,) = difference_sentences(paired_differences(models))
+    assert sentence == (
+        "B compared with A over 40 pairs (d1 − d2): a is higher by 3.000 [3.000, 3.000] "
+        "(p < 0.001); b is higher by 3.000 [3.000, 3.000] (p < 0.001). p is Holm-adjusted over 2 "
+        "tests."
+    )
+
+
 def test_items_that_only_one_model_has_are_ignored() -> None:
     values = RNG.normal(0, 1, 40)
     models = [

@@ -388,8 +388,8 @@ def test_models_are_compared_on_the_same_pairs(monkeypatch: pytest.MonkeyPatch) 
     page.run()
     assert not page.exception and not page.error
     sentences = [one.value.replace("\\", "") for one in page.markdown]
-    measure = "relocation difference (standard deviations)"
-    start = f"MiniLM-recency compared with MiniLM-primacy: {measure} over 29 pairs is "
+    measure, unit = "relocation difference", "(standard deviations)"
+    start = f"MiniLM-recency compared with MiniLM-primacy {unit}: {measure} over 29 pairs is "
     assert any(sentence.startswith(start) for sentence in sentences)
     (table,) = [one.value for one in page.dataframe if "difference" in one.value.columns]
-    assert set(table["measure"]) >= {measure} and table["n"].iloc[0] == 29
+    assert set(table["measure"]) >= {f"{measure} {unit}"} and table["n"].iloc[0] == 29
