@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 Visit = Callable[..., Page]
 Show = Callable[..., Page]
-TIMEOUT_MS = 240_000
+TIMEOUT_MS = 150_000
 """A model's first use takes ten seconds, a minute on a slow machine, and longer on a busy one. A
 passing test doesn't wait this long."""
 expect.set_options(timeout=TIMEOUT_MS)

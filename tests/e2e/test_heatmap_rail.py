@@ -39,9 +39,7 @@ def rail(page: Page, column: int = 0) -> Locator:
 
 
 def hover_bin(page: Page, bin_: int, column: int = 0) -> None:
-    box = page.locator(".hm-rail-axis").nth(column).bounding_box()
-    assert box is not None
-    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] * (bin_ + 0.5) / 100)
+    page.mouse.move(*inside(page.locator(".hm-rail-axis").nth(column), (bin_ + 0.5) / 100))
 
 
 def place(page: Page, name: str, column: int = 0) -> tuple[float, float]:
@@ -268,9 +266,10 @@ def test_the_count_of_units_states_what_it_counts(show: Show) -> None:
     expect(page.locator(".hm-meta")).to_have_text("Document 200 tokens read")
 
 
-def inside(page: Page, selector: str, share: float) -> tuple[float, float]:
-    """The horizontal center of an element, at a share of its height."""
-    box = page.locator(selector).first.bounding_box()
+def inside(element: Locator, share: float) -> tuple[float, float]:
+    """The horizontal center of an element that no longer moves, at a share of its height."""
+    element.scroll_into_view_if_needed()  # waits until it stays in one place
+    box = element.bounding_box()
     assert box is not None
     return box["x"] + box["width"] / 2, box["y"] + share * box["height"]
 
@@ -285,21 +284,21 @@ def test_the_rail_ends_at_the_truncation(show: Show) -> None:
     assert "not read" in page.locator(".hm-rail-legend").inner_text()
     # by the 200 tokens read; by characters of the whole text it would end at 0.75
     assert place(page, "evidence") == pytest.approx((0.95, 1.0))
-    page.mouse.move(*inside(page, ".hm-rail-read", 0.95))
+    page.mouse.move(*inside(page.locator(".hm-rail-read").first, 0.95))
     assert lit(page, "at")[-1] in WORDS[185:200]
     bottoms = rail(page).evaluate(
         """node => [...node.querySelectorAll("rect")].map((bar) =>
           bar.getBoundingClientRect().bottom)"""
     )
-    assert max(bottoms) <= inside(page, ".hm-rail-unread", 0)[1] + 1
+    assert max(bottoms) <= inside(page.locator(".hm-rail-unread").first, 0)[1] + 1
 
 
 def test_the_frame_and_clicks_reach_truncated_text(show: Show) -> None:
     page = show([half_read()])
-    page.mouse.move(*inside(page, ".hm-rail-unread", 0.5))
+    page.mouse.move(*inside(page.locator(".hm-rail-unread").first, 0.5))
     expect(page.locator(".hm-tip")).to_contain_text("not read by this model")
     assert lit(page, "at") == []
-    page.mouse.click(*inside(page, ".hm-rail-unread", 0.5))
+    page.mouse.click(*inside(page.locator(".hm-rail-unread").first, 0.5))
     until(page, lambda: sum(place(page, "frame")) / 2 == pytest.approx(0.75, abs=0.02))
     page.locator(".hm-text").evaluate("node => { node.scrollTop = node.scrollHeight; }")
     until(page, lambda: place(page, "frame")[1] == pytest.approx(1))
@@ -407,7 +406,12 @@ def test_lines_stay_readable_in_a_wide_window(show: Show, models: tuple[str, ...
            return new Set(boxes).size; }"""
     )
     assert 80 <= len(text) / lines <= 110
-    assert 200 <= inside(page, ".hm-rail", 0)[0] - inside(page, ".hm-text", 0)[0] <= 700
+    assert (
+        200
+        <= inside(page.locator(".hm-rail").first, 0)[0]
+        - inside(page.locator(".hm-text").first, 0)[0]
+        <= 700
+    )
 
 
 def test_the_head_is_one_line_and_warns_with_a_sign(show: Show) -> None:
