@@ -216,7 +216,10 @@ class CurveStudy(OverItems[CauseSummary]):
         return summary.cause.provenance()
 
 
-NOTES = "Up to three notes on single results, such as a document with fewer than 10 segments."
+NOTES = (
+    "The three most frequent notes on single results, such as a document with fewer than 10 "
+    "segments, each with the number of results that it is true of."
+)
 
 
 def notes_of(summary: CauseSummary) -> str:

@@ -3,6 +3,7 @@ attribution methods."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -168,7 +169,8 @@ class DataSetCause:
     `last_minus_first`; `lost` is None.
 
     Each estimate has its own n, and is None if no pair determines it. `n_left_out` pairs have no
-    curve, because their evidence is read in full at fewer than two positions.
+    curve, because their evidence is read in full at fewer than two positions. `notes` say what
+    happened to single texts, and to how many.
     """
 
     summary: CurveSummary
@@ -235,7 +237,8 @@ def data_set_cause(
         ("average", spec.name, dataset, repr(method), tuple(groups), selected.digest),
         lambda: _average(results, groups, spec.name, dataset, method, len(selected.failed)),
     )
-    notes = sorted({result.note for result in results if result.note})
+    noted = Counter(result.note for result in results if result.note)
+    notes = [f"{note} ({n:,} of {len(results):,})" for note, n in noted.most_common()]
     return DataSetCause(
         summary,
         difference,

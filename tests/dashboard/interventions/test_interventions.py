@@ -18,7 +18,7 @@ from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
 from poslens.attribution.interventions.ablation import ablation_method
 from poslens.attribution.interventions.null_controls import null_method
-from poslens.attribution.interventions.relocation import Relocation, relocation_method
+from poslens.attribution.interventions.relocation import Relocation, relocated, relocation_method
 from poslens.attribution.methods import make_method
 from poslens.attribution.retrievers.lexical import with_corpus
 from poslens.attribution.retrievers.resolve import resolve
@@ -84,6 +84,19 @@ def test_a_data_set_is_computed_stored_and_averaged(
     assert agreed.n == len(pairs) and agreed.each is not None and agreed.each.value > 0.8
     blind = interventions.agreement_of(compute, bm25, OCCLUSION, MOVE, pairs)
     assert blind.each is None and blind.means is None
+
+
+def test_notes_say_how_many_results_they_are_true_of(
+    compute: Compute, bm25, sample: DataSet
+) -> None:
+    by_note: dict[str, list[TextPair]] = {}
+    for pair in (pair for pair in sample.pairs if pair.language == "eng"):
+        by_note.setdefault(relocated(pair, 11)[1], []).append(pair)
+    note = next(filter(None, by_note))
+    pairs = [*by_note[note], *by_note[""][:3]]
+    interventions.job(compute, bm25, MOVE, pairs, "test").start().wait()
+    average = interventions.data_set_cause(compute, bm25, MOVE, pairs, "sample")
+    assert average.notes == (f"{note} ({len(by_note[note])} of {len(pairs)})",)
 
 
 def test_pairs_of_one_document_do_not_narrow_the_intervals() -> None:
