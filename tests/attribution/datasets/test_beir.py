@@ -103,6 +103,10 @@ def test_an_id_with_two_texts_is_refused_but_a_repeated_row_is_not(tmp_path: Pat
     assert reasons(found) == {
         2: "q1/d1: document d1: corpus.jsonl row 4: an earlier row with this id differs"
     }
+    # A search finds the first row.
+    collection = beir.read(tmp_path / "set", "mine").collection()
+    assert next(document.text for document in collection.documents()).endswith(CORPUS[0]["text"])
+    assert collection.survey.lost == 0
 
 
 def test_ids_may_be_numbers_or_escaped(tmp_path: Path) -> None:
