@@ -59,17 +59,16 @@ POWER = 0.8
 """Probability with which as many documents as `Comparison.needed` decide."""
 
 TEST = (
-    "95% bootstrap intervals over documents; p is two-sided, from Student's t with the jackknife's "
-    "standard error over documents, and Holm-adjusted over all comparisons shown, so it can exceed "
-    '0.05 even if the interval excludes 0, and the verdict is then "equivalent" or "too few '
-    'documents"; equivalent: the 90% interval of the difference is '
-    "within the measure's margin (two one-sided tests)"
+    "95% bootstrap intervals over documents. Two-sided p: Student's t with the jackknife's standard "
+    "error over documents, Holm-adjusted over all comparisons shown. Verdicts use p, so a model can "
+    "be neither higher nor lower although the interval excludes 0. Equivalent: the 90% interval of "
+    "the difference is within the measure's margin (two one-sided tests)"
 )
 """The description of comparisons in captions."""
 
 TEST_BY_ERROR = (
     "95% intervals and two-sided p: Student's t with the (jackknife) standard error over "
-    "documents; p is Holm-adjusted over all comparisons shown; equivalent: the 90% interval is "
+    "documents; p is Holm-adjusted over all comparisons shown. Equivalent: the 90% interval is "
     "within the margin (two one-sided tests)"
 )
 """The same for comparisons by a standard error (`by_standard_error`, `paired_by_document`)."""
