@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from streamlit.components.v2 import manifest_scanner
 from streamlit.testing.v1 import AppTest
 from streamlit.util import calc_hash
+
+from poslens.dashboard.explain import view
+
+# No browser draws these pages, so there is nothing to wait for.
+view.PAUSE_S = view.FIRST_PAUSE_S = 0.0
+# Each page would search the metadata of all installed packages again, for 0.2 seconds.
+manifest_scanner.scan_component_manifests = cache(manifest_scanner.scan_component_manifests)
 
 ROOT = Path(__file__).parents[2]
 DASHBOARD = ROOT / "dashboard"
