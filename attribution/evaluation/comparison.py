@@ -59,10 +59,10 @@ POWER = 0.8
 """Probability with which as many documents as `Comparison.needed` decide."""
 
 TEST = (
-    "95% bootstrap intervals over documents. Two-sided p: Student's t with the jackknife's standard "
-    "error over documents, Holm-adjusted over all comparisons shown. Verdicts use p, so a model can "
-    "be neither higher nor lower although the interval excludes 0. Equivalent: the 90% interval of "
-    "the difference is within the measure's margin (two one-sided tests)"
+    "95% bootstrap intervals over documents. Two-sided p: Student's t with the jackknife's "
+    "standard error over documents, Holm-adjusted over all comparisons shown. Verdicts use p, so a "
+    "model can be neither higher nor lower although the interval excludes 0. Equivalent: the 90% "
+    "interval of the difference is within the measure's margin (two one-sided tests)"
 )
 """The description of comparisons in captions."""
 

@@ -70,8 +70,11 @@ def _numbers(summary: AuditSummary) -> list[Number]:
         f"{share}, last minus first third, sentences in random order (positive: more unretrieved "
         "near the end, by primacy or truncation)"
     )
-    read = "maximum number of tokens that the model reads, measured on the longest texts"
-    tokens = Estimate(tokens_read(truncations), n=len(truncations)) if truncations else None
+    read = "number of tokens that the model reads of the longest texts before it truncates"
+    whole_text = "number of tokens of the longest text, which the model reads to the end"
+    tokens, tokens_whole = (
+        None if n is None else Estimate(n, n=len(truncations)) for n in tokens_read(truncations)
+    )
     shares, whole = summary.shares, summary.share_among(read=False)
     random = f"{share}, sentences in random order"
     return [
@@ -80,6 +83,7 @@ def _numbers(summary: AuditSummary) -> list[Number]:
         *number("unretrieved_truncated", f"{share} among those not read whole", whole, ".3f"),
         *number("last_minus_first_random_order", change, summary.last_minus_first["random"]),
         *number("tokens_read", read, tokens, ",.0f", unit="texts"),
+        *number("longest_text_read", whole_text, tokens_whole, ",.0f", unit="texts"),
     ]
 
 

@@ -267,16 +267,21 @@ def _percent(share: Estimate) -> str:
 # -- truncation ------------------------------------------------------------------------------------
 
 
-def tokens_read(truncations: Sequence[Truncation]) -> int:
-    """Tokens of the longest texts that the model reads before it truncates, special tokens
-    included; tokens of the longest text if it reads all of them."""
+def tokens_read(truncations: Sequence[Truncation]) -> tuple[int | None, int | None]:
+    """Tokens that the model reads of the longest texts before it truncates, special tokens
+    included; or, if it reads all of them to the end, None and the tokens of the longest one. Both
+    are None without texts."""
+    if not truncations:
+        return None, None
     # The last word that is read may end past the context limit.
     read = [
         min(truncation.last, max(truncation.first, truncation.claimed))
         for truncation in truncations
         if not truncation.reads_all
     ]
-    return max(read or [truncation.n_tokens for truncation in truncations])
+    if read:
+        return max(read), None
+    return None, max(truncation.n_tokens for truncation in truncations)
 
 
 def measured_limit(compute: Compute, spec: RetrieverSpec, data: DataSet) -> str:

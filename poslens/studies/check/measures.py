@@ -144,27 +144,39 @@ class TruncationMeasure:
     part = "audit"
 
     def comparable(self, baseline: Baseline) -> bool:
-        return "tokens_read" in baseline.numbers.get(self.part, {})
+        return any(key in baseline.numbers.get(self.part, {}) for key in _TOKENS_READ)
 
     def make(self, passport: ModelPassport, baseline: Baseline, tolerance: float) -> Check:
-        number = baseline.numbers.get(self.part, {}).get("tokens_read")
+        stored = baseline.numbers.get(self.part, {})
+        number = next((stored[key] for key in _TOKENS_READ if key in stored), None)
         if number is None:
-            line = "The baseline doesn't contain the model's truncation point."
+            line = "The baseline doesn't say how many tokens the model reads."
             return _absent("truncation", line, baseline, self.part)
-        now = passport.number(self.part, "tokens_read")
+        limit, whole = (passport.number(self.part, key) for key in _TOKENS_READ)
+        now = limit or whole
         if now is None and any(each.key == self.part and each.numbers for each in passport.parts):
             line = "The audit found no truncation point, so the model reads all tokens."
             return Check("truncation", "pass", line, baseline=number.value)
         if now is None:
             return _lost("truncation", "truncation point", passport, baseline, self.part, number)
-        fewer = max(number.value - now.estimate.value, 0.0)
+        tokens, before = now.estimate.value, f"{number.value:,.0f}"
+        if limit is None and tokens < number.value:
+            line = (
+                f"{passport.name} reads the longest text of {passport.dataset}, of {tokens:,.0f} "
+                f"tokens, to the end: whether it still reads {before} takes a longer text."
+            )
+            return Check("truncation", "not checked", line, tokens, number.value)
+        fewer = max(number.value - tokens, 0.0)
         line = (
-            f"The model reads {now.estimate.value:,.0f} tokens of a long text "
-            f"({number.value:,.0f} in the baseline). That is {fewer:,.0f} fewer; the tolerance is "
-            f"{tolerance:g}."
+            f"The model reads {tokens:,.0f} tokens of a long text ({before} in the baseline). That "
+            f"is {fewer:,.0f} fewer; the tolerance is {tolerance:g}."
         )
-        n = now.estimate.n
-        return _exact("truncation", line, now.estimate.value, number.value, n, fewer, tolerance)
+        return _exact("truncation", line, tokens, number.value, now.estimate.n, fewer, tolerance)
+
+
+_TOKENS_READ = ("tokens_read", "longest_text_read")
+"""The keys of the two numbers of which an audit has one: where the model truncates, or how long the
+texts are that it reads to the end."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -421,6 +421,39 @@ def test_a_longer_context_passes_and_a_shorter_one_fails(
     assert check.outcome == outcome and check.difference == max(0, shift)
 
 
+def with_longest_text_read(card: ModelPassport, tokens: float) -> ModelPassport:
+    """The passport of an audit in which every text was read to the end."""
+    numbers = {number.key: number for part in card.parts for number in part.numbers}
+    limit = numbers["tokens_read"]
+    whole = replace(limit, key="longest_text_read", estimate=replace(limit.estimate, value=tokens))
+
+    def changed(part: Any) -> Any:
+        return replace(part, numbers=tuple(whole if n is limit else n for n in part.numbers))
+
+    return replace(card, parts=[changed(part) for part in card.parts])
+
+
+@pytest.mark.parametrize(("longest", "outcome"), [(413, "not checked"), (512, "pass")])
+def test_texts_that_are_too_short_tell_nothing_about_truncation(
+    cards: Callable[[str], ModelPassport], stored: Baseline, longest: float, outcome: str
+) -> None:
+    """The baseline's model truncates at 512 tokens."""
+    check = single(with_longest_text_read(cards("MiniLM"), longest), stored, "truncation")
+    assert (check.outcome, check.value, check.baseline) == (outcome, longest, 512)
+
+
+def test_a_baseline_of_short_texts_is_a_lower_limit(
+    cards: Callable[[str], ModelPassport], stored: Baseline
+) -> None:
+    audit = dict(stored.numbers["audit"])
+    audit["longest_text_read"] = replace(audit.pop("tokens_read"), value=413)
+    short = replace(stored, numbers={**stored.numbers, "audit": audit})
+    assert single(cards("MiniLM"), short, "truncation").outcome == "pass"
+    audit["longest_text_read"] = replace(audit["longest_text_read"], value=600)
+    check = single(cards("MiniLM"), short, "truncation")
+    assert (check.outcome, check.difference) == ("fail", 88)
+
+
 def test_a_model_without_truncation_has_the_longest_context(
     cards: Callable[[str], ModelPassport], stored: Baseline
 ) -> None:
