@@ -13,6 +13,8 @@ from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.comparison import DEVIATIONS_MARGIN
+from poslens.attribution.evaluation.position_effect import MARGIN as RANK_MARGIN
+from poslens.attribution.evaluation.recommendation import MARGIN
 from poslens.attribution.methods import METHODS, make_method
 from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.specs import RetrieverSpec
@@ -65,8 +67,8 @@ MEASURES = (
         DEVIATIONS_MARGIN,
         True,
     ),
-    ComparedNumber("position_effect", "first_minus_last", FIRST_MINUS_LAST, 0.02),
-    ComparedNumber("ranking", "ndcg_at_10", "nDCG@10", 0.01),
+    ComparedNumber("position_effect", "first_minus_last", FIRST_MINUS_LAST, RANK_MARGIN),
+    ComparedNumber("ranking", "ndcg_at_10", "nDCG@10", MARGIN),
     ComparedNumber("audit", "unretrieved", "unretrieved sentences per document", 0.02, share=True),
 )
 

@@ -16,9 +16,9 @@ from poslens.attribution.datasets import Collection, DataSet
 from poslens.attribution.datasets.corpus import Query
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.comparison import LEVEL
-from poslens.attribution.evaluation.position_effect import MARGIN
 from poslens.attribution.evaluation.position_groups import GroupedRanking, grouped
 from poslens.attribution.evaluation.ranking_measures import NDCG, Evaluation, evaluate
+from poslens.attribution.evaluation.recommendation import MARGIN
 from poslens.attribution.evaluation.search import Ranking
 from poslens.attribution.retrievers import limits
 from poslens.attribution.retrievers.base import joint

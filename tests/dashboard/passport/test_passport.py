@@ -316,7 +316,7 @@ def test_a_corpus_of_at_most_ten_documents_is_audited_with_top_1(tmp_path: Path)
     audit = part(passports.passport(compute, spec, data, only=["audit"]), "audit")
     assert "8 sentences of 4 documents" in audit.finding and "top 1;" in audit.finding
     numbers = {number.key: number for number in audit.numbers}
-    assert numbers["tokens_read"].estimate.n and len(numbers["unretrieved"].items) == 4
+    assert numbers["longest_text_read"].estimate.n and len(numbers["unretrieved"].items) == 4
 
 
 def test_documents_without_queries_have_the_parts_that_need_none(tmp_path: Path) -> None:
