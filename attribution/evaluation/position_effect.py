@@ -28,6 +28,7 @@ from poslens.attribution.curves.bootstrap import (
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.comparison import Comparison, compared
 from poslens.attribution.evaluation.evidence_profile import psi_of_bins
+from poslens.attribution.evaluation.ranking_measures import even_if_constant
 from poslens.attribution.interventions.relocation import Relocation, relocation_method
 from poslens.attribution.text import overlapping, sentences
 from poslens.attribution.types import EvidenceSpan, Method, TextPair
@@ -170,6 +171,12 @@ def position_effect(
     rest = np.stack([middles, *thirds], axis=1)
     columns = np.concatenate([gains, 1.0 / ranks, ranks, centered, rest], axis=1)
     means = estimates(columns, documents)
+    # nDCG@10 and reciprocal ranks, unlike ranks and centered values, are in [0, 1].
+    for within in (slice(2 * k), slice(4 * k, None)):
+        means[within] = map(even_if_constant, means[within])
+    psi = estimate(gains, documents, psi_of_bins, kind="upper")
+    if psi is not None and not order_blind:
+        psi = even_if_constant(psi)
     effect, third_effect = (
         compared(differences[:, None], documents, MARGIN, largest=None if order_blind else 1.0)
         for differences in (first_minus_last(gains), thirds[0] - thirds[2])
@@ -187,7 +194,7 @@ def position_effect(
         effect,
         (first, middle, last),
         third_effect,
-        estimate(gains, documents, psi_of_bins, kind="upper"),
+        psi,
     )
 
 

@@ -19,7 +19,11 @@ from poslens.attribution.curves.bootstrap import Estimate, Values, estimate, est
 from poslens.attribution.datasets.corpus import Query
 from poslens.attribution.datasets.types import Groups
 from poslens.attribution.evaluation.evidence_profile import EvidenceProfile, profile_over
-from poslens.attribution.evaluation.ranking_measures import CUTOFF_MEASURES, NDCG
+from poslens.attribution.evaluation.ranking_measures import (
+    CUTOFF_MEASURES,
+    NDCG,
+    even_if_constant,
+)
 from poslens.attribution.types import Array
 
 
@@ -68,7 +72,7 @@ def grouped(
     measures = []
     for name, inside in zip(groups.names, member.T > 0, strict=True):
         group_documents = documents[inside].tolist()
-        means = estimates(every[inside], group_documents)
+        means = map(even_if_constant, estimates(every[inside], group_documents))
         of_group = dict(zip(CUTOFF_MEASURES, means, strict=False))
         measures.append(
             GroupMeasures(name, len(group_documents), len(set(group_documents)), of_group)

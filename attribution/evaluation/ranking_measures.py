@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import ir_measures
 import numpy as np
@@ -94,8 +94,18 @@ def agresti_coull(successes: int, n: int) -> Estimate:
     return Estimate(successes / n, low, high, n, resampled="")
 
 
+def even_if_constant(mean: Estimate) -> Estimate:
+    """The mean of values in [0, 1]. If all are 0 or all are 1, every resample is the same, so the
+    interval is Agresti and Coull's for the number of documents."""
+    if mean.interval is None or mean.low != mean.high or mean.value not in (0, 1):
+        return mean
+    by_formula = agresti_coull(round(mean.value * mean.n_resampled), mean.n_resampled)
+    return replace(mean, low=by_formula.low, high=by_formula.high, resampled="")
+
+
 def mean_over_queries(values: NDArray[np.floating], documents: Sequence[Hashable]) -> Estimate:
-    """The mean of a measure [n] over queries; its interval resamples their `documents` [n].
+    """The mean of a measure [n] in [0, 1] over queries; its interval resamples their `documents`
+    [n].
 
     Raises:
         ValueError: no query, or a value is not finite.
@@ -103,7 +113,7 @@ def mean_over_queries(values: NDArray[np.floating], documents: Sequence[Hashable
     interval = estimate(np.asarray(values, dtype=np.float64)[:, None], documents)
     if interval is None:
         raise ValueError(f"no mean of {len(values)} queries")
-    return interval
+    return even_if_constant(interval)
 
 
 def success_of_pairs(rankings: Sequence[Ranking], queries: Sequence[Query]) -> Estimate:

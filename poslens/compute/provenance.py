@@ -291,12 +291,13 @@ def _resampled(number: Estimate | None) -> str:
 
 def resampled_of(estimates: Mapping[str, Estimate]) -> str:
     """The items resampled for the intervals of measures, and which intervals have a formula."""
-    intervals = dict.fromkeys(filter(None, map(_resampled, estimates.values())))
-    formulas = [
-        name for name, number in estimates.items() if number.interval and not number.resampled
-    ]
-    if formulas:
-        intervals[f"{' and '.join(formulas)}: 95%, Agresti-Coull"] = None
+    resampled = [number for number in estimates.values() if number.resampled]
+    intervals = [*dict.fromkeys(filter(None, map(_resampled, resampled)))]
+    formulas: dict[str, list[str]] = {}
+    for name, number in estimates.items():
+        if number.interval and not number.resampled:
+            formulas.setdefault(_resampled(number) or "95%, Agresti-Coull", []).append(name)
+    intervals += [f"{' and '.join(names)}: {formula}" for formula, names in formulas.items()]
     return "; ".join(intervals)
 
 

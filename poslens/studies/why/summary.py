@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from poslens.attribution.curves.bootstrap import Estimate, estimate
+from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.datasets import Collection
 from poslens.attribution.evaluation.comparison import SHARE_MARGIN
 from poslens.attribution.evaluation.document_index import NOT_FOUND
-from poslens.attribution.evaluation.ranking_measures import agresti_coull
+from poslens.attribution.evaluation.ranking_measures import mean_over_queries
 from poslens.attribution.evaluation.why_causes import CAUSES, Cause, Source, Step, Why, why_method
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method
@@ -138,16 +138,8 @@ class WhySummary(ModelSummary[Misses]):
 
 
 def share_of(rows: Sequence[bool], documents: Sequence[str]) -> Estimate | None:
-    """The share of true rows. If none or all are true, every resample is the same, so the interval
-    is Agresti and Coull's for the number of documents."""
-    if not rows:
-        return None
-    share = estimate(np.array(rows, dtype=np.float64)[:, None], documents)
-    if share is None or share.interval is None or 0 < share.value < 1:
-        return share
-    n = share.n_resampled
-    by_formula = agresti_coull(round(share.value * n), n)
-    return replace(share, low=by_formula.low, high=by_formula.high, resampled="")
+    """The share of true rows; None without rows."""
+    return mean_over_queries(np.array(rows, dtype=np.float64), documents) if rows else None
 
 
 # -- words -----------------------------------------------------------------------------------------

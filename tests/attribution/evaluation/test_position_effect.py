@@ -17,6 +17,7 @@ from poslens.attribution.evaluation.position_effect import (
     query_positions,
     third_parts,
 )
+from poslens.attribution.evaluation.ranking_measures import agresti_coull
 from poslens.attribution.interventions.relocation import Relocation
 from poslens.attribution.types import EvidenceSpan, TextPair
 
@@ -90,6 +91,16 @@ def test_no_effect_is_equivalent_and_has_no_psi() -> None:
     found = position_effect([query(n, [1 + n % 4] * 5) for n in range(150)])
     assert found is not None and found.effect.verdict == "equivalent"
     assert found.effect.difference.value == 0 and found.psi is not None and found.psi.value == 0
+    perfect = position_effect([query(n, [1] * 5) for n in range(15)])
+    assert perfect is not None and perfect.psi is not None
+    room = agresti_coull(15, 15).interval
+    assert {
+        estimate.interval
+        for estimate in (*perfect.ndcg, *perfect.mrr, perfect.middle, *perfect.thirds)
+    } == {room}
+    assert perfect.psi.interval == agresti_coull(0, 15).interval
+    blind = position_effect([query(n, [1] * 5) for n in range(15)], order_blind=True)
+    assert blind is not None and blind.psi is not None and blind.psi.interval == (0, 0)
 
 
 def test_few_documents_suffice_for_a_model_that_cannot_see_order() -> None:

@@ -21,6 +21,7 @@ from poslens.attribution.evaluation.ranking_measures import (
     SUCCESS_OF_PAIRS,
     agresti_coull,
     evaluate,
+    mean_over_queries,
     measure,
     same_language,
     success_of_pairs,
@@ -162,7 +163,9 @@ def test_intervals_resample_documents_with_all_their_queries() -> None:
     found = evaluate("m", ranked, collection(queries))
     for name in (NDCG, MRR, RECALL):
         one = found.estimates[name]
-        assert (one.n, one.n_resampled, one.resampled) == (60, 12, "documents")
+        # Every query retrieves its document, so the interval of recall is from a formula.
+        resampled = "" if name == RECALL else "documents"
+        assert (one.n, one.n_resampled, one.resampled) == (60, 12, resampled)
         # The five queries add nothing to one of them.
         alone = evaluate("m", ranked[::5], collection(queries[::5])).estimates[name]
         assert one.interval == pytest.approx(alone.interval)
@@ -228,3 +231,15 @@ def test_success_counts_every_pair_of_a_query() -> None:
     evaluated = evaluate("m", ranked[:2], collection(queries))
     assert evaluated.estimates[SUCCESS].value == 2 / 3
     assert evaluated.estimates[SUCCESS_OF_PAIRS] == found
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_equal_values_of_few_documents_leave_room_for_others(value: float) -> None:
+    documents = [f"d{n}" for n in range(15)]
+    mean = mean_over_queries(np.full(15, value), documents)
+    assert mean.interval == agresti_coull(int(15 * value), 15).interval
+    # Two queries of a document add no document.
+    assert mean_over_queries(np.full(30, value), documents * 2).interval == mean.interval
+    assert mean_over_queries(np.full(9, value), documents[:9]).interval is None
+    half = mean_over_queries(np.full(15, 0.5), documents)
+    assert half.interval == (0.5, 0.5), "no share, so the formula says nothing about it"
