@@ -240,7 +240,7 @@ def _texts(folder: Path, stem: str, shown: str, ids: set[str]) -> RowsById[str]:
     def read(row: Row) -> str:
         return clean(joined(row[TITLE], row[TEXT]), what)
 
-    table: RowsById[str] = RowsById(what)
+    table: RowsById[str] = RowsById(what, first_counts=what == "document")
     for file in files:
         table.add(file, _rows(file, ids), ID, read, ids)
     return table

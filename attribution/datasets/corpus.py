@@ -92,14 +92,13 @@ class Query:
 @dataclass(frozen=True, slots=True)
 class Survey:
     """Statistics of a corpus: the number of documents, in total and by part and language, the
-    rejected rows, the number of documents that have the id of a query and are excluded from its
-    ranking (`Collection.own_query`), and the number of judgments of documents that it lacks."""
+    rejected rows, and the number of documents that have the id of a query and are excluded from its
+    ranking (`Collection.own_query`)."""
 
     n: int
     languages: Mapping[tuple[str, str | None], int]
     rejected: tuple[Rejection, ...]
-    own_ids: int
-    lost: int
+    own_ids: int = 0
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -135,6 +134,11 @@ class Collection:
     unjudged: Callable[[], Iterator[tuple[str, str]]] = lambda: iter(())
 
     @property
+    def n_lost(self) -> int:
+        """Number of judgments of documents that the corpus lacks."""
+        return sum(isinstance(rejection, LostDocument) for rejection in self.rejected)
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """Notes about what measures count and readers may not expect, one sentence each."""
         notes = []
@@ -148,9 +152,9 @@ class Collection:
                 f"Documents with the id of a query are excluded from its ranking, as in BEIR: "
                 f"{self.survey.own_ids:,} here."
             )
-        if lost := self.survey.lost:
+        if self.n_lost:
             notes.append(
-                f"Counted as not found, as in trec_eval: {counted(lost, 'judged document')} "
+                f"Counted as not found, as in trec_eval: {counted(self.n_lost, 'judged document')} "
                 "outside the corpus."
             )
         return (*notes, *self.survey.notes)
@@ -207,17 +211,10 @@ class Collection:
         rejected: list[Rejection] = []
         counts: Counter[tuple[str, str | None]] = Counter()
         own_ids = 0
-        # A document without a pair may still be in the corpus, where the first row of an id counts.
-        lost = Counter(
-            key_of(row.part, row.document_id)
-            for row in self.rejected
-            if isinstance(row, LostDocument)
-        )
         for document in self.documents(rejected.append):
             counts[document.part, document.language] += 1
             own_ids += self.own_query(document) is not None
-            lost.pop(document.key, None)
-        return Survey(counts.total(), counts, tuple(rejected), own_ids, lost.total())
+        return Survey(counts.total(), counts, tuple(rejected), own_ids)
 
     @property
     def languages(self) -> tuple[str, ...]:

@@ -30,10 +30,12 @@ COLUMNS = (QUERY_ID, DOCUMENT_ID, SCORE)
 
 @dataclass(slots=True)
 class RowsById(Generic[T]):
-    """Rows by id, as converted by a reader, and the invalid rows. `what` names a row in
-    messages."""
+    """Rows by id, as converted by a reader, and the invalid rows. `what` names a row in messages.
+    An id with different rows is invalid, unless its first valid row counts (`first_counts`), as it
+    does where a corpus is searched."""
 
     what: str
+    first_counts: bool = False
     by_id: dict[str, T] = field(default_factory=dict)
     invalid: dict[str, Rejection] = field(default_factory=dict)
     without_id: list[Rejection] = field(default_factory=list)
@@ -54,7 +56,7 @@ class RowsById(Generic[T]):
                 if ids is not None and name not in ids:
                     continue
                 value = read(row)
-                if self.by_id.setdefault(name, value) != value:
+                if self.by_id.setdefault(name, value) != value and not self.first_counts:
                     raise UserError("an earlier row with this id differs")
             except UserError as error:
                 rejection = Rejection(file.name, row.number, str(error))
@@ -69,7 +71,8 @@ class RowsById(Generic[T]):
         Raises:
             UserError: there is none, or it is invalid.
         """
-        if row := self.invalid.get(name):
+        row = self.invalid.get(name)
+        if row and not (self.first_counts and name in self.by_id):
             raise UserError(f"{self.what} {name}: {row.file} row {row.row}: {row.reason}")
         if name not in self.by_id:
             raise UserError(f"{self.what} {name} does not exist{self._hint}")

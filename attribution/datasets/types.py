@@ -57,9 +57,8 @@ class Judgment:
 
 @dataclass(frozen=True, slots=True)
 class LostDocument(Rejection):
-    """A judgment of a document that the corpus lacks, or has in rows that contradict each other. It
-    gives no pair. Measures count a document that no search can find as not found, as trec_eval
-    does."""
+    """A judgment of a document that the corpus lacks. It gives no pair, and no search can find the
+    document, but measures count it as not found, as trec_eval does."""
 
     query_id: str
     query: str

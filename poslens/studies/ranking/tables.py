@@ -73,7 +73,7 @@ def _measures(measured: Measured) -> Iterator[MeasuresRow]:
         evaluation.estimates[NDCG].n_resampled,
         evaluation.n_missing,
         collection.survey.own_ids,
-        collection.survey.lost,
+        collection.n_lost,
         evaluation.estimates,
         None if bias is None else bias.share.value,
         None if bias is None else bias.share,

@@ -183,7 +183,7 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
         item = corpus.items[0]
         if corpus.typed and not item.query_id and " " not in item.query:
             return [f"{data.title} has no query with the id {item.query}: it is used as text."]
-        if (n_lost := corpus.collection.survey.lost) and not corpus.typed:
+        if (n_lost := corpus.collection.n_lost) and not corpus.typed:
             lost = counted(n_lost, "judged document")
             return [f"Not counted as missed: {lost} outside the corpus, which no search can find."]
         return []

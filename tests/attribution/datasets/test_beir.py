@@ -96,17 +96,26 @@ def test_unreadable_corpus_lines_are_named(tmp_path: Path) -> None:
     )
 
 
-def test_an_id_with_two_texts_is_refused_but_a_repeated_row_is_not(tmp_path: Path) -> None:
-    other = {"_id": "d1", "title": "Fog", "text": "Another text."}
-    found = beir.read(write(tmp_path / "set", [*CORPUS, other, CORPUS[1]]), "mine").data_set()
+def test_the_first_document_of_an_id_counts_in_pairs_as_in_a_search(tmp_path: Path) -> None:
+    empty, other = ({"_id": "d1", "title": "", "text": text} for text in ("", "Another text."))
+    folder = write(tmp_path / "set", [empty, *CORPUS, other, CORPUS[1]])
+    judged = beir.read(folder, "mine")
+    documents = {
+        document.document_id: document.text for document in judged.collection().documents()
+    }
+    pairs = beir.read(folder, "mine").data_set().pairs
+    assert [pair.document for pair in pairs] == [documents["d1"], documents["d2"]]
+    assert documents["d1"].endswith(CORPUS[0]["text"])
+    assert beir.read(folder, "mine").collection().n_lost == 0
+
+
+def test_a_query_id_with_two_texts_is_refused_but_a_repeated_row_is_not(tmp_path: Path) -> None:
+    queries = [*QUERIES, {"_id": "q1", "text": "another question"}, QUERIES[1]]
+    found = beir.read(write(tmp_path / "set", CORPUS, queries), "mine").data_set()
     assert [pair.pair_id for pair in found.pairs] == ["q2/d2"]
     assert reasons(found) == {
-        2: "q1/d1: document d1: corpus.jsonl row 4: an earlier row with this id differs"
+        2: "q1/d1: query q1: queries.jsonl row 3: an earlier row with this id differs"
     }
-    # A search finds the first row.
-    collection = beir.read(tmp_path / "set", "mine").collection()
-    assert next(document.text for document in collection.documents()).endswith(CORPUS[0]["text"])
-    assert collection.survey.lost == 0
 
 
 def test_ids_may_be_numbers_or_escaped(tmp_path: Path) -> None:
@@ -253,13 +262,10 @@ def test_parquet_and_json_judgments_give_the_same_pairs(tmp_path: Path) -> None:
         assert [p.pair_id for p in beir.read(path, "mine").data_set().pairs] == ["q1/d1", "q2/d2"]
 
 
-def test_an_id_in_two_parts_is_refused_where_the_texts_differ(tmp_path: Path) -> None:
+def test_the_first_document_of_an_id_in_two_parts_counts(tmp_path: Path) -> None:
     again = {"_id": "d1", "title": "Fog", "text": "It stays."}
     found = beir.read(write_hub(tmp_path / "hub", [*CORPUS, again]), "mine").data_set()
-    assert reasons(found) == {
-        1: "q1/d1: document d1: corpus/corpus-00001-of-00002.parquet row 3: an earlier row with "
-        "this id differs"
-    }
+    assert found.pairs[0].document.endswith(CORPUS[0]["text"]) and not found.rejected
 
 
 def test_a_domain_of_posir_is_not_read_without_its_evidence(tmp_path: Path) -> None:

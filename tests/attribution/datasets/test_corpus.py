@@ -45,7 +45,7 @@ def test_posir_has_a_corpus_for_each_domain(tmp_path: Path) -> None:
     first = found.queries[0]
     assert (first.query_id, first.language, first.document_tokens) == ("eng/ice/q1", "eng", 600)
     # PosIR evaluates with trec_eval too: a document missing from the corpus is not found.
-    assert first.relevant == {"eng/ice/d1": 1, "eng/ice/gone": 1} and found.survey.lost == 2
+    assert first.relevant == {"eng/ice/d1": 1, "eng/ice/gone": 1} and found.n_lost == 2
     assert first.pairs == {"eng/ice/d1": "q1"}
     assert first.evidence == pytest.approx(5 / 23)
     assert [d.key for d in found.documents()] == [
@@ -148,7 +148,7 @@ def test_measures_equal_beirs_where_queries_are_documents(tmp_path: Path) -> Non
         assert np.allclose(actual[RECALL], expected[order, 1], atol=1e-6)
     own, lost = found.notes
     assert own.startswith("Documents with the id of a query are excluded") and "30 here" in own
-    assert lost.endswith(f"{found.survey.lost} judged documents outside the corpus.")
+    assert lost.endswith(f"{found.n_lost} judged documents outside the corpus.")
 
 
 def test_bm25_also_skips_the_querys_own_document(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def test_every_passage_is_searched(tmp_path: Path) -> None:
     found = formats.collection(write(tmp_path), "trivia")
     assert [document.key for document in found.documents()] == ["7-0", "8-0", "9-0"]
     assert [query.relevant for query in found.queries] == [{"7-0": 1}, {"8-0": 1, "99-0": 1}]
-    assert found.survey.lost == 1 and len(found.survey.rejected) == 1
+    assert found.n_lost == 1 and len(found.survey.rejected) == 1
     assert {document.language for document in found.documents()} == {"pol"}
 
 

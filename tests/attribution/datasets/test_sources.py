@@ -85,7 +85,7 @@ def test_a_data_set_of_ir_datasets_is_read_with_the_library(
         2
     ] == "Moss grows \N{REPLACEMENT CHARACTER} here."
     # Ids of queries and documents are independent, so query 1 may find document 1.
-    assert not asked.skips_own_id and asked.survey.lost == 1
+    assert not asked.skips_own_id and asked.n_lost == 1
     (place,) = (home / "collections" / "ir_datasets").iterdir()
     assert place.name == "weather--test-eng"
     assert not list(home.rglob(".*"))
