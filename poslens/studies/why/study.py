@@ -158,6 +158,7 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
                 f"{data.title} has {lacks} {settings.query[:60]!r}: also name the document that "
                 "it should retrieve."
             )
+        named = [query for query in named if query.pairs]  # whose documents the corpus has
         chosen = spread_evenly(named, settings.queries or len(named))
         corpus = fingerprint(collection)
         items = tuple(
@@ -171,7 +172,7 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
                 f"The corpus of {data.title} lacks all documents that are judged relevant: add "
                 "them, or name a query and a document."
             )
-        words = "" if len(chosen) == len(named) else f"{len(chosen):,} queries, spread evenly"
+        words = "" if len(chosen) == len(named) else f"{counted(len(chosen), 'query')}, spread evenly"
         if settings.query or settings.document:
             words = _asked(settings.query, settings.document)
         typed = len(items) == 1 and bool(settings.query or settings.document)

@@ -302,6 +302,10 @@ def test_judged_documents_missing_from_the_corpus_are_reported_in_one_sentence(
     monkeypatch.setattr(why_study, "searched", lambda _: replace(whole, queries=lost))
     with pytest.raises(UserError, match="lacks all documents that are judged relevant"):
         WHY.corpus(data, WHY.parameters.settings())
+    some = (lost[0], *whole.queries[1:])
+    monkeypatch.setattr(why_study, "searched", lambda _: replace(whole, queries=some))
+    drawn = WHY.corpus(data, WHY.parameters.settings({"queries": 1}))
+    assert len(drawn.items) == 1 and drawn.selection == "1 query, spread evenly"
 
 
 def test_judged_documents_outside_the_corpus_are_counted_in_a_note(tmp_path: Path) -> None:
