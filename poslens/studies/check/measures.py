@@ -121,9 +121,10 @@ class PairedMeasure:
         documents = (
             "" if units.startswith("document") else f" of {difference.n_resampled:,} documents"
         )
+        better = " (below 0 is better)" if difference.value < 0 else ""
         line = (
             f"{self.words.format(value=value, before=before)} over {difference.n:,} {units}"
-            f"{documents}. {self.change} is {difference.text('+.3f')}; the tolerance is "
+            f"{documents}. {self.change} is {difference.text('+.3f')}{better}; the tolerance is "
             f"{comparison.margin:g}."
         )
         if n_gone:
@@ -167,9 +168,10 @@ class TruncationMeasure:
             )
             return Check("truncation", "not checked", line, tokens, number.value)
         fewer = max(number.value - tokens, 0.0)
+        more = f"{tokens - number.value:,.0f} more" if tokens > number.value else "not fewer"
         line = (
-            f"The model reads {tokens:,.0f} tokens of a long text ({before} in the baseline). That "
-            f"is {fewer:,.0f} fewer; the tolerance is {tolerance:g}."
+            f"The model reads {tokens:,.0f} tokens of a long text ({before} in the baseline): "
+            f"{f'{fewer:,.0f} fewer' if fewer else more}; the tolerance is {tolerance:g}."
         )
         return _exact("truncation", line, tokens, number.value, now.estimate.n, fewer, tolerance)
 

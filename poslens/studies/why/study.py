@@ -172,7 +172,9 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
                 f"The corpus of {data.title} lacks all documents that are judged relevant: add "
                 "them, or name a query and a document."
             )
-        words = "" if len(chosen) == len(named) else f"{counted(len(chosen), 'query')}, spread evenly"
+        words = (
+            "" if len(chosen) == len(named) else f"{counted(len(chosen), 'query')}, spread evenly"
+        )
         if settings.query or settings.document:
             words = _asked(settings.query, settings.document)
         typed = len(items) == 1 and bool(settings.query or settings.document)

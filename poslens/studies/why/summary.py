@@ -42,8 +42,8 @@ REMEDIES: Mapping[Cause, str] = {
     "dilution": "Smaller chunks would separate the evidence from the rest of the document.",
     "no match": "Another model may relate the query to the evidence.",
     "competitor": (
-        "The index has near-duplicates or several answers: remove duplicates, or return more "
-        "documents."
+        "The index has several answers, or documents that share most of their text with this one: "
+        "remove duplicates or the boilerplate that they share, or return more documents."
     ),
 }
 """What to change, by cause: a suggestion, which the explanation itself does not test."""

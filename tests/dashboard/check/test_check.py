@@ -419,6 +419,7 @@ def test_a_longer_context_passes_and_a_shorter_one_fails(
     )
     check = single(cards("MiniLM"), baseline, "truncation")
     assert check.outcome == outcome and check.difference == max(0, shift)
+    assert ("100 fewer" if shift > 0 else "100 more") in check.line
 
 
 def with_longest_text_read(card: ModelPassport, tokens: float) -> ModelPassport:
