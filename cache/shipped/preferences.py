@@ -4,6 +4,7 @@ curve of the method is shown with."""
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
@@ -57,21 +58,32 @@ def words(order_blind: Estimate, form: str = "+.2f") -> str:
     return f"{ORDER_BLIND}, {INDEX} is {order_blind.text(form)}"
 
 
+def preference(method: Method) -> Preference | None:
+    """The shipped preference of a method with the same parameters. Which matrix it also computes
+    does not matter: the tokens' values are the same."""
+    by_values = {_values_of(text): each for text, each in certified().items()}
+    return by_values.get(_values_of(repr(method)))
+
+
+def _values_of(method: str) -> str:
+    return re.sub(r"matrix=\w+", "matrix", method)
+
+
 def short_verdict(method: Method) -> str:
     """What the method itself prefers, for captions: its primacy-recency index on an encoder that
-    cannot see order, if it is certified with the same parameters. Empty for a method that fits no
+    cannot see order, if that was measured with the same parameters. Empty for a method that fits no
     model with a known position bias."""
-    if (entry := certified().get(repr(method))) is not None:
+    if (entry := preference(method)) is not None:
         index = entry.order_blind.text("+.2f")
         return f"{index} ({INDEX} {ORDER_BLIND}, {entry.n_documents} documents of the sample)"
     if any(each.method.name == method.name for each in certified().values()):
-        return "not certified with these parameters"
+        return "not measured with these parameters"
     return ""
 
 
 def verdict(method: Method) -> str:
     """`short_verdict` as a sentence, to be shown with every curve of the method."""
-    if (entry := certified().get(repr(method))) is not None:
+    if (entry := preference(method)) is not None:
         measured = f"{words(entry.order_blind)} ({entry.n_documents} documents of the sample)"
         return f"Check of the method itself: {measured}."
     short = short_verdict(method)

@@ -97,5 +97,7 @@ def test_curves_state_the_certified_preference() -> None:
     posir = make_method("saliency", {"resampling": "point"})
     assert repr(posir) in certified(), "curve settings are measured too"
     other = make_method("occlusion", {"level": "token"})
-    assert "not certified with these parameters" in verdict(other)
+    assert "not measured with these parameters" in verdict(other)
+    matrix = make_method("decomposition", {"matrix": "yes"})
+    assert verdict(matrix) == verdict(make_method("decomposition")) != ""
     assert verdict(make_method("terms")) == short_verdict(make_method("terms")) == ""
