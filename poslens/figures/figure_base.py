@@ -26,6 +26,7 @@ and not read."""
 Span = tuple[float, float]
 
 POSITION_TITLE = "Relative position in the tokens read (%)"
+READ_TITLE = "Relative position in the text read (% of characters)"
 TEXT_TITLE = "Position in the text (% of characters)"
 BINS = np.arange(N_BINS)
 CLEAR = "rgba(0,0,0,0)"

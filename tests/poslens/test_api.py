@@ -228,7 +228,9 @@ def test_parts_are_compared_with_the_whole_text(_data: str) -> None:
     thirds = poslens.segments("MiniLM", _data, parts="thirds")
     (row,) = thirds.to_frame().to_dict("records")
     assert row["n"] == 10 and len(thirds.to_frame("curve")) == 100
-    assert thirds.figure().layout.yaxis.title.text == "Cosine with the whole text's vector"
+    layout = thirds.figure().layout
+    assert layout.yaxis.title.text == "Cosine with the whole text's vector"
+    assert layout.xaxis.title.text == "Relative position in the text read (% of characters)"
 
 
 def test_a_model_in_memory_is_accepted(tmp_path: Path) -> None:
