@@ -78,18 +78,6 @@ def relocation_scores(
             name=legend_name(name, style),
         )
         figure.add_trace(group(trace, f"model {index}", name))
-        figure.add_trace(
-            go.Scatter(
-                x=[100 * relocation.evidence],
-                y=[relocation.original],
-                mode="markers",
-                marker={**style.marker(index, 0.8), "symbol": "x"},
-                hovertemplate="%{y:.4f} unchanged",
-                name=legend_name(name, style),
-                legendgroup=f"model {index}",
-                showlegend=False,
-            )
-        )
         if place is not None and place < len(relocation.scores):
             figure.add_trace(
                 go.Scatter(
@@ -106,6 +94,22 @@ def relocation_scores(
                     showlegend=False,
                 )
             )
+        figure.add_trace(
+            go.Scatter(
+                x=[100 * relocation.evidence],
+                y=[relocation.original],
+                mode="markers",
+                marker={
+                    **style.marker(index, 0.8),
+                    "symbol": "x",
+                    "line": {"color": style.colors.ink, "width": 1},
+                },
+                hovertemplate="%{y:.4f} unchanged",
+                name=legend_name(name, style),
+                legendgroup=f"model {index}",
+                showlegend=False,
+            )
+        )
     first = next(iter(results.values()), None)
     if first is not None and place is not None and place < len(first.positions):
         figure.add_vline(

@@ -228,7 +228,7 @@ def test_a_pair_is_computed_and_drawn(compute: Compute, bm25, sample: DataSet) -
     assert len(intervention_tables.ablation_frame({"BM25": cut})) == len(cut.spans)
     figure = relocation_scores({"BM25": moved}, 2, STYLE)
     np.testing.assert_allclose(figure.data[0].x, 100 * moved.positions)
-    _, unchanged, marked = figure.data
+    _, marked, unchanged = figure.data
     evidence = pair.evidence
     middle = (evidence.start + evidence.end) / 2 / len(pair.document)
     assert (unchanged.x[0], unchanged.y[0]) == (pytest.approx(100 * middle), moved.original)
