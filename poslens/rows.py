@@ -117,16 +117,25 @@ def _cells(key: str, value: Any, hint: Any) -> dict[str, Any]:
 
 def shown(row: Any) -> dict[str, Any]:
     """A row as shown on pages, by heading: an estimate and its interval in one cell, a comparison
-    with its verdict, a share in percent if its format is."""
+    with its verdict, a share in percent if its format is. The p of a row's only comparison has a
+    column of its own."""
     cells: dict[str, Any] = {}
+    kind: Any = type(row)
+    hints = _hints(kind)
+    comparisons = [item.name for item in fields(row) if _has(hints[item.name], Comparison)]
     for item in fields(row):
         if item.metadata["shown"]:
             for key, value, hint in _values(row, item, _heading(item)):
                 if _is_estimate(hint):
-                    value = value.text(item.metadata["form"]) if value else ""
+                    cells[key] = value.text(item.metadata["form"]) if value else ""
                 elif value is not None and item.metadata["form"].endswith("%"):
-                    value = 100 * value
-                cells[key] = value
+                    cells[key] = 100 * value
+                else:
+                    cells[key] = value
+        if [item.name] == comparisons:
+            compared = getattr(row, item.name)
+            p = compared.p_holm if compared else None
+            cells["p (Holm)"] = "" if p is None else "< 0.001" if p < 0.001 else f"{p:.2g}"
     return cells
 
 
