@@ -7,12 +7,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pandas as pd
 import plotly.graph_objects as go
 
 from poslens.attribution.curves.bootstrap import Estimate
+from poslens.attribution.curves.curve_summary import CurveSummary
 from poslens.attribution.curves.positions import document_curve
 from poslens.attribution.errors import UserError
 from poslens.attribution.methods import METHODS
@@ -27,6 +28,7 @@ from poslens.figures.palettes import Style, styled
 from poslens.heatmap.data import MAX_COLUMNS, Pane, Rail, View, payload
 from poslens.heatmap.results import heatmap_bytes, panes
 from poslens.paired import difference_sentences
+from poslens.studies.curves.answers import SUMMARY
 from poslens.studies.explain import service as explaining
 from poslens.studies.explain.service import head
 from poslens.studies.explain.tables import comparison_frame, explained_frame
@@ -34,10 +36,13 @@ from poslens.studies.passport import service as passports
 from poslens.studies.passport.document import FORMATS as PASSPORT_FORMATS
 from poslens.studies.passport.document import document_bytes
 from poslens.studies.passport.service import ModelPassport as Card
+from poslens.studies.published import summary_rows
 from poslens.study import Study
 
 if TYPE_CHECKING:
     from poslens.widget import Heatmap
+
+T = TypeVar("T")
 
 HEIGHT_PX = 460
 """Height of a heatmap in a notebook; a longer document scrolls."""
@@ -54,8 +59,12 @@ class Result(ABC):
         """Everything needed to reproduce the result, one entry per model."""
 
     @abstractmethod
-    def to_frame(self) -> pd.DataFrame:
-        """The numbers as a table."""
+    def to_frame(self, table: str | None = None) -> pd.DataFrame:
+        """The table of this name, by default the first one.
+
+        Raises:
+            UserError: there is no such table.
+        """
 
     @abstractmethod
     def figure(self, style: Style | None = None) -> go.Figure:
@@ -65,29 +74,48 @@ class Result(ABC):
             UserError: there is nothing to draw.
         """
 
-    def save(self, path: str | Path, *, size: str = "", palette: str = "") -> Path:
-        """The figure as .html, .png, .svg or .pdf; the table as .csv, .parquet, .json or .tex
-        (LaTeX with booktabs). A .csv gets a file with its provenance next to it,
-        `NAME.provenance.json`. `size` and `palette` of the figure are those of the commands, such
-        as "single column" and "tol-bright".
+    def save(
+        self, path: str | Path, table: str | None = None, *, size: str = "", palette: str = ""
+    ) -> Path:
+        """The figure as .html, .png, .svg or .pdf; the table of this name, by default the first
+        one, as .csv, .parquet, .json or .tex (LaTeX with booktabs). A .csv gets a file with its
+        provenance next to it, `NAME.provenance.json`. `size` and `palette` of the figure are those
+        of the commands, such as "single column" and "tol-bright".
 
         Raises:
-            UserError: the suffix is not one of these, the size or palette is unknown, no browser is
-                installed to draw a picture, or the file cannot be written.
+            UserError: the suffix is not one of these, there is no such table, the size or palette
+                is unknown, no browser is installed to draw a picture, or the file cannot be
+                written.
         """
         fmt = suffix_of(Path(path), (*PICTURES, *TABLE_FORMATS))
         if fmt in PICTURES:
             style = styled(size, palette) if size or palette else None
-            return _written(path, self._picture(fmt, style))
-        return _table_written(path, self.to_frame(), fmt, self.provenance)
+            return _written(path, self._picture(fmt, style, table))
+        return _table_written(path, self.to_frame(table), fmt, self._sources(table))
 
-    def _picture(self, fmt: str, style: Style | None = None) -> bytes:
+    def _sources(self, table: str | None) -> list[Provenance]:
+        """The provenance of one table."""
+        return self.provenance
+
+    def _picture(self, fmt: str, style: Style | None = None, table: str | None = None) -> bytes:
         """The file of the figure in one of the formats `PICTURES`."""
         style = style or Style()
-        return figure_bytes(self.figure(style=style), fmt, style, self.provenance)  # type: ignore[arg-type]
+        return figure_bytes(self.figure(style), fmt, style, self.provenance)  # type: ignore[arg-type]
 
     def _repr_html_(self) -> str:
         return _framed(self._picture("html"))
+
+
+def _chosen(tables: Mapping[str, T], table: str | None, of: str) -> T:
+    """The table of this name, by default the first one.
+
+    Raises:
+        UserError: there is none.
+    """
+    name = next(iter(tables)) if table is None else table
+    if name not in tables:
+        raise UserError(f"{of} has no table {name[:40]!r}: choose from {', '.join(tables)}.")
+    return tables[name]
 
 
 def _framed(page: bytes) -> str:
@@ -152,7 +180,7 @@ class Explanation(Result):
         """See `Result`."""
         return [result.provenance() for result in self.results]
 
-    def to_frame(self, table: Literal["tokens", "comparison"] = "tokens") -> pd.DataFrame:
+    def to_frame(self, table: str | None = None) -> pd.DataFrame:
         """One row per model and token (`poslens.export.files.attribution_frame`), or the
         `comparison` of each model with the first.
 
@@ -160,9 +188,7 @@ class Explanation(Result):
             UserError: there is no such table.
         """
         tables = {"tokens": explained_frame, "comparison": comparison_frame}
-        if table not in tables:
-            raise UserError(f"explain has no table {table!r}: choose from {', '.join(tables)}.")
-        return tables[table](self.results)
+        return _chosen(tables, table, "explain")(self.results)
 
     def figure(self, style: Style | None = None) -> go.Figure:
         """The document's curves, one line for each model."""
@@ -203,7 +229,7 @@ class Explanation(Result):
         style = style or Style(width_px=1000, font_size=13)
         return heatmap_bytes(drawn, self.provenance, view, fmt, style)
 
-    def _picture(self, fmt: str, style: Style | None = None) -> bytes:
+    def _picture(self, fmt: str, style: Style | None = None, table: str | None = None) -> bytes:
         return self.heatmap(fmt, style)
 
     def _repr_html_(self) -> str:
@@ -240,9 +266,9 @@ class Curve(Result):
             return self.numbers[name]
         raise AttributeError(f"a curve has no {name}; it has {', '.join(self.numbers)}")
 
-    def to_frame(self) -> pd.DataFrame:
-        """100 rows: position, mean, standard deviation and interval."""
-        return curve_frame([self.summary])
+    def to_frame(self, table: str | None = None) -> pd.DataFrame:
+        """The table `curves` or `summary`, as of several models (`ByModel.to_frame`)."""
+        return ByModel({self.summary.model: self}).to_frame(table)
 
     def figure(self, style: Style | None = None) -> go.Figure:
         """The mean curve with its band."""
@@ -265,9 +291,21 @@ class ByModel(Result, dict[str, Curve]):
         """See `Result`."""
         return [curve.source for curve in self.values()]
 
-    def to_frame(self) -> pd.DataFrame:
-        """100 rows for each model: position, mean, standard deviation and interval."""
-        return curve_frame([curve.summary for curve in self.values()])
+    def to_frame(self, table: str | None = None) -> pd.DataFrame:
+        """The table `curves`, 100 rows for each model: position, mean, standard deviation and
+        interval; or `summary`, one row for each model: center of mass and primacy-recency index
+        with their intervals.
+
+        Raises:
+            UserError: there is no such table.
+        """
+        tables = {
+            "curves": lambda: curve_frame([curve.summary for curve in self.values()]),
+            "summary": lambda: SUMMARY.frame(
+                list(summary_rows([CurveSummary(of.summary, **of.numbers) for of in self.values()]))
+            ),
+        }
+        return _chosen(tables, table, "curve")()
 
     def figure(self, style: Style | None = None) -> go.Figure:
         """The mean curves with their bands, one line for each model."""
@@ -348,16 +386,7 @@ class StudyResult(Result):
         Raises:
             UserError: the study has no such table.
         """
-        name = table or next(iter(self.study.all_tables))
-        self._require(name)
-        return self.study.all_tables[name].frame(self.summaries)
-
-    def _require(self, table: str) -> None:
-        if table not in self.study.all_tables:
-            raise UserError(
-                f"{self.study.title} has no table {table[:40]!r}: choose from "
-                f"{', '.join(self.study.all_tables)}."
-            )
+        return _chosen(self.study.all_tables, table, self.study.title).frame(self.summaries)
 
     def figure(self, style: Style | None = None, table: str | None = None) -> go.Figure:
         """The figure of the table of this name, or the study's first one, for which there is
@@ -366,22 +395,16 @@ class StudyResult(Result):
         Raises:
             UserError: there is none, or the study has no such table.
         """
-        if table:
-            self._require(table)
-        sources = self.study.provenances(self.summaries, table or "")
+        _chosen(self.study.all_tables, table, self.study.title)
+        sources = self._sources(table)
         return self.study.draw(self.summaries, style or Style(), sources, table or "")
 
-    def save(
-        self, path: str | Path, table: str | None = None, *, size: str = "", palette: str = ""
-    ) -> Path:
-        """As `Result.save`, with the table of this name or its figure."""
-        fmt = suffix_of(Path(path), (*PICTURES, *TABLE_FORMATS))
-        provenance = self.study.provenances(self.summaries, table or "")
-        if fmt in PICTURES:
-            style = styled(size, palette) if size or palette else Style()
-            figure = self.figure(style, table)
-            return _written(path, figure_bytes(figure, fmt, style, provenance))  # type: ignore[arg-type]
-        return _table_written(path, self.to_frame(table), fmt, provenance)
+    def _sources(self, table: str | None) -> list[Provenance]:
+        return self.study.provenances(self.summaries, table or "")
+
+    def _picture(self, fmt: str, style: Style | None = None, table: str | None = None) -> bytes:
+        style = style or Style()
+        return figure_bytes(self.figure(style, table), fmt, style, self._sources(table))  # type: ignore[arg-type]
 
     def _repr_html_(self) -> str:
         table = next(iter(self.study.all_tables.values()))

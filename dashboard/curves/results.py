@@ -43,6 +43,7 @@ from poslens.paired import (
 )
 from poslens.rows import Table
 from poslens.studies import published as published_service
+from poslens.studies.curves.answers import SUMMARY
 from poslens.studies.curves.words import (
     BAND_WORDS,
     NUMBERS,
@@ -204,7 +205,8 @@ def results(
         say.caption(text)
     null_controls.hint(view.method, null_controls.chosen(view.method))
     what_is_read(view.specs(), view.selection.pairs, "curves")
-    show_table(published_service.summary_frame([curve.summary for curve in curves], beside))
+    numbers = list(published_service.summary_rows([curve.summary for curve in curves], beside))
+    show_table(SUMMARY.text_frame(numbers), column_config=column_settings(SUMMARY))
     st.caption(NUMBERS)
     if missing := why_no_number([curve.summary for curve in curves]):
         say.caption(missing)
@@ -219,6 +221,8 @@ def results(
         _pairs_behind_bin(shown, view.data, view.method)
     panels.caption(origin)
     tables = {}
+    if numbers:
+        tables["Summary"] = partial(SUMMARY.frame, numbers)
     if shown:
         tables["Numbers"] = partial(curve_frame, [curve.summary.curve for curve in shown])
     if beside:
@@ -231,6 +235,8 @@ def results(
         origin,
         figures={"Curves": draw},
         tables=tables,
+        # The summary is over the tokens read even if the chart is over whole texts.
+        sources={"Summary": [*(curve.provenance() for curve in curves), *origin[len(shown) :]]},
     )
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
 
+from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.curves.curve_summary import (
     CurveSummary,
     center_of_mass,
@@ -17,6 +18,7 @@ from poslens.attribution.curves.published import PublishedCurves, PublishedMeasu
 from poslens.attribution.evaluation.ranking_measures import NDCG
 from poslens.attribution.types import N_BINS, as_array
 from poslens.figures.curves import Mean
+from poslens.studies.curves.answers import CurveSummaryRow
 from poslens.studies.ranking.benchmarks import OVERALL
 
 
@@ -51,36 +53,27 @@ def means(published: Sequence[PublishedCurves], *, band: bool = True) -> dict[st
     return drawn
 
 
-def summary_frame(
-    summaries: Sequence[CurveSummary], published: Sequence[PublishedCurves]
-) -> pd.DataFrame:
-    """One row per model: numbers of pairs and documents, center of mass and primacy-recency index
-    with their intervals. Published curves have no intervals, because only means were published."""
-    rows: list[dict[str, object]] = [
-        {
-            "model": summary.curve.model,
-            "pairs": summary.curve.n,
-            "documents": summary.curve.n_documents,
-            "truncated": summary.curve.n_truncated,
-            "failed": summary.curve.n_failed,
-            "center of mass": str(summary.center_of_mass or "–"),
-            "primacy-recency index": str(summary.primacy_recency_index or "–"),
-        }
-        for summary in summaries
-    ]
+def summary_rows(
+    summaries: Sequence[CurveSummary], published: Sequence[PublishedCurves] = ()
+) -> Iterator[CurveSummaryRow]:
+    """One row per model: numbers of pairs and documents, center of mass and primacy-recency
+    index."""
+    for summary in summaries:
+        curve = summary.curve
+        yield CurveSummaryRow(
+            curve.model,
+            curve.n,
+            curve.n_documents,
+            curve.n_truncated,
+            curve.n_failed,
+            summary.center_of_mass,
+            summary.primacy_recency_index,
+        )
     for curves in published:
         magnitudes = np.abs(curves.mean)[None]
-        mass = float(np.squeeze(center_of_mass(magnitudes, positions("point"))))
-        index = float(np.squeeze(primacy_recency_index(magnitudes)))
-        rows.append(
-            {
-                "model": f"{curves.model}, published",
-                "documents": curves.n,
-                "center of mass": f"{mass:.3f}",
-                "primacy-recency index": f"{index:.3f}",
-            }
-        )
-    return pd.DataFrame(rows)
+        mass = Estimate(float(np.squeeze(center_of_mass(magnitudes, positions("point")))))
+        index = Estimate(float(np.squeeze(primacy_recency_index(magnitudes))))
+        yield CurveSummaryRow(f"{curves.model}, published", None, curves.n, None, None, mass, index)
 
 
 def measures_frame(rows: Sequence[PublishedMeasures]) -> pd.DataFrame:

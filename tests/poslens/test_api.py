@@ -154,10 +154,21 @@ def test_options_are_python_values() -> None:
     assert counted.results[0].attribution.method.params["steps"] == "16"
 
 
-def test_curves_relocation_and_rankings_of_a_file_are_computed(_data: str) -> None:
+def test_curves_relocation_and_rankings_of_a_file_are_computed(_data: str, tmp_path: Path) -> None:
     curve = poslens.curve("BM25", _data, method="terms")
     assert curve.summary.n == 10 and curve.curve.shape == (100,)
     assert curve.center_of_mass.n == 10 and len(curve.to_frame()) == 100
+    (row,) = curve.to_frame("summary").to_dict("records")
+    index = curve.primacy_recency_index
+    assert (row["pairs"], row["documents"], row["failed"]) == (10, 10, 0)
+    assert row["primacy_recency_index"] == index.value
+    assert (row["primacy_recency_index_low"], row["primacy_recency_index_high"]) == index.interval
+    saved = pd.read_csv(curve.save(tmp_path / "numbers.csv", "summary"))
+    assert saved["center_of_mass"].tolist() == [curve.center_of_mass.value]
+    with pytest.raises(
+        poslens.UserError, match="curve has no table 'index': choose from curves, summary"
+    ):
+        curve.to_frame("index")
     moved = poslens.cause("BM25", _data)
     effects = moved.to_frame().set_index("intervention")
     assert effects["last_minus_first"]["relocation"] == pytest.approx(0, abs=1e-6), (

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, TypedDict
 
+from poslens.attribution.curves.bootstrap import Estimate
 from poslens.commands.answers import DataSet, Documents, Method, Model
+from poslens.rows import Table, column
 
 
 class Precomputed(TypedDict):
@@ -74,3 +77,29 @@ class PublishedCurveRow(TypedDict):
     mean: Annotated[float, "Mean over the published curves."]
     std: Annotated[float, "Standard deviation over the published curves."]
     n: Annotated[int, "Curves averaged."]
+
+
+@dataclass(frozen=True)
+class CurveSummaryRow:
+    """A model's mean curve in numbers. Published curves have no intervals, because only means were
+    published."""
+
+    model: str = column("Name of the model.")
+    pairs: int | None = column("Number of pairs in the mean; null for published curves.")
+    documents: int = column("Number of distinct documents.")
+    truncated: int | None = column("Number of pairs whose document exceeds the context limit.")
+    failed: int | None = column("Number of failed pairs, which are excluded.")
+    center_of_mass: Estimate | None = column(
+        "Center of mass of the mean absolute attribution over the tokens read, 0 to 1; null if it "
+        "is undefined."
+    )
+    primacy_recency_index: Estimate | None = column(
+        "Primacy-recency index over the tokens read, from -1 (all in the first third) to 1 (all in "
+        "the last); null if it is undefined.",
+        title="primacy-recency index",
+        form="+.3f",
+    )
+
+
+SUMMARY: Table[CurveSummaryRow] = Table(CurveSummaryRow, lambda row: [row], "Mean curves")
+"""The numbers of mean curves, as the command, the page Curves and the Python call give them."""

@@ -46,7 +46,14 @@ from poslens.commands.result_files import FigureFile, FigureOption
 from poslens.names import for_data, named, resolve, specs_of
 from poslens.paired import DifferenceRow, curve_differences, difference_rows, difference_sentences
 from poslens.rows import frame_of
-from poslens.studies.curves.answers import CurveRow, Failures, Precomputed, PublishedCurveRow
+from poslens.studies.curves.answers import (
+    SUMMARY,
+    CurveRow,
+    CurveSummaryRow,
+    Failures,
+    Precomputed,
+    PublishedCurveRow,
+)
 
 if TYPE_CHECKING:
     from poslens.attribution.types import Method, TextPair
@@ -248,6 +255,7 @@ class CurveTable(StrEnum):
     """Tables of `curve`."""
 
     curves = "curves"
+    summary = "summary"
     differences = "differences"
     published = "published"
 
@@ -276,6 +284,7 @@ def _curves(
 @cli_command(
     {
         "--table curves": TableAnswer[CurveRow],
+        "--table summary": table_answer(CurveSummaryRow),
         "--table differences": table_answer(DifferenceRow),
         "--table published": TableAnswer[PublishedCurveRow],
     }
@@ -299,8 +308,9 @@ def curve(
     table: Annotated[
         CurveTable,
         typer.Option(
-            help="curves, differences (the primacy-recency index of each pair of models, paired) "
-            "or published (the curves of --published; no model by default)."
+            help="curves (100 positions per model), summary (one row per model: center of mass and "
+            "primacy-recency index with intervals), differences (the index of each pair of models, "
+            "paired) or published (the curves of --published; no model by default)."
         ),
     ] = CurveTable.curves,
     published: Annotated[
@@ -320,7 +330,7 @@ def curve(
     from poslens.compute.provenance import of_published
     from poslens.export.files import curve_frame
     from poslens.studies.curves.words import index_sentence
-    from poslens.studies.published import curves_frame, means
+    from poslens.studies.published import curves_frame, means, summary_rows
 
     chosen = _on(axis, method_of(method, normalization, resampling, posir, option), posir)
     files = [named(value, "--published", "FILE") for value in published or []]
@@ -329,6 +339,8 @@ def curve(
         raise UserError("--table published prints published curves: give --published NAME=FILE.")
     if table is CurveTable.differences and len(model or ()) < 2:
         raise UserError("--table differences compares models: add another --model.")
+    if table is CurveTable.summary and axis is CurveAxis.text:
+        raise UserError("--table summary is relative to the tokens read: remove --axis text.")
     models = model or ([] if table is CurveTable.published else ["MiniLM"])
     averages, averaged = _curves(models, chosen, dataset, posir, readable, pairs)
     curves = [average.summary.curve for average in averages]
@@ -356,6 +368,9 @@ def curve(
         figure.draw(drawn, provenance)
     if table is CurveTable.published:
         print_table(curves_frame(published_curves), format.value, of_files)
+    elif table is CurveTable.summary:
+        rows = list(summary_rows([average.summary for average in averages], published_curves))
+        print_table(SUMMARY.frame(rows), format.value, [*of_models, *of_files])
     elif table is CurveTable.differences:
         frame = frame_of(DifferenceRow, difference_rows(differences))
         print_table(frame, format.value, of_models)

@@ -275,6 +275,14 @@ def test_published_curves_are_written_by_one_command(tmp_path: Path) -> None:
     frame = pd.read_csv(target)
     assert np.allclose(frame["mean"], curves.mean(0), atol=1e-6)
     assert np.allclose(frame["std"], curves.std(0, ddof=1), atol=1e-6)
+    asked_numbers = (*asked[:2], "summary", *asked[3:], "--model", "BM25", "--method", "terms")
+    data = ("--dataset", "sample-multilingual", "--pairs", "12", "--format", "json")
+    shown = json.loads(run(*asked_numbers, *data).stdout)["rows"]
+    assert [row["model"] for row in shown] == ["BM25", "A, published"]
+    first, last = curves.mean(0)[:33].sum(), curves.mean(0)[-33:].sum()
+    assert np.isclose(shown[1]["primacy_recency_index"], (last - first) / (last + first))
+    assert shown[0]["pairs"] == 12 and shown[1]["pairs"] is None and shown[1]["documents"] == 9
+    assert shown[0]["primacy_recency_index_low"] < shown[0]["primacy_recency_index_high"]
     page = tmp_path / "five.html"
     assert run(*asked, "--figure", str(page), "--size", "screen").exit_code == 0
     assert "Normalized gradient L2 norm" in page.read_text()
@@ -288,6 +296,7 @@ def test_published_curves_are_written_by_one_command(tmp_path: Path) -> None:
         (["curve", "--published", "a=/nonexistent.npz"], "cannot be read"),
         (["curve", "--published", f"a={__file__}"], "use a .npz or .pkl"),
         (["curve", "--table", "published"], "give --published NAME=FILE"),
+        (["curve", "--table", "summary", "--axis", "text"], "remove --axis text"),
         (["rank", "--dataset", "nope"], "no data set 'nope'"),
         (["rank", "--model", "nope"], "no retriever"),
         (["run", "--published", "/nonexistent"], "is not a folder"),
