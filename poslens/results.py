@@ -386,7 +386,8 @@ class StudyResult(Result):
         Raises:
             UserError: the study has no such table.
         """
-        return _chosen(self.study.all_tables, table, self.study.title).frame(self.summaries)
+        _chosen(self.study.all_tables, table, self.study.title)
+        return self.study.frame(self.summaries, table or next(iter(self.study.all_tables)))
 
     def figure(self, style: Style | None = None, table: str | None = None) -> go.Figure:
         """The figure of the table of this name, or the study's first one, for which there is

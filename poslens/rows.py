@@ -161,7 +161,8 @@ def answer_of(row: type) -> Any:
 
 
 def frame_of(row: type, rows: Iterable[Any]) -> pd.DataFrame:
-    """A table of rows of one kind, as written to files."""
+    """A table of rows of one kind, as written to files. `attrs["titles"]` has the heading of each
+    column."""
     import pandas as pd
 
     records = [entries(item) for item in rows]
@@ -176,7 +177,22 @@ def frame_of(row: type, rows: Iterable[Any]) -> pd.DataFrame:
         for name in (key if hint == int | None else "", _suffixed(key, "documents_needed"))
         if name in names
     }
-    return pd.DataFrame(records, columns=names).astype(whole)
+    frame = pd.DataFrame(records, columns=names).astype(whole)
+    frame.attrs["titles"] = _titles(row)
+    return frame
+
+
+def _titles(row: type) -> dict[str, str]:
+    """The heading of each column of files, as on pages."""
+    titles = {}
+    for item in _of_files(row):
+        for key, _, hint in _declared(row, item):
+            heading = key if item.metadata["keys"] else _heading(item)
+            titles[key] = heading
+            if _is_estimate(hint):
+                parts = {_suffixed(key, part): f"{heading} {_words(part)}" for part in _COMPARED}
+                titles |= parts
+    return titles
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,8 +229,10 @@ class Table(Generic[Summary]):
         }
 
     def frame(self, summaries: Sequence[Summary]) -> pd.DataFrame:
-        """All rows, as written to files."""
-        return frame_of(self.row, self._all_rows(summaries))
+        """All rows, as written to files. `attrs["title"]` is the table's title."""
+        frame = frame_of(self.row, self._all_rows(summaries))
+        frame.attrs["title"] = self.title
+        return frame
 
     def text_frame(self, summaries: Sequence[Summary]) -> pd.DataFrame:
         """All rows, as shown on pages."""
@@ -264,9 +282,11 @@ def _heading(item: Field[Any]) -> str:
 def _suffixed(key: str, part: str) -> str:
     """The name of another column of the same estimate, with spaces if the estimate's own name
     has spaces."""
-    if key.isidentifier():
-        return f"{key}_{part}"
-    return f"{key} {'p (Holm)' if part == 'p_holm' else part.replace('_', ' ')}"
+    return f"{key}_{part}" if key.isidentifier() else f"{key} {_words(part)}"
+
+
+def _words(part: str) -> str:
+    return "p (Holm)" if part == "p_holm" else part.replace("_", " ")
 
 
 @cache

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 import plotly.graph_objects as go
 
@@ -41,6 +41,9 @@ from poslens.paired import (
 from poslens.parameters import Parameters, Settings
 from poslens.rows import Table
 from poslens.study_part import StudyPart
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Corpus = TypeVar("Corpus")
 Subject = TypeVar("Subject")
@@ -248,6 +251,13 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
             return difference_rows(self.differences(summaries))
 
         return {**self.tables, DIFFERENCES: Table(DifferenceRow, rows, TITLE, joint=True)}
+
+    def frame(self, summaries: Sequence[Summary], table: str) -> pd.DataFrame:
+        """The table of this name, as written to files, with the study in its title."""
+        declared = self.all_tables[table]
+        frame = declared.frame(summaries)
+        frame.attrs["title"] = ": ".join(filter(None, (self.title, declared.title)))
+        return frame
 
     def tables_of(self, summaries: Sequence[Summary]) -> Mapping[str, Table[Any]]:
         """The tables that these results can fill."""

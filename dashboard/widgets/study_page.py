@@ -318,7 +318,7 @@ def _results(
         provenance,
         figures=figures,
         tables={
-            table.title or name.capitalize(): partial(table.frame, summaries)
+            table.title or name.capitalize(): partial(study.frame, summaries, name)
             for name, table in tables.items()
         },
         sources={

@@ -242,7 +242,7 @@ def print_summaries(
             figure.draw(study.draw(summaries, figure.style, provenance, table), provenance)
         except UserError as reason:
             nothing_to_draw = reason
-    frame = study.all_tables[table].frame(summaries)
+    frame = study.frame(summaries, table)
     if frame.empty:
         print(
             f"The table {table} is empty: these results have nothing to list in it.",

@@ -152,7 +152,7 @@ def table_files(
     Raises:
         ValueError: an unknown format, or no provenance.
     """
-    files = {name: table_bytes(frame, fmt, provenance)}
+    files = {name: table_bytes(frame, fmt, provenance, Path(name).stem)}
     if fmt == "csv":
         second = f"{Path(name).stem}.provenance.json"
         files[second] = json_text(_entries(provenance), indent=1).encode()
@@ -168,9 +168,11 @@ def zipped(files: Mapping[str, bytes]) -> bytes:
     return out.getvalue()
 
 
-def table_bytes(frame: pd.DataFrame, fmt: TableFormat, provenance: Provenances) -> bytes:
+def table_bytes(
+    frame: pd.DataFrame, fmt: TableFormat, provenance: Provenances, name: str = ""
+) -> bytes:
     """`frame` as the bytes of a file, without its index. All formats but CSV contain the
-    provenance.
+    provenance. `name` is that of the file without its suffix, for the label in LaTeX.
 
     CSV: readable with `pandas.read_csv(file)`; text cells and column names are quoted. Text that a
     spreadsheet would run as a formula is preceded by an apostrophe (`=1+1` becomes `'=1+1`);
@@ -192,7 +194,7 @@ def table_bytes(frame: pd.DataFrame, fmt: TableFormat, provenance: Provenances) 
     if fmt == "csv":
         return _csv(frame)
     if fmt == "tex":
-        return latex(frame, entries)
+        return latex(frame, entries, name)
     return json_text({"provenance": entries, "rows": table_rows(frame)}).encode()
 
 

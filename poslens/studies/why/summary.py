@@ -246,20 +246,28 @@ class MissRow:
     all_read: int | None = column(
         "The model reads all of the document. " + RANK, title="rank, whole document read"
     )
-    all_read_null: int | None = column("Windows without the evidence. " + NULL, shown=False)
+    all_read_null: int | None = column(
+        "Windows without the evidence. " + NULL, title="control, whole document read", shown=False
+    )
     moved: int | None = column(
         "The evidence is at the position that scores highest. " + RANK,
         title="rank, evidence moved",
     )
-    moved_null: int | None = column("Another sentence moves. " + NULL, shown=False)
+    moved_null: int | None = column(
+        "Another sentence moves. " + NULL, title="control, evidence moved", shown=False
+    )
     alone: int | None = column("The evidence alone. " + RANK, title="rank, evidence alone")
-    alone_null: int | None = column("Other sentences alone. " + NULL, shown=False)
+    alone_null: int | None = column(
+        "Other sentences alone. " + NULL, title="control, evidence alone", shown=False
+    )
     without_competitors: int | None = column(
         "Near-duplicates and other relevant documents are removed. " + RANK,
         title="rank, competitors removed",
     )
     without_competitors_null: int | None = column(
-        "As many random documents are removed. " + NULL, shown=False
+        "As many random documents are removed. " + NULL,
+        title="control, competitors removed",
+        shown=False,
     )
     evidence: str = column(
         "Source of the evidence: data set, marked (by --evidence) or proposed (by PosLens).",

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from plotly.offline import get_plotlyjs
 
+from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.curves.positions import positions
 from poslens.attribution.types import (
     Attribution,
@@ -50,6 +51,8 @@ from poslens.export.files import (
 from poslens.export.inscription import inscribed
 from poslens.figures.curves import mean_curves
 from poslens.figures.palettes import PRESETS
+from poslens.rows import Table
+from poslens.studies.bias.tables import BiasRow
 from tests.support.chromium import chromium
 
 STYLE = PRESETS["single column"]
@@ -332,7 +335,7 @@ def test_json_has_rows_and_no_nan() -> None:
     assert parsed["rows"][2] == {"token": "crlf\r\n", "score": None, "count": 3, "flag": None}
 
 
-def test_latex_sets_intervals_in_one_cell_and_names_the_test_in_its_caption() -> None:
+def test_latex_sets_intervals_in_one_cell_and_names_the_test_in_its_note() -> None:
     frame = pd.DataFrame(
         {
             "model": ["A_1 & 50%", "B\\{}"],
@@ -350,8 +353,8 @@ def test_latex_sets_intervals_in_one_cell_and_names_the_test_in_its_caption() ->
     assert r"\begin{tabular}{lrlr}" in lines and r"model & gain & verdict & n \\" in lines
     assert r"A\_1 \& 50\% & 0.500 [0.400, 0.600] & higher & 12 \\" in lines
     assert r"B\textbackslash{}\{\} & $-$0.123 & too few documents &  \\" in lines
-    (caption,) = (line for line in lines if line.startswith(r"\caption{"))
-    assert r"95\%, bootstrap over 9 documents" in caption and "two one-sided tests" in caption
+    (note,) = (line for line in lines if line.startswith(r"\footnotesize"))
+    assert r"95\%, bootstrap over 9 documents" in note and "two one-sided tests" in note
     plain = table_bytes(frame.drop(columns="verdict"), "tex", PROVENANCE).decode()
     assert "one-sided" not in plain and plain.count("{") == plain.count("}")
 
@@ -374,12 +377,49 @@ def test_a_long_table_in_latex_breaks_across_pages_and_repeats_no_constant() -> 
     lines = table_bytes(frame, "tex", PROVENANCE).decode().splitlines()
     assert lines[0].startswith(r"% Needs \usepackage{booktabs,longtable}.")
     assert lines[1] == r"\begin{longtable}{r}" and r"\endhead" in lines
-    assert lines[2].startswith(r"\caption{Method: saliency(version=1). PosLens: ")
+    assert lines[-1].startswith(
+        r"{\noindent\footnotesize In every row, method: saliency(version=1)."
+    )
     assert sum("saliency(version=1)" in line for line in lines) == 1
     # One format in a cell, although the value itself is small.
     assert r"0.000 [$-$0.010, 0.010] \\" in lines and r"0.001 [$-$0.009, 0.011] \\" in lines
     quoted = pd.DataFrame({"note": ['is "equivalent"', "no"]})
     assert "``equivalent''" in table_bytes(quoted, "tex", PROVENANCE).decode()
+
+
+def test_latex_has_a_short_caption_its_own_label_and_only_columns_that_differ() -> None:
+    rows = [
+        BiasRow(
+            model, "position", "", 12, 12, 1.5, 0.04, 0.08, Estimate(0.5, 0.4, 0.6), 0.25, 0.5, 0.5,
+            "d2", 0.75, 0.25, 0, 0, 0, None, 0, 0, "primacy", "pairs_1", "",
+        )
+        for model in ("A", "B")
+    ]  # fmt: skip
+    frame = Table(BiasRow, lambda row: [row], "Bias tests").frame(rows)
+    entries = [
+        replace(
+            PROVENANCE, model=name, method="bias_scores", dataset="news", n_pairs=12, n_documents=7
+        )
+        for name in "AB"
+    ]
+    (text,) = table_files(frame, "bias_1.tex", "tex", entries).values()
+    lines = text.decode().splitlines()
+    caption = r"\caption{Bias tests: A and B on news (12 pairs, 7 documents).}\label{tab:bias-1}"
+    assert caption in lines
+    # An estimate is a result even if it is the same in all rows; empty columns are left out.
+    assert r"model & mean difference \\" in lines and r"A & 0.500 [0.400, 0.600] \\" in lines
+    (note,) = (line for line in lines if line.startswith(r"\footnotesize"))
+    for fact in (
+        r"d\_z: 0.250",
+        "p (Holm): 0.080",
+        "mean s(d1): 0.750",
+        r"pairs: pairs\_1",
+        "n: 12",
+    ):
+        assert fact in note
+    assert "variant" not in note and "remarks" not in note and r"12 pairs" in note
+    (text,) = table_files(frame.head(1), "x.tex", "tex", entries).values()
+    assert r" & d\_z & " in text.decode(), "a single row keeps its columns"
 
 
 @pytest.mark.parametrize(
@@ -399,7 +439,7 @@ def test_latex_recognizes_all_names_of_interval_columns(
     assert rf"{header} \\" in lines and rf"{cell} \\" in lines
 
 
-def test_captions_in_latex_name_the_test_used() -> None:
+def test_notes_in_latex_name_the_test_used() -> None:
     verdicts = pd.DataFrame({"gain": [0.5], "gain_verdict": ["higher"], "gain_p_holm": [0.01]})
     jackknife = replace(PROVENANCE, interval="95%, jackknife over 9 documents")
     text = table_bytes(verdicts, "tex", jackknife).decode()
