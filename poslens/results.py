@@ -22,6 +22,7 @@ from poslens.cache.exchange.atomic_file import replacing
 from poslens.commands.result_files import suffix_of
 from poslens.compute.compute import Explained
 from poslens.export.files import TABLE_FORMATS, curve_frame, figure_bytes, table_files
+from poslens.export.json_text import json_text
 from poslens.figures.curves import mean_curves, pair_curves
 from poslens.figures.figure_base import quantity
 from poslens.figures.palettes import Style, styled
@@ -30,6 +31,7 @@ from poslens.heatmap.results import heatmap_bytes, panes
 from poslens.paired import difference_sentences
 from poslens.studies.curves.answers import SUMMARY
 from poslens.studies.explain import service as explaining
+from poslens.studies.explain.answers import explanation_answer
 from poslens.studies.explain.service import head
 from poslens.studies.explain.tables import comparison_frame, explained_frame
 from poslens.studies.passport import service as passports
@@ -189,6 +191,17 @@ class Explanation(Result):
         """
         tables = {"tokens": explained_frame, "comparison": comparison_frame}
         return _chosen(tables, table, "explain")(self.results)
+
+    def save(
+        self, path: str | Path, table: str | None = None, *, size: str = "", palette: str = ""
+    ) -> Path:
+        """As `Result.save`, with the heatmap as the figure. The tokens as .json are those that the
+        command `explain` prints, one line for each model."""
+        tokens = table in (None, "tokens") and Path(path).suffix.lower() == ".json"
+        if not tokens:
+            return super().save(path, table, size=size, palette=palette)
+        lines = (json_text(explanation_answer(result)) for result in self.results)
+        return _written(path, "".join(f"{line}\n" for line in lines).encode())
 
     def figure(self, style: Style | None = None) -> go.Figure:
         """The document's curves, one line for each model."""

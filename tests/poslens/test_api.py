@@ -21,6 +21,7 @@ import pandas as pd
 import pytest
 from sentence_transformers import SentenceTransformer
 from transformers.utils import logging as transformers_logging
+from typer.testing import CliRunner
 
 import poslens
 from poslens import api as calls
@@ -32,6 +33,7 @@ from poslens.attribution.retrievers.load import load
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.attribution.types import TextPair
 from poslens.studies import declared
+from poslens.studies.explain.command import app as explain_command
 from tests.support import tiny_models
 from tests.support.endpoint_server import hashed
 
@@ -145,11 +147,23 @@ def test_scores_are_shown_for_more_models_than_fit_a_heatmap(
         found.save("five.html")
 
 
-def test_options_are_python_values() -> None:
+def test_options_are_python_values(tmp_path: Path) -> None:
     words = {"steps": "50", "share": "0.5", "matrix": "yes"}
     assert option_words({"steps": 50.0, "share": 0.5, "matrix": True}) == words
     linked = poslens.explain("MiniLM", QUERY, DOCUMENT, method="decomposition", matrix=True)
     assert linked.results[0].attribution.matrix is not None
+    attribution = linked.results[0].attribution
+    saved = linked.save(tmp_path / "linked.json").read_text()
+    options = ("--method", "decomposition", "--option", "matrix=yes", "--quiet")
+    printed = CliRunner().invoke(
+        explain_command, ["--query", QUERY, "--document", DOCUMENT, *options]
+    )
+    assert saved == printed.stdout and json.loads(saved)["score"] == attribution.score
+    frame = pd.read_csv(linked.save(tmp_path / "linked.csv"))
+    assert set(frame["pair_score"]) == {attribution.score}
+    document = frame.loc[frame["side"] == "document", "score"].sum()
+    parts = document + frame["bias_share"][0] + frame["completeness_error"][0]
+    assert parts == pytest.approx(attribution.score, abs=1e-6)
     counted = poslens.explain("MiniLM", QUERY, DOCUMENT, method="integrated_gradients", steps=16)
     assert counted.results[0].attribution.method.params["steps"] == "16"
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, TypedDict
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
-from poslens.commands.answers import Method, Model, ResultSource
+from poslens.commands.answers import Method, Model, ResultSource, answer_from, source
 from poslens.rows import column
+
+if TYPE_CHECKING:
+    from poslens.attribution.types import TokenizedText
+    from poslens.compute.compute import Explained
 
 
 class TokenEntry(TypedDict):
@@ -108,4 +112,28 @@ class ComparisonRow:
     curves_apart: float | None = column(
         "Total variation distance from the first model's curve, 0 (equal) to 1; null for the first "
         "model."
+    )
+
+
+def explanation_answer(result: Explained) -> ExplanationAnswer:
+    """The attribution of one pair in JSON."""
+    from poslens.attribution.curves.positions import document_curve, document_magnitudes, positions
+
+    attribution = result.attribution
+
+    def tokens(text: TokenizedText) -> list[TokenEntry]:
+        return [answer_from(TokenEntry, token, special=token.is_special) for token in text.tokens]
+
+    return answer_from(
+        ExplanationAnswer,
+        attribution,
+        method=repr(attribution.method),
+        query={"tokens": tokens(attribution.query)},
+        document=answer_from(
+            DocumentEntry, attribution.document, tokens=tokens(attribution.document)
+        ),
+        positions=positions(attribution.method.curve_params["resampling"]),
+        curve=document_curve(attribution),
+        magnitudes=document_magnitudes(attribution),
+        provenance=source(result.provenance()),
     )

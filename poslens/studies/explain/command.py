@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from poslens.attribution.errors import UserError
-from poslens.attribution.types import TextPair, TokenizedText
+from poslens.attribution.types import TextPair
 from poslens.commands.answers import (
     Lines,
-    answer_from,
     print_json,
     print_table,
-    source,
     table_answer,
 )
 from poslens.commands.command_options import (
@@ -41,9 +39,8 @@ from poslens.commands.result_files import FigureFile, FigureOption
 from poslens.names import data_name, distinct, for_data, resolve
 from poslens.studies.explain.answers import (
     ComparisonRow,
-    DocumentEntry,
     ExplanationAnswer,
-    TokenEntry,
+    explanation_answer,
 )
 
 if TYPE_CHECKING:
@@ -125,7 +122,7 @@ def explain(
     results = _explained(subject, specs, chosen, figure)
     if table is ExplainTable.tokens and format is TextFormat.json:
         for result in results:
-            print_json(_as_json(result))
+            print_json(explanation_answer(result))
         return
     # Imports Plotly.
     from poslens.studies.explain.tables import comparison_frame, explained_frame
@@ -243,26 +240,3 @@ def _write_heatmap(file: FigureFile, results: Sequence[Explained]) -> None:
     data = datasets.read(dataset) if dataset in datasets.names() else None
     rails = [rail_of(service(), explained, data) for explained in results]
     file.write(Explanation(tuple(results), tuple(rails)).heatmap(file.format))
-
-
-def _as_json(result: Explained) -> ExplanationAnswer:
-    from poslens.attribution.curves.positions import document_curve, document_magnitudes, positions
-
-    attribution = result.attribution
-
-    def tokens(text: TokenizedText) -> list[TokenEntry]:
-        return [answer_from(TokenEntry, token, special=token.is_special) for token in text.tokens]
-
-    return answer_from(
-        ExplanationAnswer,
-        attribution,
-        method=repr(attribution.method),
-        query={"tokens": tokens(attribution.query)},
-        document=answer_from(
-            DocumentEntry, attribution.document, tokens=tokens(attribution.document)
-        ),
-        positions=positions(attribution.method.curve_params["resampling"]),
-        curve=document_curve(attribution),
-        magnitudes=document_magnitudes(attribution),
-        provenance=source(result.provenance()),
-    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import pandas as pd
 
 from poslens.attribution.curves.positions import document_magnitudes, rank_correlation
@@ -15,11 +16,21 @@ from poslens.rows import frame_of
 from poslens.studies.explain.answers import ComparisonRow
 from poslens.studies.explain.service import pair_numbers, word_scores
 
+PAIR_NUMBERS = ("bias_share", "completeness_error", "standard_error")
+"""Numbers that some methods define for the attribution of a pair."""
+
 
 def explained_frame(results: Sequence[Explained], label: str = "") -> pd.DataFrame:
     """One row for each token of each result. With `label`, a column of that name contains the
-    heatmap's title of the result, if it is more than the model's name."""
+    heatmap's title of the result, if it is more than the model's name. The score of the pair and
+    what the method defines of `PAIR_NUMBERS` are the last columns, equal in all rows of a
+    result."""
     frames = []
+    defined = [
+        name
+        for name in PAIR_NUMBERS
+        if any(getattr(result.attribution, name) is not None for result in results)
+    ]
     several = len({result.pair.dataset for result in results}) > 1
     for result in results:
         frame = attribution_frame(result.attribution, result.pair)
@@ -28,6 +39,10 @@ def explained_frame(results: Sequence[Explained], label: str = "") -> pd.DataFra
             frame.insert(1, label, result.attribution.model)
         if several:
             frame.insert(1, "dataset", result.pair.dataset)
+        frame["pair_score"] = result.attribution.score
+        for name in defined:
+            value = getattr(result.attribution, name)
+            frame[name] = np.nan if value is None else value
         frames.append(frame)
     return pd.concat(frames, ignore_index=True)
 
