@@ -30,10 +30,9 @@ from poslens.figures.figure_base import (
     faint,
     intervals,
     legend_name,
-    tick_label,
     with_legend,
 )
-from poslens.figures.palettes import Style
+from poslens.figures.palettes import Style, escape, wrap
 from poslens.paired import ItemMeasure, MeasuredModel, PairedDifference, index_measure
 from poslens.parameters import Integer, Parameters, Settings
 from poslens.rows import Table
@@ -99,36 +98,59 @@ class MeasuredSummary:
     curves: StoredCurves | None
 
 
+_LABEL_EM = 12
+"""Maximum width of a row's label, so that the plot has room next to it on a phone."""
+
+
 def differences_in_margins(
     summaries: Sequence[MeasuredSummary], style: Style, provenance: Provenances = ()
 ) -> go.Figure:
-    """Differences divided by their margins, by measure. Bars are 95% intervals. Two models are
-    equivalent if the whole 90% interval is in the band from -1 to 1."""
-    figure = canvas("differences", style, "", "Difference, in margins of equivalence", provenance)
+    """Differences divided by their margins, with a row for each measure. Bars are 95% intervals.
+    Two models are equivalent if the whole 90% interval is in the band from -1 to 1."""
+    # A short title, because rows' labels leave it little room on a phone.
+    figure = canvas("differences", style, "Difference (margins)", "", provenance)
     band = {"fillcolor": faint(style.colors.muted, 0.15), "line_width": 0, "layer": "below"}
-    figure.add_hrect(y0=-1, y1=1, **band)
+    figure.add_vrect(x0=-1, x1=1, **band)
     by_models: dict[tuple[str, str], list[PairedDifference]] = {}
     for difference in DIFFERENCES.differences(summaries):
         by_models.setdefault((difference.model, difference.other), []).append(difference)
+    labels: dict[str, list[str]] = {}
     for number, ((name, other), differences) in enumerate(by_models.items()):
         look = style.line(number)
         scaled = [_in_margins(difference) for difference in differences]
+        for title in (difference.title for difference in differences):
+            labels[title] = [
+                line
+                for part in title.replace(" (", "\n(").splitlines()
+                for line in wrap(part, _LABEL_EM * style.small, style.small)
+            ]
         figure.add_trace(
             go.Scatter(
-                # One word per line, so that four titles fit on a phone.
-                x=[tick_label(difference.title) for difference in differences],
-                y=[estimate.value for estimate in scaled],
+                x=[estimate.value for estimate in scaled],
+                y=["<br>".join(map(escape, labels[each.title])) for each in differences],
+                orientation="h",
                 mode="markers",
                 name=legend_name(f"{name} minus {other}", style),
                 offsetgroup=str(number),
-                marker=style.marker(number, 0.7),
-                error_y=intervals(scaled, faint(str(look["color"]), 0.6)),
+                marker=style.marker(number, 0.55),
+                error_x=intervals(scaled, faint(str(look["color"]), 0.6)),
                 customdata=[difference.in_words for difference in differences],
-                hovertemplate="%{x}: %{customdata}",
+                hovertemplate="%{y}: %{customdata}",
             )
         )
-    figure.update_xaxes(type="category", autotickangles=[0, 90], automargin=True)
-    figure.update_layout(scattermode="group", scattergap=0.6)
+    # `nticks` shows the labels of all rows.
+    figure.update_yaxes(type="category", autorange="reversed", nticks=0, showgrid=False)
+    row_px = max(
+        1.3 * style.small * max(map(len, labels.values()), default=1),
+        0.9 * style.font_size * len(by_models),
+    )
+    rows_px = (row_px + 0.5 * style.font_size) * len(labels)
+    margin = figure.layout.margin
+    figure.update_layout(
+        scattermode="group",
+        scattergap=0.5,
+        height=max(figure.layout.height, round(rows_px + margin.t + margin.b)),
+    )
     return with_legend(figure, style)
 
 
@@ -148,7 +170,7 @@ class Differences(Study[DataSet, DifferenceSubject, MeasuredSummary]):
     reads = (
         "Each marker is a measure of one model minus that of the other, over the same pairs, "
         "queries or documents. The unit is the measure's margin of equivalence; the gray band is "
-        "one margin above and below 0."
+        "one margin on each side of 0."
     )
     limits = (
         "Relocation difference: score with the evidence in the last third minus first third, so "

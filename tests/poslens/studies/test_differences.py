@@ -15,7 +15,7 @@ from poslens.attribution.evaluation.comparison import holm
 from poslens.attribution.evaluation.ranking_measures import NDCG
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.compute.compute import Compute
-from poslens.figures.palettes import Style
+from poslens.figures.palettes import PRESETS, Style, text_width
 from poslens.paired import PairedDifference, difference_sentences
 from poslens.studies.differences import DIFFERENCES, MEASURES, SALIENCY, MeasuredSummary
 from poslens.studies.ranking import service as rankings
@@ -139,11 +139,20 @@ def test_the_chart_is_in_units_of_the_margin(summaries: list[MeasuredSummary]) -
     methods = [entry.method.partition("(")[0] for entry in provenance if entry.model == "MiniLM"]
     assert len(methods) == 5 and {"relocation", "saliency"} <= set(methods)
     (figure,) = DIFFERENCES.figures
-    traces = figure.draw(summaries, Style(), provenance).data
+    drawn = figure.draw(summaries, Style(), provenance)
+    traces = drawn.data
     assert len(traces) == 3 and len(traces[0].x) == 5
+    assert traces[0].y[1] == "drop in nDCG@10<br>(first minus last)"
+    narrow = figure.draw(summaries, PRESETS["single column"], provenance)
+    small = PRESETS["single column"].small
+    lines = [line for label in narrow.data[0].y for line in label.split("<br>")]
+    assert max(text_width(line, small) for line in lines) < 0.4 * 336, "room for the plot"
+    margin = narrow.layout.margin
+    rows_px = (narrow.layout.height - margin.t - margin.b) / 5
+    assert rows_px > max(2 * 1.3 * small, 3 * narrow.data[0].marker.size), "no overlap"
     rows = DIFFERENCES.all_tables["differences"].frame(summaries)
     expected = rows["difference"] / rows["difference_margin"]
-    assert [y for trace in traces for y in trace.y] == pytest.approx(expected.tolist())
+    assert [x for trace in traces for x in trace.x] == pytest.approx(expected.tolist())
 
 
 def test_p_is_adjusted_for_every_row(differences: list[PairedDifference]) -> None:
