@@ -156,13 +156,11 @@ def _band(
     line."""
     finite = np.isfinite(np.asarray(low))
     x, below, above, numbers = (np.asarray(column)[finite] for column in (at, low, high, BINS))
-    color, customdata = (
-        faint(str(style.line(index)["color"]), 0.2),
-        np.concatenate([numbers, numbers[::-1]]),
-    )
-    figure.add_trace(
-        band(100 * x, below, above, color, f"curve {index}", customdata=customdata, name=name)
-    )
+    # Lighter with an outline, so that lines stand out from several bands on top of each other.
+    edge = style.edge(index)
+    color = faint(str(style.line(index)["color"]), 0.1 if edge["width"] else 0.2)
+    more = {"customdata": np.concatenate([numbers, numbers[::-1]]), "name": name}
+    figure.add_trace(band(100 * x, below, above, color, f"curve {index}", edge, **more))
 
 
 def mean_curves(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -57,10 +58,16 @@ def faint(color: str, opacity: float) -> str:
 
 
 def band(
-    x: ArrayLike, low: ArrayLike, high: ArrayLike, color: str, key: str | None = None, **more: Any
+    x: ArrayLike,
+    low: ArrayLike,
+    high: ArrayLike,
+    color: str,
+    key: str | None = None,
+    edge: Mapping[str, object] = MappingProxyType({"width": 0}),
+    **more: Any,
 ) -> go.Scatter:
-    """The area between two curves [n] at `x` [n], in the legend group `key`. `more` are properties
-    of the trace."""
+    """The area between two curves [n] at `x` [n], in the legend group `key`, with the outline
+    `edge` (`Style.edge`). `more` are properties of the trace."""
     at, below, above = (np.asarray(values) for values in (x, low, high))
     return go.Scatter(
         x=np.concatenate([at, at[::-1]]),
@@ -68,7 +75,7 @@ def band(
         mode="lines",
         fill="toself",
         fillcolor=color,
-        line={"width": 0},
+        line=dict(edge),
         hoverinfo="skip",
         legendgroup=key,
         showlegend=False,

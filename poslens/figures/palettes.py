@@ -16,6 +16,7 @@ FIGURE_FORMATS: tuple[FigureFormat, ...] = ("png", "svg", "pdf", "html", "json")
 CSS_DPI = 96
 """CSS pixels per inch, the unit of `width_px` and `font_size`."""
 
+_EDGES = ("solid", "dot", "dash", "dashdot")
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "cross")
 
 # Okabe & Ito (2008), "Color Universal Design"; Tol (2021), "Color schemes", bright. Each list
@@ -143,6 +144,14 @@ class Style:
             "color": colors[index % len(colors)],
             "width": self.line_width,
         }
+
+    def edge(self, index: int) -> dict[str, object]:
+        """The outline of the `index`-th line's band. Only gray bands have one, with a dash of its
+        own, because their overlap cannot be told from a darker gray."""
+        if self.palette != "grey":
+            return {"width": 0}
+        dash = _EDGES[index % len(_EDGES)]
+        return {"color": self.line(index)["color"], "width": 0.4 * self.line_width, "dash": dash}
 
     def symbol(self, index: int) -> str:
         """The symbol of the `index`-th line's points."""

@@ -234,7 +234,9 @@ def minus_null_curves(
             continue  # too few documents for a band
         color = faint(str(style.line(index)["color"]), 0.2)
         ends, at = (controlled.ci_low, controlled.ci_high), np.concatenate([BINS, BINS[::-1]])
-        figure.add_trace(band(CENTERS, *ends, color, f"curve {index}", customdata=at))
+        figure.add_trace(
+            band(CENTERS, *ends, color, f"curve {index}", style.edge(index), customdata=at)
+        )
     for index, (name, controlled) in enumerate(curves):
         mean = controlled.mean.astype(np.float64)
         figure.add_trace(line(index, mean, style, legend_name(name, style), panel=name))

@@ -97,7 +97,8 @@ def mean_erasure_curves(
         curve: MeanCurve = getattr(summary, kind)
         if curve.low is not None and curve.high is not None and summary.method.name in METHODS:
             color = faint(str(style.line(index)["color"]), 0.15)
-            figure.add_trace(band(shares, curve.low, curve.high, color, f"result {index}"))
+            key, edge = f"result {index}", style.edge(index)
+            figure.add_trace(band(shares, curve.low, curve.high, color, key, edge))
         _add_line(figure, style, index, label, summary.method, shares, curve.mean)
     return with_legend(figure, style)
 

@@ -243,6 +243,17 @@ def test_mean_curves_use_their_positions_and_draw_no_missing_band() -> None:
     np.testing.assert_allclose(second.x, np.arange(100) + 0.5)
 
 
+def test_gray_bands_have_edges_that_differ_and_colored_ones_none() -> None:
+    curves = [curve("a"), curve("b"), curve("c")]
+    gray: Any = curve_figures.mean_curves(curves, replace(STYLE, palette="grey"))
+    bands, lines = gray.data[:3], gray.data[3:]
+    assert len({band.line.dash for band in bands}) == 3
+    for band, line in zip(bands, lines, strict=True):
+        assert band.line.color == line.line.color and 0 < band.line.width < line.line.width
+    colored: Any = curve_figures.mean_curves(curves, STYLE)
+    assert {band.line.width for band in colored.data[:3]} == {0}
+
+
 def test_points_can_be_selected_by_a_click() -> None:
     """plotly.js selects nothing of a trace whose mode is 'lines'."""
     drawn: list[Any] = [
