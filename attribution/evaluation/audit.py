@@ -321,6 +321,22 @@ def recovered(
     return _share(rows)
 
 
+def repeated(
+    ranks: Sequence[SentenceRanks], corpus: Iterable[Document]
+) -> dict[str, NDArray[np.bool_]]:
+    """Whether each sentence [S] of these documents occurs verbatim in another of them, by document
+    id: no search can tell these documents apart by it."""
+    spans = {document.document_id: document.spans for document in ranks}
+    # 64-bit hashes instead of sentences: a corpus can have millions.
+    hashes = {
+        document.key: [hash(document.text[a:b]) for a, b in spans[document.key]]
+        for document in corpus
+        if document.key in spans
+    }
+    n_documents = Counter(each for own in hashes.values() for each in set(own))
+    return {key: np.array([n_documents[each] > 1 for each in own]) for key, own in hashes.items()}
+
+
 def _share(rows: Sequence[Values]) -> Estimate | None:
     return estimate(np.array(rows), None, ratio) if rows else None
 

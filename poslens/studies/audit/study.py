@@ -33,6 +33,7 @@ from poslens.studies.audit.summary import (
     AuditSummary,
     limit_sentence,
     reached,
+    repeated_sentence,
     sample,
     summary_of,
     tokens_read,
@@ -310,6 +311,8 @@ class Audit(Study[Collection, AuditIndex, AuditSummary]):
         sentences = [unretrieved_sentence(summary, share, control)]
         if summary.sample:
             sentences.append(f"Searched for: {summary.sample}.")
+        if repeats := repeated_sentence(summary):
+            sentences.append(repeats)
         difference = summary.last_minus_first["random"]
         if control.value and difference is not None and difference.interval is not None:
             verdict = judged(difference, SHARE_MARGIN)

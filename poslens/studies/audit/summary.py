@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+
 from poslens.attribution import datasets
 from poslens.attribution.curves.bootstrap import Estimate, ratio, ratio_difference
 from poslens.attribution.datasets import Collection, DataSet
@@ -17,6 +19,7 @@ from poslens.attribution.evaluation.audit import (
     UnretrievedCurve,
     last_minus_first,
     recovered,
+    repeated,
     share_row,
     thirds_row,
     unretrieved_curve,
@@ -154,6 +157,27 @@ class AuditSummary:
         """Sentences that were searched for."""
         return int(self.curves["original"].n.sum())
 
+    @cached_property
+    def n_repeated(self) -> tuple[int, int]:
+        """Sentences that were searched for and occur verbatim in another audited document, and how
+        many of them are unretrieved.
+
+        Raises:
+            UserError: the corpus cannot be read.
+        """
+        masks = repeated(self.documents, self.index.collection.documents())
+        n = missed = 0
+        for document in self.documents:
+            unretrieved = document.unretrieved("original", *self.index.asked)
+            counted = unretrieved[masks[document.document_id] & np.isfinite(unretrieved)]
+            n, missed = n + len(counted), missed + int(counted.sum())
+        return n, missed
+
+    @property
+    def n_unretrieved(self) -> int:
+        """Sentences that do not retrieve their own document."""
+        return sum(missed for _, missed, _ in self.worst)
+
     @property
     def sample(self) -> str:
         """Which documents were searched for, if not all of them."""
@@ -256,6 +280,18 @@ def unretrieved_sentence(summary: AuditSummary, share: Estimate, control: Estima
     return (
         f"{summary.name}: {missed} in the top {top}; with each document's sentences shuffled, "
         f"{shuffled} ({summary.n_sentences:,} {form}s of {len(summary.documents):,} documents)."
+    )
+
+
+def repeated_sentence(summary: AuditSummary) -> str:
+    """How many sentences occur in more than one document; empty if none does."""
+    n, missed = summary.n_repeated
+    if not n:
+        return ""
+    include = f"; they include {missed:,} of {summary.n_unretrieved:,} unretrieved sentences"
+    return (
+        f"{n:,} of {summary.n_sentences:,} sentences occur in more than one document, so no search "
+        f"can tell these documents apart by them{include if missed else ''}."
     )
 
 

@@ -69,6 +69,10 @@ class AuditRow:
     )
     truncated: int = column("Number of documents that the model truncates.")
     sentences: int = column(SEARCHED)
+    repeated: int = column(
+        "Number of these sentences that occur verbatim in another audited document, too.",
+        title="sentences in several documents",
+    )
     searched_for: str = column("sentence or question.", shown=False)
     top: int = column(
         "The k of the top k: a sentence is unretrieved if its document is not in it.", shown=False
@@ -154,6 +158,7 @@ def _summary(summary: AuditSummary) -> Iterator[AuditRow]:
         len(summary.failed),
         summary.n_truncated,
         summary.n_sentences,
+        summary.n_repeated[0],
         summary.index.query_form,
         summary.index.top,
     )

@@ -18,6 +18,7 @@ from poslens.attribution.evaluation.audit import (
     last_minus_first,
     question,
     recovered,
+    repeated,
     require_top,
     shuffled,
     unretrieved_curve,
@@ -263,6 +264,18 @@ def test_recovered_compares_the_same_sentences() -> None:
     assert found is not None and found.value == pytest.approx(1 / 3)
     assert found.interval == (pytest.approx(1 / 3), pytest.approx(1 / 3))
     assert recovered(before, [], "sentence", 10) is None
+
+
+def test_sentences_are_repeated_if_another_audited_document_has_them() -> None:
+    texts = {"a": "One. Two. Two.", "b": "One. Three. Four.", "c": "Four. Five. Six."}
+    spans = {
+        key: ((0, 4), (5, len(text) - 5), (len(text) - 4, len(text))) for key, text in texts.items()
+    }
+    corpus = [Document(key, text) for key, text in texts.items()]
+    ranks = [reach([1, 1, 1], document_id=key, spans=spans[key]) for key in "ab"]
+    # "Two." occurs twice in one document, and the document with the other "Four." is not audited.
+    found = {key: mask.tolist() for key, mask in repeated(ranks, corpus).items()}
+    assert found == {"a": [True, False, False], "b": [True, False, False]}
 
 
 def test_groups_and_least_retrievable_documents() -> None:

@@ -109,6 +109,7 @@ def test_the_verdict_states_result_interval_and_meaning(summaries: list[AuditSum
             r"(all do|[\d.]+% \[.+\] don't) \(72 sentences of 12 documents\)\.",
             verdict,
         )
+        assert "more than one document" not in verdict
     none, few = Estimate(0.0, 0.0, 0.0), Estimate(0.0002, 0.0001, 0.001)
     assert "top 3; with each document's sentences shuffled, all do (72 sentences" in (
         unretrieved_sentence(summaries[0], none, none)
@@ -119,6 +120,25 @@ def test_the_verdict_states_result_interval_and_meaning(summaries: list[AuditSum
     assert re.search(r"Recovered compared with BM25: [+-][\d.]+", verdicts[1])
     assert "Recovered" not in verdicts[0] and "truncates" not in verdicts[0]
     assert re.search("MiniLM (truncates at|reads texts of)", verdicts[2])
+
+
+def test_sentences_of_several_documents_are_counted(tmp_path: Path) -> None:
+    compute = Compute(tmp_path / "home")
+    shared = ["All rights of this page are reserved.", "Cookies help us to improve it."]
+    file = tmp_path / "pages.jsonl"
+    rows = [{"_id": n, "text": " ".join([f"The {n} is here today.", *shared])} for n in NOUNS[:8]]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    subject = index(formats.corpus(file, "pages"), "BM25", "whole", 2)
+    AUDIT.job(compute, subject).start().wait()
+    summary = AUDIT.summarize(compute, subject)
+    assert summary is not None
+    row = AUDIT.tables["summary"].frame([summary]).iloc[0]
+    assert (row["sentences"], row["repeated"]) == (24, 16)
+    # Each shared sentence retrieves two of its eight documents.
+    assert (
+        "16 of 24 sentences occur in more than one document, so no search can tell these documents "
+        "apart by them; they include 12 of 12 unretrieved sentences."
+    ) in AUDIT.verdict(summary)
 
 
 def test_a_models_truncation_is_stated_with_its_limit(summaries: list[AuditSummary]) -> None:
