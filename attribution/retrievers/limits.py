@@ -13,6 +13,12 @@ def configured_apart(spec: RetrieverSpec) -> int | None:
     return configured if spec.max_length not in (None, configured) else None
 
 
+def context_limit(spec: RetrieverSpec) -> int | None:
+    """The number of tokens that the model reads of a text; None if its files do not state it or are
+    not on this machine."""
+    return spec.max_length or resolve.configured_limit(spec)
+
+
 def unknown(spec: RetrieverSpec) -> bool:
     """Whether it is unknown how much of a text the model reads: endpoints and Python objects do not
     state where they truncate."""
@@ -25,7 +31,7 @@ def reads(spec: RetrieverSpec) -> str:
         return "an unknown number of tokens"
     if spec.family == "lexical":
         return "texts of any length"
-    limit = spec.max_length or resolve.configured_limit(spec)
+    limit = context_limit(spec)
     if limit is None:
         return "as many tokens as its own files say"
     apart = configured_apart(spec)

@@ -13,6 +13,7 @@ from poslens.attribution.datasets.corpus import Collection
 from poslens.attribution.evaluation.audit_workload import Workload
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.retrievers.detect import family_of
+from poslens.attribution.retrievers.limits import context_limit
 from poslens.attribution.retrievers.scoring import read_texts
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.cache.lru_cache import LRUCache
@@ -28,10 +29,12 @@ Asked = TypeVar("Asked", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Tokens per second at which a model reads documents and sentences."""
+    """Tokens per second at which a model reads documents and sentences, and the number of tokens
+    that it reads of a text (`limit`)."""
 
     documents: float
     queries: float
+    limit: int
 
     def seconds(self, of: Workload) -> float:
         """Estimated seconds for reading."""
@@ -60,7 +63,7 @@ def measured_pace(
         texts = [document.text for document in islice(collection.documents(), _TIMED)]
         sentences = [part[:100] for part in texts] * 2
         rate(sentences[:1])
-        return Pace(rate(texts[:4]), rate(sentences))
+        return Pace(rate(texts[:4]), rate(sentences), retriever.max_length)
 
     return _paces.get((model.key, model.device), pace)
 
@@ -87,17 +90,20 @@ def reading_estimate(
     if family_of(spec).search != "vectors":
         return ""
     model = compute.identify(spec)
-    limit = model.spec.max_length
+    pace = None
+    if timed := not (model.spec.remote or model.stored_only):
+        pace = _paces.find((model.key, model.device))
+        if pace is None and load and isinstance(it := compute.retriever(model), DenseRetriever):
+            pace = measured_pace(compute, model, it, collection)
+    # Not every folder states the limit that its model has once it is loaded.
+    limit = context_limit(model.spec) if pace is None else pace.limit
     work = _workloads.get(
         (workload, collection.digest, asked, limit), lambda: workload(collection, asked, limit)
     )
     tokens = float(f"{work.tokens:.3g}")
     sentence = f"{words(work)} of {work.documents:,} documents, about {tokens:,.0f} tokens"
-    if model.spec.remote or model.stored_only:
+    if not timed:
         return f"{sentence}."
-    pace = _paces.find((model.key, model.device))
-    if pace is None and load and isinstance(it := compute.retriever(model), DenseRetriever):
-        pace = measured_pace(compute, model, it, collection)
     if pace is None:
         return f"{sentence}; the time is estimated once the model is loaded."
     return f"{sentence}: {most}about {duration(pace.seconds(work))} on this machine."

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import re
+import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,9 +20,10 @@ from poslens.attribution import datasets
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.datasets import Collection, formats
 from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.audit_workload import workload
 from poslens.attribution.evaluation.chunks import chunks_of
 from poslens.attribution.evaluation.truncation import Truncation
-from poslens.attribution.retrievers.resolve import resolve
+from poslens.attribution.retrievers.resolve import register_folder, resolve
 from poslens.compute.compute import Compute
 from poslens.dashboard.__main__ import app
 from poslens.figures.palettes import Style
@@ -281,6 +284,23 @@ def test_the_sample_is_stated_and_its_time_estimated(home: Path, path: Path) -> 
     assert other["rows"][0]["documents"] == 6 and "drawn with seed 1" in json.dumps(other)
     code, _, said = run(*options[:-1], "1")
     assert code == 2 and "whole number from 2" in said
+
+
+def test_the_estimate_for_a_folder_uses_the_limit_of_its_model(
+    path: Path, tmp_path: Path, tiny_folder: Callable[..., Path]
+) -> None:
+    """As its files state it, or else as the loaded model has it."""
+    collection = formats.corpus(path, "things")
+    silent = tiny_folder("bert")
+    stating = shutil.copytree(silent, tmp_path / "stating")
+    (stating / "sentence_bert_config.json").write_text('{"max_seq_length": 32}')
+    for folder, limit, load in ((stating, 32, False), (silent, 128, True)):
+        spec = register_folder(folder.name, folder)
+        assert spec.max_length is None
+        subject = AuditIndex(spec, chunks_of("whole"), collection, 3, "sentence")
+        tokens = float(f"{workload(collection, subject.chunks, limit).tokens:.3g}")
+        estimate = AUDIT.estimate(Compute(tmp_path), subject, load=load)
+        assert f"about {tokens:,.0f} tokens" in estimate
 
 
 @pytest.mark.parametrize(
