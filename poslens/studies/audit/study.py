@@ -13,6 +13,7 @@ from poslens.attribution.evaluation.audit import QUERY_FORMS, TOP, audit_method,
 from poslens.attribution.evaluation.audit_workload import workload
 from poslens.attribution.evaluation.chunks import chunks_of
 from poslens.attribution.evaluation.comparison import POINTS, SHARE_MARGIN, Verdict, judged
+from poslens.attribution.nouns import counted
 from poslens.attribution.retrievers.dense import FAMILY as DENSE
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.retrievers.detect import family_of
@@ -311,6 +312,12 @@ class Audit(Study[Collection, AuditIndex, AuditSummary]):
         sentences = [unretrieved_sentence(summary, share, control)]
         if summary.sample:
             sentences.append(f"Searched for: {summary.sample}.")
+        if summary.too_wide:
+            width = counted(round(100 * summary.index.width), "percentage point")
+            sentences.append(
+                "All documents were searched for, but they are too few for an interval of at most "
+                f"{width}."
+            )
         if repeats := repeated_sentence(summary):
             sentences.append(repeats)
         difference = summary.last_minus_first["random"]

@@ -186,6 +186,12 @@ class AuditSummary:
         n = len(self.documents) + len(self.failed)
         return f"{n:,} of {n + self.missing:,} documents, in random order"
 
+    @cached_property
+    def too_wide(self) -> bool:
+        """Whether the intervals are wider than requested although no document is missing."""
+        precision = self.index.precision
+        return bool(precision.width) and not self.missing and not precision.reached(self.documents)
+
     @property
     def n_truncated(self) -> int:
         """Documents with a sentence that the model does not read whole."""

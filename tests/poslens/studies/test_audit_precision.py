@@ -127,6 +127,11 @@ def test_the_command_stops_at_the_width_and_states_the_sample(
     assert json.loads(again[1])["rows"] == [row]
     code, out, err = run("--dataset", str(path))
     assert json.loads(out)["rows"][0]["documents"] == N and "in random order" not in err
+    too_few = "too few for an interval of at most"
+    assert too_few not in err + again[2]
+    code, _, err = run("--dataset", str(path), "--width", "1")
+    assert code == 0 and f"but they are {too_few} 1 percentage point." in err
+    assert too_few not in run("--dataset", str(path), "--width", "15")[2]
     code, out, err = run("--dataset", str(path), "--width", "101")
     assert code == 2 and "whole number from 1 to 100" in err
 
