@@ -163,13 +163,17 @@ def data_name(dataset: str | Path) -> str:
 
 
 def _name_of(source: str) -> str:
-    """The name of the data set at a path; empty if there is none."""
-    from poslens.attribution.datasets import formats, sources
+    """The name of the data set at a path; empty if there is none, unless `source` can only be a
+    path: registering it then fails with the reason."""
+    from poslens.attribution import datasets
+    from poslens.attribution.datasets import formats, sources, tables
 
     path, variant = formats.split_variant(source)
     fetched = bool(sources.prefix_of(path))
     if not fetched and not exists(path):
-        return ""
+        is_path = bool(tables.suffix(path)) or Path(path).name != path
+        if not is_path or source in datasets.names():
+            return ""
     name = sources.short_name(path) if fetched else Path(path).resolve().name
     return f"{name}@{variant}" if variant else name
 

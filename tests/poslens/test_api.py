@@ -394,7 +394,7 @@ def test_an_object_with_encode_is_accepted_as_a_model(_data: str) -> None:
         (lambda: poslens.rank("BM25").to_frame("groups"), "no groups of queries"),
         (lambda: poslens.rank("BM25").figure(table="x"), "no table 'x': choose from measures"),
         (lambda: poslens.rank("BM25", "nope"), "nope"),
-        (lambda: poslens.rank("BM25", Path("nope.csv")), "no data set 'nope.csv'"),
+        (lambda: poslens.rank("BM25", Path("nope.csv")), "nope.csv is not a folder or a file"),
         (lambda: poslens.curve("BM25", pairs="many"), "not many"),  # type: ignore[arg-type]
         (lambda: poslens.explain("MiniLM", None, DOCUMENT), "query must be a string, not None"),  # type: ignore[arg-type]
         (lambda: poslens.explain("MiniLM", QUERY, 1.5), "document must be a string, not float"),  # type: ignore[arg-type]
