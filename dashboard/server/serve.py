@@ -72,15 +72,15 @@ def serve(
 
     given = distinct(map(by_name, models))
     resolve.allow_code([*allow_code, *filter(None, map(str.strip, ALLOW_CODE.get().split(",")))])
-    for registered in register_data(data):
-        with_rejections(datasets.read(registered))
+    registered = register_data(data)
     chosen = data_name(dataset) if dataset else next(iter(data), None)
     page = ""
-    if chosen:
-        first = opening.first_page(chosen)
-        if not datasets.embedded(chosen):
-            page = first.path
+    for name in dict.fromkeys([*registered, *filter(None, [chosen])]):
+        with_rejections(datasets.read(name))
+        if not datasets.embedded(name):
+            first = opening.first_page(name)
             print(first.reason, file=sys.stderr, flush=True)
+            page = first.path if name == chosen else page
     opening.use(Opening(tuple(spec.name for spec in given), chosen))
     for folder in published:
         register_published(expanded(folder))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -108,3 +109,16 @@ def test_an_invalid_data_option_is_refused_in_one_sentence(
     done = run(command, "--data", value)
     assert done.exit_code == 2 and message in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_the_start_states_what_each_data_set_supports(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / f"{name}.csv").write_text("query,document\nwhat melts,Ice melts.\n")
+    data = [each for name in "ab" for each in ("--data", f"{name}={tmp_path / name}.csv")]
+    with socket.socket() as taken:  # so that the dashboard does not start
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        done = run("run", *data, "--port", str(taken.getsockname()[1]))
+    assert done.exit_code == 2
+    for name in "ab":
+        assert f"{name} has 1 pair of a query and a document, but no evidence." in done.stderr
