@@ -15,8 +15,8 @@ from pathlib import Path
 from poslens.attribution.datasets import beir, languages, tables
 from poslens.attribution.datasets.corpus import Collection, Document, Query, documents_of
 from poslens.attribution.datasets.formats import Format, files_of, has_columns, register
-from poslens.attribution.datasets.languages import iso_639_3
-from poslens.attribution.datasets.schema import Row, as_id, as_label, as_string, optional, required
+from poslens.attribution.datasets.languages import as_language
+from poslens.attribution.datasets.schema import Row, as_id, as_string, optional, required
 from poslens.attribution.datasets.streams import File
 from poslens.attribution.datasets.types import DataSet, Rejection, collect
 from poslens.attribution.errors import UserError
@@ -24,7 +24,7 @@ from poslens.attribution.types import TextPair
 
 TEXT = required("text", as_string, "document")
 ID = optional("_id", as_id, "id", "doc_id", "document_id")
-TITLE, LANGUAGE = optional("title", as_string), optional("language", as_label)
+TITLE, LANGUAGE = optional("title", as_string), optional("language", as_language)
 _QUERY = optional("query", as_string, "question")
 
 
@@ -104,7 +104,7 @@ def _document(row: Row, prefix: str, language: str | None) -> Document:
         row[ID] or f"{prefix}row {row.number}",
         beir.joined(title, row[TEXT]),
         "",
-        iso_639_3(row[LANGUAGE]) or language,
+        row[LANGUAGE] or language,
         title,
     )
 

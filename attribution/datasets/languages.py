@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
+
+from poslens.attribution.datasets.schema import as_label
+from poslens.attribution.errors import UserError
 
 # The languages of PosIR, BEIR's translations and MultiClaim's larger parts.
 _TWO_LETTERS = dict(
@@ -18,7 +22,9 @@ _TWO_LETTERS = dict(
 _THREE_LETTERS = frozenset(_TWO_LETTERS.values()) | {"zho"}
 
 # A language with a script or a region, as in PosIR's `eng-Latn`, FLORES' `eng_Latn`, `pt-BR`.
-_SUBTAGS = re.compile(r"([A-Za-z]{2,3})(?:[-_](?:[A-Z][a-z]{3}|[A-Z]{2}|[0-9]{3}))+")
+_SUBTAGS = re.compile(r"([A-Za-z]{2,3})(?:[-_](?:[A-Za-z]{4}|[A-Za-z]{2}|[0-9]{3}))+")
+
+_CODE = re.compile(r"[A-Za-z]{2,3}")
 
 # The published sets of BEIR (Thakur et al. 2021); all of them are English.
 _BEIR = frozenset(
@@ -39,6 +45,16 @@ def iso_639_3(code: str | None) -> str | None:
     if match := _SUBTAGS.fullmatch(code):
         code = match[1].lower()
     return _TWO_LETTERS.get(code.lower(), code)
+
+
+def as_language(value: Any, name: str) -> str | None:
+    """The type of a column of languages: a code of two or three letters, as ISO 639-3."""
+    code = as_label(value, name)
+    if not (_CODE.fullmatch(code) or _SUBTAGS.fullmatch(code)):
+        raise UserError(
+            f"the {name} {code[:40]!r} is not an ISO 639 code of two or three letters, such as en"
+        )
+    return iso_639_3(code)
 
 
 def of_folder(folder: Path) -> tuple[str | None, str]:

@@ -17,7 +17,7 @@ from functools import partial
 
 from poslens.attribution.datasets import tables
 from poslens.attribution.datasets.formats import Format, files_of, register
-from poslens.attribution.datasets.languages import iso_639_3
+from poslens.attribution.datasets.languages import as_language
 from poslens.attribution.datasets.schema import (
     Row,
     accepted,
@@ -36,7 +36,7 @@ from poslens.attribution.types import EvidenceSpan, TextPair
 QUERY, DOCUMENT = required("query", as_text), required("document", as_text)
 EVIDENCE = optional("evidence", as_text)
 START, END = optional("evidence_start", as_whole), optional("evidence_end", as_whole)
-LANGUAGE, DOMAIN = optional("language", as_label), optional("domain", as_label)
+LANGUAGE, DOMAIN = optional("language", as_language), optional("domain", as_label)
 QUERY_TYPE = optional("query_type", as_label)
 PAIR_ID = optional("pair_id", as_label)
 QUERY_ID, DOCUMENT_ID = optional("query_id", as_label), optional("document_id", as_label)
@@ -136,7 +136,7 @@ def _pair(row: Row, dataset: str, prefix: str, seen: _Seen) -> TextPair:
         query=query,
         document=document,
         evidence=_evidence(row, document),
-        language=iso_639_3(row[LANGUAGE]),
+        language=row[LANGUAGE],
         domain=row[DOMAIN],
         dataset=dataset,
         query_type=row[QUERY_TYPE],

@@ -46,6 +46,15 @@ def test_each_format_gives_the_same_documents(tmp_path: Path, name: str, write: 
     ]
 
 
+def test_a_language_that_is_not_a_code_rejects_the_row(tmp_path: Path) -> None:
+    file = tmp_path / "c.csv"
+    file.write_text("_id,text,language\na,One.,English\nb,Two.,pt-br\nc,Three.,\n")
+    data = formats.read(file, "c")
+    assert [pair.language for pair in data.pairs] == ["por", None]
+    (rejected,) = data.rejected
+    assert rejected.row == 2 and "language 'English' is not an ISO 639 code" in rejected.reason
+
+
 def test_a_beir_folder_needs_no_queries(tmp_path: Path) -> None:
     folder = tmp_path / "datasets--BeIR--scifact" / "snapshots" / "0a1b"  # as the hub saves it
     folder.mkdir(parents=True)

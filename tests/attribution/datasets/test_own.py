@@ -116,6 +116,7 @@ def test_delimiters_and_header_spelling(delimiter: str) -> None:
     ("changes", "reason"),
     [
         ({"document": ""}, "The document is empty"),
+        ({"language": "English"}, "the language 'English' is not an ISO 639 code of two or three"),
         ({"pair_id": "p0"}, "pair p0 occurs twice, first in row 2"),
         ({"query_id": "q0"}, "query_id q0 has another text in row 2"),
         ({"document_id": "d0"}, "document_id d0 has another text in row 2"),
