@@ -349,8 +349,6 @@ def _misses(summary: WhySummary) -> Iterator[MissRow]:
 
 
 def _causes(summary: WhySummary) -> Iterator[CauseRow]:
-    if summary.asked.corpus.typed:
-        return
     all_misses, wanted = len(summary.misses), len(summary.explained)
     for cause in CAUSES:
         n, share = summary.count(cause), summary.share(cause)

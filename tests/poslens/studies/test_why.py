@@ -121,6 +121,10 @@ def test_one_query_and_document(corpus: str, tmp_path: Path) -> None:
     drawn = json.loads(file.read_text())
     assert drawn["layout"]["meta"]["figure"] == "why_ladder"
     assert drawn["data"][0]["text"] == ["2", "2", "1"]
+    only = run(*asked, "--query", "heron", "--document", "long", "--table", "causes")
+    causes = {row["cause"]: row["misses"] for row in json.loads(only.stdout)["rows"]}
+    assert causes == {cause: cause == "dilution" for cause in CAUSES}
+    assert "is empty" not in only.stderr
     # Impossible changes are not listed.
     labels = ["Unchanged", "Evidence<br>moved", "Evidence<br>alone"]
     assert drawn["layout"]["xaxis"]["ticktext"] == labels
