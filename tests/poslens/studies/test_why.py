@@ -150,6 +150,11 @@ def test_ranks_equal_those_of_a_search(corpus: str, tiny_folder: Callable[..., P
         assert_ranks(summary, {one.query_id: one.document_ids for one in ranked})
 
 
+def test_one_of_several_queries_is_called_a_query(corpus: str) -> None:
+    settings = WHY.parameters.settings({"queries": 1})
+    assert WHY.corpus(WHY.read(data_name(corpus)), settings).selection == "1 query, spread evenly"
+
+
 def test_a_stored_ranking_equals_that_of_a_search(corpus: str) -> None:
     data = WHY.read(data_name(corpus))
     settings = WHY.parameters.settings({"top": 3})
