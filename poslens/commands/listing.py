@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from typing import Annotated
 
 import typer
@@ -54,13 +55,27 @@ def models(
         ]
         print_json(rows)
         return
-    for spec in listed:
-        where = "installed" if resolve.installed(spec) else "to fetch"
-        print(
-            f"{spec.name:16} {where:10} {spec.family:16} {spec.pooling or '':10} "
-            f"{spec.size_mb or '':>6} MB  {spec.terms:12} {spec.title}: reads "
-            f"{limits.reads(spec)}"
+    _print_aligned(
+        (
+            spec.name,
+            "installed" if resolve.installed(spec) else "to fetch",
+            spec.family,
+            spec.pooling or "",
+            f"{spec.size_mb:>5} MB" if spec.size_mb else "",
+            spec.terms,
+            f"{spec.title}: reads {limits.reads(spec)}",
         )
+        for spec in listed
+    )
+
+
+def _print_aligned(rows: Iterable[tuple[str, ...]]) -> None:
+    """Print rows of equally many cells, each column as wide as its longest cell."""
+    rows = list(rows)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        print("  ".join(cells).rstrip())
 
 
 @models_app.command("fetch")
@@ -123,11 +138,15 @@ def datasets(
         ]
         print_json(rows)
         return
-    for name, data_set in every.items():
-        pairs = data_set.pairs
-        noun = "documents" if len(pairs) and not pairs[0].query else "pairs"
-        counts = f"{len(pairs):8} {noun:9} {len(data_set.rejected):6} rejected"
-        print(f"{name:20} {counts}  {data_set.title}")
+    _print_aligned(
+        (
+            name,
+            f"{len(each.pairs):8} {'pairs' if each.pairs.has_queries else 'documents':9} "
+            f"{len(each.rejected):6} rejected",
+            each.title,
+        )
+        for name, each in every.items()
+    )
 
 
 @app.command()

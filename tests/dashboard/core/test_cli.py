@@ -446,6 +446,16 @@ def test_models_data_sets_and_methods_are_listed() -> None:
     assert "bin_mean" in run("methods").stdout
 
 
+def test_lists_have_aligned_columns() -> None:
+    lines = run("models").stdout.splitlines()
+    column = lines[0].index("installed")
+    for line in lines:
+        assert line[column:].startswith(("installed  ", "to fetch   ")) and line[column - 1] == " "
+    assert not any(" MB " in line for line in lines if line.startswith("BM25"))
+    lines = run("datasets").stdout.splitlines()
+    assert len({line.index(" rejected") for line in lines}) == 1
+
+
 def test_lists_as_json_equal_the_printed_lines() -> None:
     found = {name: json.loads(run(name, "--format", "json").stdout) for name in LISTS}
     for name, rows in found.items():
