@@ -28,7 +28,7 @@ from poslens.studies.bias.tables import Asked
 from poslens.studies.explain.minus import contrasted, fitting
 from poslens.studies.faithfulness import service as faithfulness_service
 from tests.support import tiny_families
-from tests.support.pages import SECONDS, shown_scores
+from tests.support.pages import SECONDS, open_page, shown_scores
 
 ROOT = Path(__file__).parents[3]
 PAIR = TextPair("p", "what turns the tide", "The tide turns twice a day. The Moon pulls the water.")
@@ -38,13 +38,8 @@ pytestmark = pytest.mark.usefixtures("own_service")
 
 
 def explain_page(model: str, method: str) -> AppTest:
-    page = AppTest.from_file(str(ROOT / "dashboard/explain/page.py"), default_timeout=SECONDS)
-    page.query_params["text"] = "Own text"
-    page.query_params["q"] = PAIR.query
-    page.query_params["d"] = PAIR.document
-    page.query_params["models"] = model
-    page.query_params["method"] = method
-    return page.run()
+    texts = {"text": "Own text", "q": PAIR.query, "d": PAIR.document}
+    return open_page("explain", **texts, models=model, method=method).run()
 
 
 def test_bm25_works_on_the_explain_page() -> None:

@@ -41,11 +41,12 @@ def address(page: AppTest) -> set[str]:
 
 def test_nothing_is_computed_or_reported_before_the_button_is_pressed() -> None:
     page = opened()
-    assert said(page) == []
+    (missing,) = said(page)
+    assert "are lost when the page is reloaded" in missing
     typed(page, "what melts").run()
-    assert said(page) == [] and shown_scores(page) == []
+    assert said(page) == [missing] and shown_scores(page) == []
     shown(page)
-    assert said(page) == ["Enter both a query and a document."]
+    assert said(page) == ["Enter both a query and a document.", missing]
     assert shown_scores(page) == []
     shown(typed(page, "what melts", DOCUMENT))
     assert said(page) == [] and len(shown_scores(page)) == 1
