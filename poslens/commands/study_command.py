@@ -263,4 +263,5 @@ def _compute(study: Study[Any, Any, Any], subject: Any, job: Job, retry_failed: 
             print(f"{job.label}: {words}", file=sys.stderr, flush=True)
     elif not retry_failed:
         return
-    watched(job.label, job, unit=study.unit, retry_failed=retry_failed)
+    # What progress counts depends on the stage, which the bar states: tqdm's neutral unit.
+    watched(job.label, job, unit="it", retry_failed=retry_failed)

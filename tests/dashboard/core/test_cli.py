@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 from collections.abc import Callable
 from functools import partial
@@ -444,6 +445,16 @@ def test_models_data_sets_and_methods_are_listed() -> None:
     assert "MiniLM-recency" in run("models").stdout
     assert "304 pairs" in run("datasets").stdout
     assert "bin_mean" in run("methods").stdout
+
+
+def test_the_progress_of_a_study_names_no_unit(tmp_path: Path) -> None:
+    """Its stages count different things: documents read, then pairs or queries."""
+    own = tmp_path / "pairs.csv"
+    own.write_text("query,document\n" + "".join(f"is {n},It is {n}.\n" for n in range(5)))
+    for command, unit in (("rank", "query"), ("hubs --top 1", "document"), ("why", "pair")):
+        bar = run(*command.split(), "--model", "BM25", "--dataset", str(own)).stderr
+        assert re.search(r"\d+/\d+ \[.*(\dit/s|s/it|\?it/s)", bar), command
+        assert f"{unit}/s" not in bar and f"s/{unit}" not in bar
 
 
 def test_lists_have_aligned_columns() -> None:
