@@ -211,7 +211,7 @@ def test_typed_text_is_explained_and_linked(app: App, visit: Visit) -> None:
     document = "Stone stays. Ice melts in spring."
     page.get_by_role("textbox", name="Document", exact=True).fill(document)
     idle(page)
-    expect(page.get_by_test_id("stAlert")).to_have_count(0)
+    expect(page.get_by_text("Enter both a query and a document")).to_have_count(0)
     page.get_by_role("button", name="Show these texts").click()
     ready(page)
     expect(page.get_by_text("reads all 9 tokens")).to_be_visible()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from playwright.sync_api import expect
 
-from tests.e2e.conftest import App, Visit, contents, idle
+from tests.e2e.conftest import WORDS, App, Visit, contents, idle
 from tests.e2e.test_app import no_error
 from tests.support.endpoint_server import running
 
@@ -18,7 +18,8 @@ KEY = "sk-very-secret"
 def test_the_page_states_what_it_will_send_and_which_methods_do_not_fit(
     start_app: Callable[..., App], visit: Visit, tmp_path: Path
 ) -> None:
-    rows = [f"what is {word},The {word} is grey. Nobody saw it." for word in ("ice", "fog")]
+    # As many as a mean needs, which the page offers to compute.
+    rows = [f"what is {word},The {word} is grey. Nobody saw it." for word in WORDS]
     (tmp_path / "mine.csv").write_text("\n".join(["query,document", *rows]) + "\n")
     with running(key=KEY) as server:
         app = start_app(

@@ -37,6 +37,8 @@ ARGUMENTS = {
     "explain --table tokens": "--model bert --method decomposition --option matrix=yes "
     "--query ice --document fog",
     "curve --table curves": "--model bert --dataset pairs --axis text",
+    "curve --table summary": "--model bert --model BM25 --method occlusion --dataset pairs "
+    "--table summary",
     "curve --table differences": "--model bert --model BM25 --method occlusion --dataset pairs "
     "--table differences",
     "explain --table comparison": "--model bert --model BM25 --method occlusion --dataset pairs "
