@@ -53,9 +53,9 @@ def other_views(
     """One line of links: the same pair, models and method on the other pages about a pair, and the
     data set on Curves and Ranking. `here` is the current page, which is omitted. Without `data`,
     the pair is the session's own texts."""
-    shared = {} if data is None else {"dataset": data.name}
+    of_data = {} if data is None else {"dataset": data.name}
     of_pair: _Asked = {"text": OWN} if data is None else {"pair": pair}
-    asked, ranked = ({**shared, **_asked(models, how)} for how in (method, None))
+    asked, ranked = ({**of_data, **_asked(models, how)} for how in (method, None))
     with st.container(
         horizontal=True, gap="xsmall", vertical_alignment="center", key=f"{here}.other_views"
     ):
