@@ -282,8 +282,8 @@ def difference_rows(differences: Sequence[PairedDifference]) -> Iterator[Differe
 def difference_sentences(differences: Sequence[PairedDifference]) -> list[str]:
     """One sentence per pair of models, with the verdict of each measure and the number of items
     that both models have. Measures that are 0 for both are left out, unless all are. Of more than
-    MAX_NUMBERS measures, those without a difference are only named. What all measures share, their
-    unit in parentheses and the adjustment of p, is said once."""
+    MAX_NUMBERS measures, those without a difference are only named. If all measures share the unit
+    in parentheses or the adjustment of p, it is stated once."""
     pairs: dict[tuple[str, str], list[PairedDifference]] = {}
     for each in differences:
         pairs.setdefault((each.model, each.other), []).append(each)

@@ -158,13 +158,16 @@ class AuditSummary:
         return int(self.curves["original"].n.sum())
 
     @cached_property
-    def n_repeated(self) -> tuple[int, int]:
+    def n_repeated(self) -> tuple[int, int] | None:
         """Sentences that were searched for and occur verbatim in another audited document, and how
-        many of them are unretrieved.
+        many of them are unretrieved. None while documents are missing, because that takes a pass
+        over the whole corpus, and a page would repeat it with every new result.
 
         Raises:
             UserError: the corpus cannot be read.
         """
+        if self.missing:
+            return None
         masks = repeated(self.documents, self.index.collection.documents())
         n = missed = 0
         for document in self.documents:
@@ -290,8 +293,9 @@ def unretrieved_sentence(summary: AuditSummary, share: Estimate, control: Estima
 
 
 def repeated_sentence(summary: AuditSummary) -> str:
-    """How many sentences occur in more than one document; empty if none does."""
-    n, missed = summary.n_repeated
+    """How many sentences occur in more than one document; empty if none does, or while documents
+    are missing."""
+    n, missed = summary.n_repeated or (0, 0)
     if not n:
         return ""
     include = f"; they include {missed:,} of {summary.n_unretrieved:,} unretrieved sentences"

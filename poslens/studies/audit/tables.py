@@ -69,8 +69,9 @@ class AuditRow:
     )
     truncated: int = column("Number of documents that the model truncates.")
     sentences: int = column(SEARCHED)
-    repeated: int = column(
-        "Number of these sentences that occur verbatim in another audited document, too.",
+    repeated: int | None = column(
+        "Number of these sentences that occur verbatim in another audited document, too; null "
+        "unless all documents were searched for.",
         title="sentences in several documents",
     )
     searched_for: str = column("sentence or question.", shown=False)
@@ -158,7 +159,7 @@ def _summary(summary: AuditSummary) -> Iterator[AuditRow]:
         len(summary.failed),
         summary.n_truncated,
         summary.n_sentences,
-        summary.n_repeated[0],
+        summary.n_repeated[0] if summary.n_repeated else None,
         summary.index.query_form,
         summary.index.top,
     )

@@ -142,6 +142,10 @@ def test_sentences_of_several_documents_are_counted(tmp_path: Path) -> None:
         "16 of 24 sentences occur in more than one document, so no search can tell these documents "
         "apart by them; they include 12 of 12 unretrieved sentences."
     ) in AUDIT.verdict(summary)
+    # While an audit runs, a page shows a new part of it each second, too often to read the corpus.
+    part = replace(summary, missing=1)
+    assert AUDIT.tables["summary"].frame([part])["repeated"].isna().all()
+    assert "more than one document" not in AUDIT.verdict(part)
 
 
 def test_a_models_truncation_is_stated_with_its_limit(summaries: list[AuditSummary]) -> None:
