@@ -33,6 +33,7 @@ from poslens.attribution.retrievers.detect import families_with
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import TextPair
 from poslens.compute.compute import service
+from poslens.failures import failure_rows
 from poslens.names import data_name, with_rejections
 from poslens.quietly import quietly
 from poslens.results import ByModel, Curve, Explanation, Passport, StudyResult
@@ -299,7 +300,7 @@ def run_study(
             raise errors[0]
         for reason in (*planned.refused, *dict.fromkeys(map(str, errors))):
             print(reason, file=sys.stderr)
-        result = StudyResult(study, summaries)
+        result = StudyResult(study, summaries, failure_rows(planned.jobs))
         if out is not None:
             study.write_product(compute, result.summaries, Path(out))
         return result

@@ -23,6 +23,7 @@ from poslens.commands.result_files import suffix_of
 from poslens.compute.compute import Explained
 from poslens.export.files import TABLE_FORMATS, curve_frame, figure_bytes, table_files
 from poslens.export.json_text import json_text
+from poslens.failures import FAILURE_TABLE, FAILURES, FailureRow
 from poslens.figures.curves import mean_curves, pair_curves
 from poslens.figures.figure_base import quantity
 from poslens.figures.palettes import Style, styled
@@ -377,10 +378,12 @@ class Passport:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class StudyResult(Result):
-    """The result of a study for one or more models. `summaries` are the study's own objects."""
+    """The result of a study for one or more models. `summaries` are the study's own objects, and
+    `failures` the items without a result."""
 
     study: Study[Any, Any, Any]
     summaries: Sequence[Any]
+    failures: Sequence[FailureRow] = ()
 
     @property
     def verdicts(self) -> list[str]:
@@ -399,7 +402,9 @@ class StudyResult(Result):
         Raises:
             UserError: the study has no such table.
         """
-        _chosen(self.study.all_tables, table, self.study.title)
+        _chosen(self.study.listed_tables, table, self.study.title)
+        if table == FAILURES:
+            return FAILURE_TABLE.frame(self.failures)
         return self.study.frame(self.summaries, table or next(iter(self.study.all_tables)))
 
     def figure(self, style: Style | None = None, table: str | None = None) -> go.Figure:

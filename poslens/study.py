@@ -28,6 +28,7 @@ from poslens.compute.compute import Compute
 from poslens.compute.coverage import Report
 from poslens.compute.provenance import ModelIdentity
 from poslens.compute.runs import Job
+from poslens.failures import FAILURE_TABLE, FAILURES
 from poslens.figures.palettes import Style
 from poslens.paired import (
     DIFFERENCES,
@@ -262,6 +263,11 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
     def tables_of(self, summaries: Sequence[Summary]) -> Mapping[str, Table[Any]]:
         """The tables that these results can fill."""
         return self.all_tables
+
+    @property
+    def listed_tables(self) -> Mapping[str, Table[Any]]:
+        """`all_tables`, and the table of failed items if these are recorded."""
+        return {**self.all_tables, **({FAILURES: FAILURE_TABLE} if self.retries else {})}
 
     @property
     def streams(self) -> bool:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Generic
 
 import typer
 
@@ -20,6 +21,7 @@ from poslens.commands.answers import print_table, table_answer
 from poslens.commands.command_options import Dataset, print_error, several_models
 from poslens.commands.command_output import TextFormat, cli_command, quiet, watched
 from poslens.commands.result_files import FigureFile, FigureOption
+from poslens.failures import FAILURE_TABLE, FAILURES, FailureRow, failure_rows
 from poslens.names import data_name, resolve, specs_of, with_rejections
 from poslens.paired import DIFFERENCES, difference_sentences
 from poslens.parameters import (
@@ -45,9 +47,9 @@ MAX_METAVAR = 40
 
 def study_app(study: Study[Any, Any, Any]) -> typer.Typer:
     """A Typer app with the study's command only."""
-    tables = StrEnum("Table", {name: name for name in study.all_tables})  # type: ignore[misc]
+    tables = StrEnum("Table", {name: name for name in study.listed_tables})  # type: ignore[misc]
     shapes = {
-        f"--table {name}": table_answer(table.row) for name, table in study.all_tables.items()
+        f"--table {name}": table_answer(table.row) for name, table in study.listed_tables.items()
     }
 
     def command(**given: Any) -> None:
@@ -68,7 +70,7 @@ def _signature(study: Study[Any, Any, Any], tables: type[StrEnum]) -> inspect.Si
     models = several_models(f"{', '.join(study.models)} by default.")
     names = "; ".join(
         f"{name} ({_uncapitalized(table.title)})" if table.title.lower() not in ("", name) else name
-        for name, table in study.all_tables.items()
+        for name, table in study.listed_tables.items()
     )
     options = [
         parameter("model", Annotated[list[str] | None, models], None),
@@ -162,45 +164,51 @@ def _run(study: Study[Any, Any, Any], given: dict[str, Any]) -> None:
     corpus = study.narrowed(service(), specs, corpus, settings)
     for sentence in study.notes(data, corpus):
         print(sentence, file=sys.stderr)
-    summaries, refused = computed(
-        study,
-        specs,
-        corpus,
-        settings,
-        given.get("retry_failed", False),
-        compared=table == DIFFERENCES,
+    results = _computed(
+        study, specs, corpus, settings, given.get("retry_failed", False), table=table
     )
-    verdicts = [] if study.streams else [study.verdict(summary) for summary in summaries]
-    verdicts += difference_sentences(study.differences(summaries))
-    for sentence in (*verdicts, *study.remarks(summaries), *dict.fromkeys(refused)):
+    summaries, sentences = results.summaries, list[str]()
+    if summaries:
+        sentences = [] if study.streams else [study.verdict(summary) for summary in summaries]
+        sentences += difference_sentences(study.differences(summaries))
+        sentences += study.remarks(summaries)
+    for sentence in (*sentences, *dict.fromkeys(results.refused)):
         print(sentence, file=sys.stderr)
     if folder is not None:
         study.write_product(service(), summaries, folder)
         print(folder, file=sys.stderr)
-    print_summaries(study, summaries, table, figure, given["format"])
+    _print(study, results, table, figure, given["format"])
 
 
-def computed(
+@dataclass(frozen=True)
+class _Results(Generic[Summary]):
+    """Results, the reasons why models have none, and failed items."""
+
+    summaries: list[Summary]
+    refused: list[str]
+    failures: list[FailureRow]
+
+
+def _computed(
     study: Study[Any, Any, Summary],
     specs: Sequence[RetrieverSpec],
     corpus: Any,
     settings: Settings,
-    retry_failed: bool = False,
+    retry_failed: bool,
     *,
-    compared: bool = False,
-) -> tuple[list[Summary], list[str]]:
-    """The results, and the reasons why models or items have none. Missing results are computed,
-    with progress on stderr.
+    table: str,
+) -> _Results[Summary]:
+    """The results. Missing ones are computed, with progress on stderr.
 
     Raises:
-        UserError: there is no result, or a run is not complete; or there would be a single result
-            although results are to be `compared`.
+        UserError: `table` would be empty because there is no result, or only one to compare; or a
+            run is not complete.
     """
     from poslens.compute.compute import service
 
     planned = plan(study, service(), specs, corpus, settings)
     refused, summaries = list(planned.refused), list[Summary]()
-    if compared and len(planned.subjects) + len(study.without_models(corpus)) < 2:
+    if table == DIFFERENCES and len(planned.subjects) + len(study.without_models(corpus)) < 2:
         raise UserError("--table differences compares models: add another --model.")
     for subject, job in zip(planned.subjects, planned.jobs, strict=True):
         try:
@@ -217,32 +225,41 @@ def computed(
         summaries.append(summary)
         if failed := job.failures():
             n, first = counted(len(failed), study.unit), next(iter(failed.values()))
-            refused.append(f"{job.label}: {n} failed. The first reason: {first}")
+            more = " `--table failures` lists all." if len(failed) > 1 else ""
+            refused.append(f"{job.label}: {n} failed. The first reason: {first}{more}")
         if study.streams:
             print(study.verdict(summary), file=sys.stderr, flush=True)
     summaries += study.without_models(corpus)
-    if not summaries:
+    failures = failure_rows(planned.jobs)
+    if not summaries and not (table == FAILURES and failures):
         raise UserError(refused[0])
-    return study.together(summaries), refused
+    return _Results(study.together(summaries), refused, failures)
 
 
-def print_summaries(
+def _print(
     study: Study[Any, Any, Summary],
-    summaries: Sequence[Summary],
+    results: _Results[Summary],
     table: str,
     figure: FigureFile | None,
     format: TextFormat,
 ) -> None:
     """Print a table of the results, and draw them if `figure` is a file. If there is nothing to
     draw, the table is printed nevertheless, and the exit code is 2."""
+    summaries = results.summaries
     provenance = study.provenances(summaries, table)
     nothing_to_draw: UserError | None = None
     if figure is not None:
         try:
+            if not summaries:
+                raise UserError(results.refused[0])
             figure.draw(study.draw(summaries, figure.style, provenance, table), provenance)
         except UserError as reason:
             nothing_to_draw = reason
-    frame = study.frame(summaries, table)
+    frame = (
+        FAILURE_TABLE.frame(results.failures)
+        if table == FAILURES
+        else study.frame(summaries, table)
+    )
     if frame.empty:
         print(
             f"The table {table} is empty: these results have nothing to list in it.",

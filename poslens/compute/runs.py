@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -344,6 +344,13 @@ class Job:
 def duration(seconds: float) -> str:
     """A duration as text: in seconds below 90 s, otherwise in minutes."""
     return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+
+
+def failures_of(parts: Iterable[tuple[str, Job]]) -> dict[str, str]:
+    """The failed items of several jobs, each given with its name, which is added to the ids."""
+    return {
+        f"{item} ({name})": reason for name, job in parts for item, reason in job.failures().items()
+    }
 
 
 def in_turn(jobs: Sequence[tuple[str, Job]]) -> Work:

@@ -19,7 +19,7 @@ from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method, Provenance
 from poslens.compute.compute import Compute, run_key
 from poslens.compute.provenance import of_model
-from poslens.compute.runs import Job, in_turn
+from poslens.compute.runs import Job, failures_of, in_turn
 from poslens.figures.captions import Provenances
 from poslens.figures.palettes import Style
 from poslens.parameters import Parameters, Settings
@@ -145,13 +145,6 @@ class AgreementStudy(OfPairs[CauseItems, CauseSubject, AgreementSummary]):
         attribution = compute.attribution_job(spec, subject.method, pairs, scope)
         parts.append((subject.method.name, attribution))
 
-        def failures() -> dict[str, str]:
-            return {
-                f"{item} ({name})": reason
-                for name, part in parts
-                for item, reason in part.failures().items()
-            }
-
         return compute.job(
             run_key(model, subject.method, f"agreement, {scope}"),
             f"{spec.name}, {subject.method.name}",
@@ -159,7 +152,7 @@ class AgreementStudy(OfPairs[CauseItems, CauseSubject, AgreementSummary]):
             in_turn(parts),
             parts=tuple(part for _, part in parts),
             n_done=lambda: sum(part.n_done() for _, part in parts),
-            failures=failures,
+            failures=lambda: failures_of(parts),
             can_start=not model.stored_only,
             doing="agreement",
         )

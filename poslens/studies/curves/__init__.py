@@ -1,1 +1,1 @@
-"""Mean attribution curves over data sets: the commands `precompute`, `failures` and `curve`."""
+"""Mean attribution curves over data sets: the commands `precompute` and `curve`."""

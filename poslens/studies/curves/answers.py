@@ -1,4 +1,4 @@
-"""JSON shapes of the commands `precompute`, `failures` and `curve`."""
+"""JSON shapes of the commands `precompute` and `curve`."""
 
 from __future__ import annotations
 
@@ -21,23 +21,6 @@ class Precomputed(TypedDict):
     computed: Annotated[int, "Number of pairs that this command computed."]
     failed: Annotated[int, "Number of those pairs that failed."]
     seconds: Annotated[float, "Duration in seconds."]
-
-
-class FailedPair(TypedDict):
-    """A pair without a result."""
-
-    pair: Annotated[str, "Id of the pair."]
-    reason: Annotated[str, "Reason in one sentence."]
-
-
-class Failures(TypedDict):
-    """The pairs of a data set that failed."""
-
-    model: Model
-    method: Method
-    dataset: DataSet
-    total: Annotated[int, "Number of pairs of the data set."]
-    failed: Annotated[list[FailedPair], "Pairs that failed."]
 
 
 class CurveRow(TypedDict):

@@ -1,10 +1,10 @@
-"""The commands `precompute`, `failures` and `curve`."""
+"""The commands `precompute` and `curve`."""
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +16,6 @@ from poslens.commands.answers import (
     TableAnswer,
     answer_from,
     print_answer,
-    print_json,
     print_table,
     table_answer,
 )
@@ -43,6 +42,7 @@ from poslens.commands.command_output import (
     watched,
 )
 from poslens.commands.result_files import FigureFile, FigureOption
+from poslens.failures import FAILURE_TABLE, FailureRow, failure_rows
 from poslens.names import for_data, named, resolve, specs_of
 from poslens.paired import DifferenceRow, curve_differences, difference_rows, difference_sentences
 from poslens.rows import frame_of
@@ -50,7 +50,6 @@ from poslens.studies.curves.answers import (
     SUMMARY,
     CurveRow,
     CurveSummaryRow,
-    Failures,
     Precomputed,
     PublishedCurveRow,
 )
@@ -59,6 +58,7 @@ if TYPE_CHECKING:
     from poslens.attribution.types import Method, TextPair
     from poslens.cache.exchange.part_files import PartWriter
     from poslens.compute.compute import DataSetCurve
+    from poslens.compute.runs import Job
 
 app = typer.Typer()
 
@@ -180,7 +180,8 @@ def precompute(
     if progress.failed and not parts:
         first = next(iter(job.failures().values()), "")
         failed = counted(progress.failed, "pair")
-        print(f"{failed} failed. The first reason: {first}", file=sys.stderr)
+        more = " `curve --table failures` lists all." if progress.failed > 1 else ""
+        print(f"{failed} failed. The first reason: {first}{more}", file=sys.stderr)
     answer = answer_from(
         Precomputed,
         progress,
@@ -190,39 +191,6 @@ def precompute(
         seconds=round(progress.seconds, 3),
     )
     print_answer(answer, format.value)
-
-
-@app.command()
-@cli_command(Failures)
-def failures(
-    model: Model = "MiniLM",
-    method: MethodName = "saliency",
-    option: Options = None,
-    dataset: Dataset = "sample",
-    posir: Posir = False,
-    format: Annotated[
-        LineFormat, typer.Option(help="json, or text (one line per pair).")
-    ] = LineFormat.json,
-) -> None:
-    """List the failed pairs of a data set with the reasons; `precompute --retry-failed` retries
-    them."""
-    from poslens.compute.compute import service
-
-    spec, chosen = resolve(model, posir), method_of(method, "p99", "bin_mean", posir, option)
-    data, pairs = pairs_of(dataset, posir)
-    failed = service().attribution_job(for_data(spec, data.name), chosen, pairs, "").failures()
-    answer: Failures = {
-        "model": spec.name,
-        "method": repr(chosen),
-        "dataset": data.name,
-        "total": len(pairs),
-        "failed": [{"pair": pair, "reason": reason} for pair, reason in failed.items()],
-    }
-    if format is LineFormat.json:
-        print_json(answer)
-        return
-    for pair, reason in failed.items():
-        print(f"{pair}: {reason}")
 
 
 class CurveAxis(StrEnum):
@@ -258,26 +226,39 @@ class CurveTable(StrEnum):
     summary = "summary"
     differences = "differences"
     published = "published"
+    failures = "failures"
 
 
 def _curves(
-    models: Sequence[str], chosen: Method, dataset: str, posir: bool, readable: bool, n_pairs: int
-) -> tuple[list[DataSetCurve], Sequence[TextPair]]:
-    """The mean curve of each model, with missing results computed, and the selected pairs."""
+    models: Sequence[str],
+    chosen: Method,
+    dataset: str,
+    posir: bool,
+    readable: bool,
+    n_pairs: int,
+    on_error: Callable[[UserError], None],
+) -> tuple[list[DataSetCurve], list[Job], Sequence[TextPair]]:
+    """The mean curve of each model, with missing results computed, the jobs that computed them, and
+    the selected pairs. `on_error` is called with the reason why a model has no curve."""
     from poslens.arguments import chosen_pairs
     from poslens.compute.compute import service
 
     data, all_pairs = pairs_of(dataset, posir)
     pairs, spread = chosen_pairs(all_pairs, n_pairs)
-    curves = []
+    curves: list[DataSetCurve] = []
+    jobs: list[Job] = []
     for spec in specs_of(models, data.name, lambda name: resolve(name, posir)):
         read, left_out = readable_of([spec], pairs, readable)
         words = ", ".join(filter(None, ("PosIR protocol" if posir else "", spread, left_out)))
         job = service().attribution_job(spec, chosen, read, f"{data.name}: {words}")
         if job.n_done() < job.total:
             watched(spec.name, job)
-        curves.append(service().curve(spec, chosen, read, data.name, words))
-    return curves, pairs
+        jobs.append(job)
+        try:
+            curves.append(service().curve(spec, chosen, read, data.name, words))
+        except UserError as error:
+            on_error(error)
+    return curves, jobs, pairs
 
 
 @app.command()
@@ -287,6 +268,7 @@ def _curves(
         "--table summary": table_answer(CurveSummaryRow),
         "--table differences": table_answer(DifferenceRow),
         "--table published": TableAnswer[PublishedCurveRow],
+        "--table failures": table_answer(FailureRow),
     }
 )
 def curve(
@@ -310,7 +292,7 @@ def curve(
         typer.Option(
             help="curves (100 positions per model), summary (one row per model: center of mass and "
             "primacy-recency index with intervals), differences (the index of each pair of models, "
-            "paired) or published (the curves of --published; no model by default)."
+            "paired), published (the curves of --published; no model by default) or failures."
         ),
     ] = CurveTable.curves,
     published: Annotated[
@@ -342,7 +324,15 @@ def curve(
     if table is CurveTable.summary and axis is CurveAxis.text:
         raise UserError("--table summary is relative to the tokens read: remove --axis text.")
     models = model or ([] if table is CurveTable.published else ["MiniLM"])
-    averages, averaged = _curves(models, chosen, dataset, posir, readable, pairs)
+
+    def without_curve(error: UserError) -> None:
+        if table is not CurveTable.failures:
+            raise error
+        print(error, file=sys.stderr)
+
+    averages, jobs, averaged = _curves(
+        models, chosen, dataset, posir, readable, pairs, without_curve
+    )
     curves = [average.summary.curve for average in averages]
     of_models = [average.provenance() for average in averages]
     of_files = [of_published(each) for each in published_curves]
@@ -374,5 +364,7 @@ def curve(
     elif table is CurveTable.differences:
         frame = frame_of(DifferenceRow, difference_rows(differences))
         print_table(frame, format.value, of_models)
+    elif table is CurveTable.failures:
+        print_table(FAILURE_TABLE.frame(failure_rows(jobs)), format.value, of_models)
     else:
         print_table(curve_frame(curves), format.value, of_models)

@@ -4,7 +4,7 @@ and the writing of a model to a folder with the results on its card."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.cache.jobs.loop import Progress
 from poslens.cache.kinds.rankings import fingerprint
 from poslens.compute.compute import Compute
-from poslens.compute.runs import Job, Report, Run
+from poslens.compute.runs import Job, Report, Run, failures_of
 from poslens.compute.settings import DEVICE
 from poslens.studies.audit.study import AUDIT
 from poslens.studies.audit.summary import AuditIndex
@@ -38,11 +38,13 @@ SALIENCY = make_method("saliency")
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage of a point's computation: its title, whether its results are stored, and its job."""
+    """A stage of a point's computation: its title, whether its results are stored, its job, and the
+    items that failed."""
 
     title: str
     done: Callable[[], bool]
     job: Callable[[], Job]
+    failures: Callable[[], Mapping[str, str]] = dict
 
 
 def audit_index(point: DebiasPoint, spec: RetrieverSpec) -> AuditIndex:
@@ -86,7 +88,10 @@ def stages(compute: Compute, point: DebiasPoint) -> list[Stage]:
         def done() -> bool:
             return point.spec(compute) is not None and (whole := job()).n_done() >= whole.total
 
-        return Stage(title, done, job)
+        def failures() -> dict[str, str]:
+            return {} if point.spec(compute) is None else failures_of([(title, job())])
+
+        return Stage(title, done, job, failures)
 
     stages: list[Stage] = []
     if point.recipe is not None:
@@ -152,13 +157,19 @@ def point_job(compute: Compute, point: DebiasPoint) -> Job:
         len(todo),
         work,
         n_done=lambda: sum(stage.done() for stage in stages(compute, point)),
+        failures=lambda: {
+            item: reason
+            for stage in stages(compute, point)
+            for item, reason in stage.failures().items()
+        },
         can_start=not model.stored_only,
         doing="debias",
     )
 
 
 def _in_order(todo: Sequence[Stage], run: Run, report: Report) -> Progress:
-    """Run the missing stages one after the other; stop if one fails or is stopped."""
+    """Run the stages that are missing and, on a retry, those with failed items, one after the
+    other; stop if one fails or is stopped."""
     started, computed = time.perf_counter(), 0
 
     def progress(done: int, stopped: bool = False) -> Progress:
@@ -168,14 +179,14 @@ def _in_order(todo: Sequence[Stage], run: Run, report: Report) -> Progress:
         report(progress(number))
         if run.stopping:
             return progress(number, stopped=True)
-        if stage.done():
+        if stage.done() and not (run.retry_failed and stage.failures()):
             continue
         run.stage = stage.title
 
         def show(_: Progress, number: int = number) -> None:
             report(progress(number))
 
-        part = run.part = stage.job().start(show, within=run)
+        part = run.part = stage.job().start(show, retry_failed=run.retry_failed, within=run)
         while not part.wait(0.2):
             if run.stopping:
                 part.stop()

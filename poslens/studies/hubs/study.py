@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -17,7 +17,7 @@ from poslens.attribution.evaluation.hubs import (
 )
 from poslens.attribution.nouns import counted
 from poslens.attribution.retrievers.specs import RetrieverSpec
-from poslens.attribution.types import Provenance, TextPair
+from poslens.attribution.types import Provenance
 from poslens.cache.jobs.loop import Progress
 from poslens.cache.lru_cache import LRUCache
 from poslens.compute.compute import Compute
@@ -149,22 +149,31 @@ class Hubs(Study[HubCorpus, HubIndex, HubSummary]):
             if subject.explained and not spec.remote:
                 run.stage = "Attributing the scores of hubs"
                 compute.retriever(model)  # may rule out some methods
-                if (pairs := _missing(compute, subject)) is not None:
-                    method = words_method(compute, spec)
-                    assert method is not None  # otherwise nothing would be missing
-                    scope = f"hubs of {corpus.collection.name}"
-                    job = compute.attribution_job(spec, method, pairs, scope)
-                    return job.work(run, report)
+                if (attribution := _attribution(compute, subject)) is not None:
+                    return attribution.work(run, report)
             return Progress(total, total, 0, 0, 0.0)
 
         def n_done() -> int:
-            done = _summary(compute, subject) is not None and _missing(compute, subject) is None
-            return total if done else 0
+            attribution = _attribution(compute, subject)
+            done = attribution is None or attribution.n_done() >= attribution.total
+            return total if done and _summary(compute, subject) is not None else 0
+
+        def failures() -> Mapping[str, str]:
+            attribution = _attribution(compute, subject)
+            return {} if attribution is None else attribution.failures()
 
         scope = f"{corpus.collection.name} {corpus.collection.drawn} {subject.explained}"
         again = partial(self.job, subject=subject)
         return compute.model_job(
-            model, subject.method, scope, total, work, again, n_done=n_done, doing="hubs"
+            model,
+            subject.method,
+            scope,
+            total,
+            work,
+            again,
+            n_done=n_done,
+            failures=failures,
+            doing="hubs",
         )
 
     def summarize(
@@ -254,14 +263,15 @@ def _summary(compute: Compute, subject: HubIndex) -> HubSummary | None:
     )
 
 
-def _missing(compute: Compute, subject: HubIndex) -> list[TextPair] | None:
-    """The pairs of the first hubs; None if all of their attributions are stored, or if hubs are not
-    attributed."""
+def _attribution(compute: Compute, subject: HubIndex) -> Job | None:
+    """The job that attributes the scores of the first hubs; None while a ranking is missing, or if
+    hubs are not attributed."""
     summary, method = _summary(compute, subject), words_method(compute, subject.spec)
     if summary is None or method is None or not subject.explained:
         return None
     pairs = [pair for hub in explained_hubs(summary) for pair in hub.pairs(summary)]
-    return pairs if compute.store.missing(summary.model.key, method, pairs) else None
+    scope = f"hubs of {subject.corpus.collection.name}"
+    return compute.attribution_job(subject.spec, method, pairs, scope)
 
 
 HUBS = register(Hubs())

@@ -20,7 +20,7 @@ from poslens.cache.keys import text_fingerprint
 from poslens.commands.answers import answer_from, source
 from poslens.compute.compute import Compute
 from poslens.compute.provenance import ModelIdentity, poslens_version
-from poslens.compute.runs import Job, RunKey, in_turn
+from poslens.compute.runs import Job, RunKey, failures_of, in_turn
 from poslens.studies.audit.study import AUDIT
 from poslens.studies.cause import service as interventions
 from poslens.studies.cause.service import DEFAULT_PAIRS
@@ -246,14 +246,16 @@ def job(
     for part_title, part_job in (*part_jobs, *also):
         parts.setdefault(part_job.key, (part_title, part_job))
 
-    jobs = tuple(job for _, job in parts.values())
+    named = tuple(parts.values())
+    jobs = tuple(job for _, job in named)
     return compute.job(
         _key(passport.model, passport.dataset, title),
         f"{passport.name}: {title}",
         len(jobs),
-        in_turn(tuple(parts.values())),
+        in_turn(named),
         parts=jobs,
         n_done=lambda: sum(job.n_done() >= job.total for job in jobs),
+        failures=lambda: failures_of(named),
         can_start=not passport.model.stored_only,
     )
 

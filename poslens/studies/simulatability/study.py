@@ -119,22 +119,24 @@ class Simulatability(Study[Collection, Simulated, SimulatabilitySummary]):
         setup = RankingSetup(collection)
         total = min(subject.queries, len(collection.queries))
 
+        def attribution() -> Job:
+            pairs = pairs_of(candidates_of(compute, subject) or ())
+            scope = f"simulatability of {collection.name}"
+            return compute.attribution_job(spec, subject.method, pairs, scope)
+
         def work(run: Run, report: Report) -> Progress:
             if ranking.stored_rankings(compute, spec, setup) is None:
                 progress = ranking.job(compute, spec, setup).work(run, report)
                 if progress.stopped:
                     return progress
             run.stage = f"Computing {subject.method.name}"
-            pairs = pairs_of(candidates_of(compute, subject) or ())
-            scope = f"simulatability of {collection.name}"
-            return compute.attribution_job(spec, subject.method, pairs, scope).work(run, report)
+            return attribution().work(run, report)
 
         def n_done() -> int:
-            candidates = candidates_of(compute, subject)
-            if candidates is None:
+            if candidates_of(compute, subject) is None:
                 return 0
-            missing = compute.store.missing(model.key, subject.method, pairs_of(candidates))
-            return max(0, total - (len(missing) + 1) // 2)
+            job = attribution()
+            return max(0, total - (job.total - job.n_done() + 1) // 2)
 
         return compute.model_job(
             model,
@@ -145,6 +147,7 @@ class Simulatability(Study[Collection, Simulated, SimulatabilitySummary]):
             partial(self.job, subject=subject),
             label=f"{spec.name}, {subject.method.name}",
             n_done=n_done,
+            failures=lambda: attribution().failures(),
             doing="simulatability",
         )
 

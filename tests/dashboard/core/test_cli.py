@@ -231,7 +231,7 @@ def test_a_model_equals_itself() -> None:
         (["precompute", "--workers", "2"], "need --executor ray"),
         (["precompute", "--shard", "2"], "--shard must be I/N"),
         (["precompute", "--shard", "3/2"], "no shard 3 of 2"),
-        (["failures", "--dataset", "nope"], "no data set 'nope'"),
+        (["curve", "--dataset", "nope"], "no data set 'nope'"),
         (["curve", "--figure", "x.bmp"], "use .png"),
         (["curve", "--out", "x.svg"], "use .json, .csv, .parquet or .tex"),
         (["explain", "--out", "x.json", "--format", "csv"], "remove --format"),
@@ -434,8 +434,9 @@ def test_failures_are_listed_and_retried_on_demand(tmp_path: Path) -> None:
     data.write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")
     done = json.loads(run("precompute", "--dataset", str(data)).stdout)
     assert (done["total"], done["done"], done["computed"], done["failed"]) == (2, 2, 2, 1)
-    (failed,) = json.loads(run("failures", "--dataset", str(data)).stdout)["failed"]
-    assert failed["pair"] == "bad" and "reads no word" in failed["reason"]
+    asked = ("curve", "--dataset", str(data), "--table", "failures", "--format", "json")
+    (failed,) = json.loads(run(*asked).stdout)["rows"]
+    assert failed["item"] == "bad" and "reads no word" in failed["reason"]
     assert json.loads(run("precompute", "--dataset", str(data)).stdout)["computed"] == 0
     again = run("precompute", "--dataset", str(data), "--retry-failed")
     assert json.loads(again.stdout)["computed"] == 1

@@ -20,6 +20,7 @@ ANALYSES = sorted(
     for name in set(COMMANDS) - ABOUT_FILES - {"run", "models", "datasets"}
     if not name.startswith("cache ")
 )
+PRECOMPUTE = ("precompute", "--model", "BM25", "--method", "terms")
 OPTIONS = {
     name: {word for one in command.params for word in one.opts}
     for name, command in COMMANDS.items()
@@ -87,17 +88,17 @@ def test_a_missing_model_folder_is_refused_before_anything_is_computed(
 
 
 def test_the_only_given_data_set_is_the_default(pairs: Path) -> None:
-    done = run("failures", "--model", "BM25", "--method", "terms", "--data", f"mine={pairs}")
+    done = run(*PRECOMPUTE, "--data", f"mine={pairs}")
     assert json.loads(done.stdout)["dataset"] == "mine", done.stderr
-    asked = ("failures", "--model", "BM25", "--method", "terms", "--dataset", "sample")
+    asked = (*PRECOMPUTE, "--dataset", "sample")
     assert json.loads(run(*asked, "--data", f"mine={pairs}").stdout)["dataset"] == "sample"
 
 
 def test_one_of_several_data_sets_must_be_chosen(pairs: Path) -> None:
     several = ("--data", f"mine={pairs}", "--data", f"other={pairs}")
-    refused = run("failures", "--model", "BM25", "--method", "terms", *several)
+    refused = run(*PRECOMPUTE, *several)
     assert refused.exit_code == 2 and "mine and other: select one with --dataset" in refused.stderr
-    chosen = run("failures", "--model", "BM25", "--method", "terms", *several, "--dataset", "other")
+    chosen = run(*PRECOMPUTE, *several, "--dataset", "other")
     assert json.loads(chosen.stdout)["dataset"] == "other"
 
 

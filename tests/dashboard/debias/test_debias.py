@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,9 +19,11 @@ from poslens.attribution import datasets
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.ranking_measures import NDCG
 from poslens.attribution.retrievers.resolve import resolve
+from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.compute.compute import Compute
 from poslens.dashboard.__main__ import app
 from poslens.figures.palettes import Style
+from poslens.studies.debias.debias_job import SALIENCY
 from poslens.studies.debias.front import relocation_curves, saliency_curves
 from poslens.studies.debias.points import DebiasPoint, grid
 from poslens.studies.debias.study import DEBIAS
@@ -265,6 +267,23 @@ def mine(tmp_path: Path) -> str:
     (tmp_path / "mine.csv").write_text(ROWS)
     datasets.register("mine", tmp_path / "mine.csv")
     return "mine"
+
+
+def test_failed_items_are_listed_and_retried(
+    data: datasets.DataSet, tmp_path: Path, tiny_folder: Callable[..., Path]
+) -> None:
+    compute = Compute(tmp_path)
+    settings = DEBIAS.parameters.settings({"steps": 0, "pairs": 2, "blocks": (16,)})
+    corpus = DEBIAS.corpus(data, settings)
+    spec = RetrieverSpec("tiny", "tiny", "dense", f"folder:{tiny_folder('bert')}")
+    plain = DEBIAS.subjects(compute, spec, corpus, settings)[0]
+    job = DEBIAS.job(compute, plain)
+    assert job.start().wait(SECONDS) and not job.error and job.failures() == {}
+    pair = plain.corpus.pairs[0]
+    compute.store.put_failures(compute.identify(plain.base).key, SALIENCY, [(pair, "No space.")])
+    assert job.failures() == {f"{pair.pair_id} (Saliency)": "No space."}
+    assert job.start().wait(SECONDS) and job.failures()
+    assert job.start(retry_failed=True).wait(SECONDS) and job.failures() == {}
 
 
 def test_an_existing_folder_is_refused_before_anything_is_computed(

@@ -19,9 +19,11 @@ from poslens.attribution.datasets import Collection, DataSet
 from poslens.attribution.errors import UserError
 from poslens.attribution.pairs import Pairs
 from poslens.cache.kinds.rankings import RankingStore
+from poslens.compute.compute import service
 from poslens.dashboard.__main__ import app
 from poslens.names import data_name
 from poslens.studies.hubs.study import HUBS
+from poslens.studies.hubs.words import explained_hubs
 from tests.support import tiny_families
 from tests.support.nouns import NOUNS
 
@@ -173,6 +175,18 @@ def test_bm25_ignores_word_order_and_its_hub_is_explained_by_words(
     assert drawn["layout"]["meta"]["figure"] == "hubs"
     assert [one["name"] for one in drawn["data"]] == ["BM25", "BM25, random word order"]
     assert drawn["data"][0]["y"][0] == N and drawn["data"][0]["customdata"][0] == ["hub"]
+
+
+def test_failed_attributions_are_listed_and_retried(corpus: str) -> None:
+    result = poslens.hubs("BM25", dataset=corpus, top=3)
+    assert result.to_frame("failures").empty
+    (summary,) = result.summaries
+    pair = explained_hubs(summary)[0].pairs(summary)[0]
+    service().store.put_failures(summary.model.key, summary.words_method, [(pair, "No space.")])
+    asked = ("--model", "BM25", "--dataset", corpus, "--top", "3", "--table", "failures")
+    failed = {"model": "BM25", "item": pair.pair_id, "reason": "No space."}
+    assert json.loads(run(*asked).stdout)["rows"] == [failed]
+    assert json.loads(run(*asked, "--retry-failed").stdout)["rows"] == []
 
 
 def test_a_corpus_without_queries_uses_its_sentences_as_queries(tmp_path: Path) -> None:
