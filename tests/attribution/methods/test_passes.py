@@ -161,14 +161,19 @@ def test_batched_decompositions_equal_those_of_each_pair_alone(
 
 
 @pytest.fixture
-def rows_run(minilm: DenseRetriever) -> Iterator[list[int]]:
-    """Number of texts in each forward pass of MiniLM's layers."""
+def bert(tiny: Callable[..., DenseRetriever]) -> DenseRetriever:
+    return tiny("bert")
+
+
+@pytest.fixture
+def rows_run(bert: DenseRetriever) -> Iterator[list[int]]:
+    """Number of texts in each forward pass of the model's layers."""
     counted: list[int] = []
 
     def count(_module: object, args: tuple[Tensor, ...], _output: object) -> None:
         counted.append(len(args[0]))
 
-    layer: Any = minilm.backbone.get_submodule("encoder.layer.0")
+    layer: Any = bert.backbone.get_submodule("encoder.layer.0")
     hook = layer.register_forward_hook(count)
     yield counted
     hook.remove()
@@ -176,7 +181,7 @@ def rows_run(minilm: DenseRetriever) -> Iterator[list[int]]:
 
 @pytest.mark.parametrize("name", ["saliency", "input_x_gradient", "decomposition", "matrix"])
 def test_a_document_of_many_queries_is_run_once(
-    minilm: DenseRetriever, rows_run: list[int], name: str
+    bert: DenseRetriever, rows_run: list[int], name: str
 ) -> None:
     documents = [f"Harbour {n}: {DOCUMENTS[0]} " * 9 for n in range(3)]
     pairs = [
@@ -185,7 +190,7 @@ def test_a_document_of_many_queries_is_run_once(
         for k, query in enumerate(QUERIES)
     ]
     method = make_method(*(("decomposition", {"matrix": "yes"}) if name == "matrix" else (name,)))
-    METHODS[method.name].compute(minilm, method, pairs)
+    METHODS[method.name].compute(bert, method, pairs)
     assert sum(rows_run) == len(pairs) + len(documents), "each query and each document once"
 
 
@@ -361,30 +366,30 @@ def test_batched_integrated_gradients_of_two_encoders_equal_those_of_each_pair_a
     check_integrated_alone(asymmetric)
 
 
-def test_the_path_to_a_text_is_run_once(minilm: DenseRetriever, rows_run: list[int]) -> None:
+def test_the_path_to_a_text_is_run_once(bert: DenseRetriever, rows_run: list[int]) -> None:
     method = make_method("integrated_gradients", {"steps": "16"})
-    METHODS[method.name].compute(minilm, method, PAIRS)
+    METHODS[method.name].compute(bert, method, PAIRS)
     texts = len({p.query for p in PAIRS}) + len({p.document for p in PAIRS})
     assert sum(rows_run) == texts * (16 + 2), "its steps and both ends"
 
 
 def test_pairs_of_a_document_stop_at_their_own_number_of_steps(
-    minilm: DenseRetriever, monkeypatch: pytest.MonkeyPatch
+    bert: DenseRetriever, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compute = METHODS["integrated_gradients"].compute
-    by_16 = compute(minilm, make_method("integrated_gradients", {"steps": "16"}), PAIRS)
+    by_16 = compute(bert, make_method("integrated_gradients", {"steps": "16"}), PAIRS)
     missed = sorted(abs(r.completeness_error or 0) / abs(r.score) for r in by_16)
     monkeypatch.setattr(integrated_gradients, "DELTA", missed[len(missed) // 2])
     monkeypatch.setattr(integrated_gradients, "STEPS", (16, 32))  # up to 512 would be slow
     auto = make_method("integrated_gradients")
-    together = compute(minilm, auto, PAIRS)
+    together = compute(bert, auto, PAIRS)
     same = [
         np.array_equal(a.document_scores, b.document_scores)
         for a, b in zip(by_16, together, strict=True)
     ]
     assert any(same) and not all(same)
     for pair, found in zip(PAIRS, together, strict=True):
-        (alone,) = compute(minilm, auto, [pair])
+        (alone,) = compute(bert, auto, [pair])
         wanted = alone.document_scores
         np.testing.assert_allclose(
             found.document_scores, wanted, rtol=0, atol=1e-5 * abs(wanted).max()
