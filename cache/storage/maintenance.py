@@ -6,7 +6,7 @@ import json
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,8 +33,9 @@ _NONSENSE = (sqlite3.Error, pa.ArrowException, ValueError, TypeError, LookupErro
 class StoredFile:
     """One model's results under one method. `method` has no curve parameters; `variants` are those
     for which curves are stored. `results` and `failed` also count tests, interventions and
-    embeddings. `bytes` includes the log; `last_used` is in seconds since 1970. `problem` is empty,
-    or one sentence if the file can't be read."""
+    embeddings. `datasets` has the number of results and failures by data set; embeddings and maps
+    belong to none. `bytes` includes the log; `last_used` is in seconds since 1970. `problem` is
+    empty, or one sentence if the file can't be read."""
 
     path: Path
     model: ModelKey
@@ -45,6 +46,7 @@ class StoredFile:
     bytes: int
     last_used: float
     problem: str = ""
+    datasets: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +94,17 @@ def _stored_file(path: Path) -> StoredFile | None:
                 for name in blocks.names(db)
                 if name in current and name.startswith("{")
             )
-            results, failed = db.execute(
-                "SELECT count(*) - count(reason), count(reason) FROM result WHERE kind != ?", (MAP,)
-            ).fetchone()
-            return StoredFile(path, model, method, curves, results, failed, size, used)
+            counts = db.execute(
+                "SELECT dataset, count(*), count(reason) FROM result WHERE kind != ? "
+                "GROUP BY dataset ORDER BY dataset",
+                (MAP,),
+            ).fetchall()
+            datasets = {str(name): n for name, n, _ in counts if name}
+            failed = sum(failed for _, _, failed in counts)
+            results = sum(n for _, n, _ in counts) - failed
+            return StoredFile(
+                path, model, method, curves, results, failed, size, used, datasets=datasets
+            )
     except UserError as error:
         return StoredFile(path, model, method, (), 0, 0, size, used, str(error))
     except _NONSENSE:
@@ -178,6 +187,25 @@ def drop_file(file: StoredFile) -> int:
     with suppress(OSError):  # not empty, or another process has just written to it
         file.path.parent.rmdir()
     return file.bytes
+
+
+def drop_results(store: Files, file: StoredFile, datasets: Sequence[str]) -> int:
+    """Remove the results of these data sets and release their space; a file that has no others is
+    removed. Returns the number of bytes freed.
+
+    Raises:
+        UserError: the file can't be read or written, or there is no disk space for a second copy.
+    """
+    with locked(file.path):
+        before = _size(file.path)
+        with store.reading(file.model, file.method) as db:
+            rows = [] if db is None else db.execute("SELECT id, dataset FROM result").fetchall()
+        dropped = [number for number, dataset in rows if dataset in datasets]
+        if len(dropped) == len(rows):
+            return drop_file(file)
+        repair(store, file.model, file.method, dropped)
+        vacuum(file.path)
+        return before - _size(file.path)
 
 
 def verify(

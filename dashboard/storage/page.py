@@ -70,6 +70,12 @@ def title_of(file: StoredFile) -> str:
     return title[0].upper() + title[1:]
 
 
+def listed(file: StoredFile) -> list[str]:
+    """The data sets of a file that this dashboard lists by name: earlier versions also stored typed
+    texts here."""
+    return [name for name in file.datasets if name in datasets.names()]
+
+
 def overview() -> None:
     """The table of stored files."""
     frame = pd.DataFrame(
@@ -79,6 +85,7 @@ def overview() -> None:
             "settings": [file.method.core for file in files],
             "results": [file.results for file in files],
             "failed": [file.failed for file in files],
+            "data sets": [", ".join(listed(file)) for file in files],
             "size": [file.bytes / 1e6 for file in files],
             "last use": [datetime.fromtimestamp(file.last_used) for file in files],
             "fingerprint": [file.model.fingerprint[:8] for file in files],
@@ -130,8 +137,8 @@ def shipped() -> None:
     )
 
 
-def chosen() -> list[StoredFile]:
-    """The files of the selected model and method."""
+def chosen() -> tuple[list[StoredFile], str]:
+    """The files of the selected model, method and data set, and the data set, empty for all."""
     models = {file.model.fingerprint: file.model.name for file in files}
     twice = {name for name in models.values() if list(models.values()).count(name) > 1}
 
@@ -139,10 +146,10 @@ def chosen() -> list[StoredFile]:
         name = models.get(fingerprint, "")
         return f"{name} · {fingerprint[:8]}" if name in twice else name
 
-    left, right = st.columns(2)
+    left, middle, right = st.columns(3)
     fingerprint = left.selectbox("Model", list(models), format_func=model_label, key="cache.model")
     by_id = {cache_service.file_id(f): f for f in files if f.model.fingerprint == fingerprint}
-    picked = right.selectbox(
+    picked = middle.selectbox(
         "Method",
         [ALL, *by_id],
         key=f"cache.method.{fingerprint}",
@@ -152,12 +159,22 @@ def chosen() -> list[StoredFile]:
             else option
         ),
     )
-    return [by_id[picked]] if picked in by_id else list(by_id.values())
+    meant = [by_id[picked]] if picked in by_id else list(by_id.values())
+    names = dict.fromkeys(name for file in meant for name in listed(file))
+    dataset = right.selectbox(
+        "Data set",
+        ["", *names],
+        key=f"cache.dataset.{fingerprint}.{picked}",
+        format_func=lambda name: name or "all data sets",
+        help="Export and Delete are restricted to its results. Embeddings and maps belong to no "
+        "data set.",
+    )
+    return [file for file in meant if not dataset or dataset in file.datasets], dataset
 
 
-def actions(meant: list[StoredFile]) -> None:
+def actions(meant: list[StoredFile], dataset: str) -> None:
     """Buttons for the selected files."""
-    say.caption(cache_service.summary(meant))
+    say.caption(cache_service.summary(meant, dataset))
     readable = not any(file.problem for file in meant)
     total = sum(file.bytes for file in meant)
     small = total <= cache_service.DOWNLOAD_MB * 1e6
@@ -167,24 +184,29 @@ def actions(meant: list[StoredFile]) -> None:
             icon=":material/upload_file:",
             key="cache.export",
             on_click=act,
-            args=(cache_service.start_export, meant, datasets.names(), exports),
+            args=(
+                cache_service.start_export,
+                meant,
+                [name for name in datasets.names() if dataset in ("", name)],
+                exports,
+            ),
             disabled=exporting or not readable or not small,
             help="A Parquet file that pandas, DuckDB, Polars and another PosLens can read. It has "
             "the results of the data sets that this dashboard lists by name.",
         )
         if allowed:
-            shared_actions(meant, readable)
+            shared_actions(meant, readable, dataset)
     if not small:
         st.caption("Too large for a browser: export it on the command line.")
         named = f"--model {meant[0].model.fingerprint}"
         st.code(
             f"python -m poslens cache export {named} FILE.parquet", language=None, wrap_lines=True
         )
-    if st.session_state.get("cache.confirming") == [cache_service.file_id(f) for f in meant]:
-        confirm(meant)
+    if st.session_state.get("cache.confirming") == confirmed(meant, dataset):
+        confirm(meant, dataset)
 
 
-def shared_actions(meant: list[StoredFile], readable: bool) -> None:
+def shared_actions(meant: list[StoredFile], readable: bool, dataset: str) -> None:
     """Actions that change the cache for everyone."""
     st.button(
         "Verify",
@@ -205,13 +227,18 @@ def shared_actions(meant: list[StoredFile], readable: bool) -> None:
         help="Free the space of replaced and removed results.",
     )
     if st.button("Delete", icon=":material/delete:", key="cache.delete", disabled=busy):
-        st.session_state["cache.confirming"] = [cache_service.file_id(f) for f in meant]
+        st.session_state["cache.confirming"] = confirmed(meant, dataset)
 
 
-def confirm(meant: list[StoredFile]) -> None:
-    """Ask for confirmation before deleting these files."""
+def confirmed(meant: list[StoredFile], dataset: str) -> list[str]:
+    """What is to be deleted; another selection needs another confirmation."""
+    return [dataset, *map(cache_service.file_id, meant)]
+
+
+def confirm(meant: list[StoredFile], dataset: str) -> None:
+    """Ask for confirmation before deleting these results."""
     with st.container(border=True):
-        st.markdown(f"Delete {panels.plain(cache_service.summary(meant))}?")
+        st.markdown(f"Delete {panels.plain(cache_service.summary(meant, dataset))}?")
         st.caption(
             "PosLens computes these results again when a page needs them and the model's "
             "weights are on this machine."
@@ -222,7 +249,7 @@ def confirm(meant: list[StoredFile]) -> None:
                 type="primary",
                 key="cache.sure",
                 on_click=act,
-                args=(cache_service.start_delete, meant),
+                args=(cache_service.start_delete, meant, dataset),
                 disabled=busy,
             )
             st.button(
@@ -360,9 +387,9 @@ if files:
         f"Models: {n_models:,} · results: {results:,} · {panels.plain(cache_service.size(used))}"
     )
     overview()
-    meant = chosen()
+    meant, dataset = chosen()
     with panels.guarded():
-        actions(meant)
+        actions(meant, dataset)
     with panels.guarded():
         failed(meant)
 else:

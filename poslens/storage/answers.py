@@ -26,6 +26,10 @@ class StoredAnswer(TypedDict):
     model: Model
     fingerprint: Annotated[str, "Fingerprint of the model, in hexadecimal."]
     method: CoreMethod
+    datasets: Annotated[
+        dict[str, int],
+        "Number of results and failures by data set; embeddings and maps belong to none.",
+    ]
     results: Annotated[int, "Number of stored results."]
     failed: Annotated[int, "Number of failed pairs."]
     bytes: Annotated[int, "Size in bytes."]
@@ -102,7 +106,7 @@ class Compacted(TypedDict):
 
 
 class Deleted(TypedDict):
-    """Files that were deleted."""
+    """Results that were deleted."""
 
-    files: Annotated[int, "Number of deleted files, one for each model and method."]
+    files: Annotated[int, "Number of models and methods whose results were deleted."]
     freed: Freed

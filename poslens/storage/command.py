@@ -46,6 +46,7 @@ Of = Annotated[
     ),
 ]
 Under = Annotated[str, typer.Option("--method", help="Name of a method. All by default.")]
+OfDataset = Annotated[str, typer.Option("--dataset", help="Name of a data set. All by default.")]
 Format = Annotated[LineFormat, typer.Option(help="json (one object per line) or text.")]
 
 
@@ -131,9 +132,7 @@ def export(
     output: Annotated[Path, typer.Argument(help="Parquet file to write.")],
     model: Of = None,
     method: Under = "",
-    dataset: Annotated[
-        str, typer.Option("--dataset", help="Name of a data set. All by default.")
-    ] = "",
+    dataset: OfDataset = "",
     format: Format = LineFormat.json,
 ) -> None:
     """Export results with their provenance to a Parquet file."""
@@ -286,18 +285,29 @@ def compact(model: Of = None, method: Under = "", format: Format = LineFormat.js
 def delete(
     model: Of = None,
     method: Under = "",
+    dataset: OfDataset = "",
     yes: Annotated[bool, typer.Option("--yes", help="Delete without confirmation.")] = False,
     format: Format = LineFormat.json,
 ) -> None:
-    """Delete stored results by model and method, after a confirmation."""
-    from poslens.cache.storage.maintenance import drop_file
+    """Delete stored results by model, method and data set, after a confirmation."""
+    from poslens.cache.storage.maintenance import drop_file, drop_results
     from poslens.storage.service import summary
 
     files = _files(model, method)
+    if dataset:
+        files = [file for file in files if dataset in file.datasets]
+        if not files:
+            raise UserError(
+                f"The cache has no results of the data set {dataset[:80]}: `python -m poslens "
+                "cache list` lists them."
+            )
     if is_quiet() and not yes:
         raise UserError("--quiet can't ask for confirmation: add --yes, or remove --quiet.")
-    if not yes and not typer.confirm(f"Delete {summary(files)}?", err=True):
+    if not yes and not typer.confirm(f"Delete {summary(files, dataset)}?", err=True):
         print("Nothing was deleted.", file=sys.stderr)
         raise typer.Exit(1)
-    answer: Deleted = {"files": len(files), "freed": sum(drop_file(file) for file in files)}
+    freed = sum(
+        drop_results(_store(), file, [dataset]) if dataset else drop_file(file) for file in files
+    )
+    answer: Deleted = {"files": len(files), "freed": freed}
     print_answer(answer, format.value)

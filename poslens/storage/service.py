@@ -112,14 +112,17 @@ def size(n: float) -> str:
     raise AssertionError("unreachable")
 
 
-def summary(files: Sequence[StoredFile]) -> str:
-    """A clause on the contents of files: models, numbers of results and failures, methods, size."""
+def summary(files: Sequence[StoredFile], dataset: str = "") -> str:
+    """A clause on the contents of files: models, numbers of results and failures, methods, and size
+    or the data set that they are restricted to."""
     names = ", ".join(dict.fromkeys(file.model.name for file in files))
-    results = sum(file.results for file in files)
-    text = f"{names}: {counted(results, 'result')}"
+    methods = ", ".join(dict.fromkeys(file.method.core for file in files))
+    if dataset:
+        entries = counted(sum(file.datasets[dataset] for file in files), "result")
+        return f"{names}: {entries} of {methods} on {dataset}, including failures"
+    text = f"{names}: {counted(sum(file.results for file in files), 'result')}"
     if failed := sum(file.failed for file in files):
         text += f" and {counted(failed, 'failure')}"
-    methods = ", ".join(dict.fromkeys(file.method.core for file in files))
     return f"{text} of {methods}, {size(sum(file.bytes for file in files))}"
 
 
@@ -195,15 +198,20 @@ def start_compact(compute: Compute, files: Sequence[StoredFile]) -> Run:
     return _start(compute, "Compacting", work)
 
 
-def start_delete(compute: Compute, files: Sequence[StoredFile]) -> Run:
-    """Start a run that deletes stored files, including unreadable ones."""
+def start_delete(compute: Compute, files: Sequence[StoredFile], dataset: str = "") -> Run:
+    """Start a run that deletes stored files, including unreadable ones, or their results of one
+    data set."""
 
     def work(run: Run, step: Step) -> str:
-        text, freed = summary(files), 0
+        text, freed = summary(files, dataset), 0
         for done, file in enumerate(files):
             _require_wanted(run)
             step(done, len(files))
-            freed += maintenance.drop_file(file)
+            freed += (
+                maintenance.drop_results(compute.store, file, [dataset])
+                if dataset
+                else maintenance.drop_file(file)
+            )
         step(len(files), len(files))
         return f"Deleted {text}; {size(freed)} freed."
 

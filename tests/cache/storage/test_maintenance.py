@@ -34,6 +34,7 @@ from poslens.cache.storage.maintenance import (
     Verified,
     compact,
     drop_file,
+    drop_results,
     listing,
     older_layouts,
     repair,
@@ -393,6 +394,21 @@ def test_listing_and_compacting(store: Store, result) -> None:
     foreign.write_bytes(b"not a database " * 99)
     problem = next(f.problem for f in listing(store) if f.model.fingerprint == "f" * 16)
     assert "is damaged or not a cache file: move it away" in problem
+
+
+def test_results_of_one_data_set_are_dropped(store: Store, result) -> None:
+    kept = put(store, result, [f"p{n}" for n in range(8)], dataset="kept")
+    gone = put(store, result, [f"p{n}" for n in range(8)], dataset="gone")
+    store.put_failures(MODEL, METHOD, [(result("bad", dataset="gone")[0], "no token")])
+    (file,) = listing(store)
+    assert file.datasets == {"gone": 9, "kept": 8}
+    drop_results(store, file, ["gone"])
+    (file,) = listing(store)
+    assert (file.datasets, file.failed) == ({"kept": 8}, 0)
+    same_curves(store, kept)
+    missing = [pair for pair, _ in gone] + [result("bad", dataset="gone")[0]]
+    assert store.missing(MODEL, METHOD, missing) == missing
+    assert drop_results(store, file, ["kept"]) > 0 and listing(store) == []
 
 
 # -- entries --------------------------------------------------------------------------------------

@@ -134,6 +134,37 @@ def test_deleting_asks_for_confirmation_and_states_what_is_deleted(store: Store)
     assert store.get(OTHER, METHOD, result("p0")[0]) is not None
 
 
+def two_data_sets(store: Store, tmp_path: Path) -> tuple[TextPair, TextPair]:
+    """A pair of `set` and one of `more`, both with results of MODEL."""
+    datasets.register("more", tmp_path / "set.csv")
+    (pair, found) = result("p0")
+    other = replace(pair, dataset="more")
+    store.put(MODEL, METHOD, [(other, found)])
+    return pair, other
+
+
+def test_the_results_of_one_data_set_are_deleted(store: Store, tmp_path: Path) -> None:
+    pair, other = two_data_sets(store, tmp_path)
+    app = opened()
+    assert "more, set" in app.dataframe[0].value["data sets"].tolist()
+    (box,) = (box for box in app.selectbox if box.label == "Data set")
+    app = box.set_value("more").run()
+    app.button(key="cache.delete").click().run()
+    shown = [text.value.replace("\\", "") for text in app.markdown]
+    assert any(text.startswith("Delete M*: 1 result of saliency") for text in shown), shown
+    clicked(app, "cache.sure")
+    assert store.get(MODEL, METHOD, other) is None and store.get(MODEL, METHOD, pair) is not None
+
+
+def test_the_command_deletes_the_results_of_one_data_set(store: Store, tmp_path: Path) -> None:
+    pair, other = two_data_sets(store, tmp_path)
+    done = runner.invoke(commands, ["cache", "delete", "--dataset", "more", "--yes"])
+    assert json.loads(done.stdout)["files"] == 1, done.stderr
+    assert store.get(MODEL, METHOD, other) is None and store.get(MODEL, METHOD, pair) is not None
+    again = runner.invoke(commands, ["cache", "delete", "--dataset", "more", "--yes"])
+    assert again.exit_code == 2 and "no results of the data set more" in again.stderr
+
+
 def test_an_export_restores_deleted_results(store: Store) -> None:
     app = clicked(opened(), "cache.export")
     assert "Exported 6 rows" in app.success[0].value
