@@ -18,7 +18,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 
 import pyarrow as pa
@@ -238,13 +238,19 @@ def write_all(store: Store, folder: Path) -> tuple[ShippedFile, ...]:
     """Write the stored results to `folder`, one file for each model and method, and the manifest.
 
     Raises:
-        UserError: the files are too large in total to ship.
+        UserError: the files are too large in total to ship, or the store has two versions of one.
     """
+    files = sorted((file for file in listing(store) if not left_out(file)), key=_name)
+    for one, other in pairwise(files):
+        if _name(one) == _name(other):
+            raise UserError(
+                f"{_name(one)} would have the results of {one.method.core} and of "
+                f"{other.method.core}: delete the outdated ones from the store."
+            )
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("*.parquet"):
         old.unlink()
-    files = [file for file in listing(store) if not left_out(file)]
-    written = tuple(write(store, file, folder) for file in sorted(files, key=_name))
+    written = tuple(write(store, file, folder) for file in files)
     if (total := sum(file.bytes for file in written)) > MAX_BYTES:
         raise UserError(f"{total:,} bytes are more than the {MAX_BYTES:,} that may ship.")
     write_manifest(written, folder)
@@ -254,8 +260,6 @@ def write_all(store: Store, folder: Path) -> tuple[ShippedFile, ...]:
 def write(store: Store, file: StoredFile, folder: Path) -> ShippedFile:
     """Write one model's results under one method."""
     path = folder / _name(file)
-    if path.exists():
-        raise UserError(f"Two of the store's files would be written to {path.name}.")
     listed = [(source, small(rows)) for source, rows in rows_of(store, file)]
     with (
         path.open("wb") as stream,

@@ -20,7 +20,7 @@ ANALYSES = sorted(
     for name in set(COMMANDS) - ABOUT_FILES - {"run", "models", "datasets"}
     if not name.startswith("cache ")
 )
-PRECOMPUTE = ("precompute", "--model", "BM25", "--method", "terms")
+STORED = ("passport", "--model", "BM25", "--stored")
 OPTIONS = {
     name: {word for one in command.params for word in one.opts}
     for name, command in COMMANDS.items()
@@ -88,18 +88,18 @@ def test_a_missing_model_folder_is_refused_before_anything_is_computed(
 
 
 def test_the_only_given_data_set_is_the_default(pairs: Path) -> None:
-    done = run(*PRECOMPUTE, "--data", f"mine={pairs}")
-    assert json.loads(done.stdout)["dataset"] == "mine", done.stderr
-    asked = (*PRECOMPUTE, "--dataset", "sample")
-    assert json.loads(run(*asked, "--data", f"mine={pairs}").stdout)["dataset"] == "sample"
+    done = run(*STORED, "--data", f"mine={pairs}")
+    assert json.loads(done.stdout)[0]["dataset"] == "mine", done.stderr
+    asked = (*STORED, "--dataset", "sample")
+    assert json.loads(run(*asked, "--data", f"mine={pairs}").stdout)[0]["dataset"] == "sample"
 
 
 def test_one_of_several_data_sets_must_be_chosen(pairs: Path) -> None:
     several = ("--data", f"mine={pairs}", "--data", f"other={pairs}")
-    refused = run(*PRECOMPUTE, *several)
+    refused = run(*STORED, *several)
     assert refused.exit_code == 2 and "mine and other: select one with --dataset" in refused.stderr
-    chosen = run(*PRECOMPUTE, *several, "--dataset", "other")
-    assert json.loads(chosen.stdout)["dataset"] == "other"
+    chosen = run(*STORED, *several, "--dataset", "other")
+    assert json.loads(chosen.stdout)[0]["dataset"] == "other"
 
 
 def test_a_folder_is_named_as_given(tiny_folder: Callable[..., Path], pairs: Path) -> None:
