@@ -43,7 +43,7 @@ from poslens.attribution.types import Method, TextPair
 from poslens.cache.exchange.parquet_file import SealedWriter
 from poslens.cache.exchange.transfer import rows_of, take_stream
 from poslens.cache.shipped import preferences
-from poslens.cache.shipped.manifest import FOLDER, ShippedFile, shipped_files, write_manifest
+from poslens.cache.shipped.manifest import FOLDER, ShippedFile, write_manifest
 from poslens.cache.storage.codec import identity, uncompressed
 from poslens.cache.storage.maintenance import StoredFile, listing
 from poslens.cache.storage.rows import ATTRIBUTION, OTHER
@@ -203,14 +203,15 @@ def sources(spec: RetrieverSpec, data: DataSet) -> Iterator[TextMap]:
 
 
 def keep(store: Store) -> None:
-    """Add the results that already ship to the store, so that only the others are computed.
+    """Add the results that already ship to the store, so that only the others are computed. Delete
+    the files of an outdated version first.
 
     Raises:
         UserError: a file is damaged.
     """
-    for file in shipped_files():
-        with (FOLDER / file.name).open("rb") as stream:
-            take_stream(store, stream, file.name)
+    for path in sorted(FOLDER.glob("*.parquet")):
+        with path.open("rb") as stream:
+            take_stream(store, stream, path.name)
 
 
 def compute_all(compute: Compute) -> None:
@@ -245,7 +246,7 @@ def write_all(store: Store, folder: Path) -> tuple[ShippedFile, ...]:
         if _name(one) == _name(other):
             raise UserError(
                 f"{_name(one)} would have the results of {one.method.core} and of "
-                f"{other.method.core}: delete the outdated ones from the store."
+                f"{other.method.core}: delete the outdated ones from the store and from {folder}."
             )
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("*.parquet"):

@@ -11,12 +11,14 @@ to something that should not matter.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from statistics import median_low
 
 import numpy as np
 
+from poslens.attribution.datasets.types import spread_evenly
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.document_index import NOT_FOUND
 from poslens.attribution.evaluation.why_causes import MOST_ABOVE, Above, Source, Step, Why
@@ -35,9 +37,15 @@ LISTED = 10
 """Number of documents above the target document that a result lists."""
 MOST_SENTENCES = 400
 """Maximum number of sentences that are tried as evidence."""
+Shingle = tuple[str, ...]
 _SHINGLE = 4
 _DUPLICATE = 0.5
 _MIN_EVIDENCE = 6
+_SAMPLED = 50
+_BOILERPLATE = 0.25
+"""4-grams in at least this share of `_SAMPLED` documents of the corpus, and in at least
+`_MIN_SHARED`, don't make two documents near-duplicates."""
+_MIN_SHARED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,19 +264,30 @@ def _above(
     target: Wanted, searched: Searched, passage: str, relevant: frozenset[str]
 ) -> Iterator[Above]:
     numbers = searched.above(target.number, MOST_ABOVE)
+    spread = spread_evenly(range(len(searched.ids)), _SAMPLED)
+    sampled = [number for number in spread if number != target.number]
+    texts = searched.texts([*numbers, *sampled])  # together, because that may read the whole corpus
     of_target, evidence = _shingles(target.text), _shingles(passage)
+    boilerplate = _boilerplate(of_target, texts[len(numbers) :])
     for rank, (number, text) in enumerate(
-        zip(numbers, searched.texts(numbers), strict=True), start=1
+        zip(numbers, texts[: len(numbers)], strict=True), start=1
     ):
         shingles = _shingles(text)
-        shorter = max(1, min(len(of_target), len(shingles)))
-        alike = len(of_target & shingles) >= _DUPLICATE * shorter
+        own, its = of_target - boilerplate, shingles - boilerplate
+        alike = len(own & its) >= _DUPLICATE * max(1, min(len(own), len(its)))
         holds = len(evidence) > _MIN_EVIDENCE - _SHINGLE and evidence <= shingles
         identity = searched.ids[number]
         yield Above(identity, rank, identity in relevant, alike or holds, len(text.split()))
 
 
-def _shingles(text: str) -> frozenset[tuple[str, ...]]:
+def _boilerplate(of_target: Set[Shingle], sampled: Sequence[str]) -> set[Shingle]:
+    """The 4-grams of the target document that many of the sampled documents share."""
+    counts = Counter(shingle for text in sampled for shingle in of_target & _shingles(text))
+    enough = max(_MIN_SHARED, _BOILERPLATE * len(sampled))
+    return {shingle for shingle, count in counts.items() if count >= enough}
+
+
+def _shingles(text: str) -> frozenset[Shingle]:
     """The word 4-grams of a text; a single n-gram if it has fewer than four words."""
     words = terms_of(text)
     n = min(_SHINGLE, len(words)) or 1

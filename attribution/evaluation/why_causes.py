@@ -29,7 +29,7 @@ share of the gain."""
 
 def why_method(top: int) -> Method:
     """The name under which results are stored and shown."""
-    return Method("why", {"top": top, "version": 4})
+    return Method("why", {"top": top, "version": 5})
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Step:
 class Above:
     """A document that ranks above the target document. `relevant`: it is judged relevant too.
     `duplicate`: it shares half of the shorter one's word 4-grams with the target document, or
-    contains the evidence."""
+    contains the evidence. 4-grams that many documents of the corpus have don't count."""
 
     document_id: str
     rank: int

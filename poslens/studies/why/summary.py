@@ -43,7 +43,7 @@ REMEDIES: Mapping[Cause, str] = {
     "no match": "Another model may relate the query to the evidence.",
     "competitor": (
         "The index has several answers, or documents that share most of their text with this one: "
-        "remove duplicates or the boilerplate that they share, or return more documents."
+        "remove duplicates, or return more documents."
     ),
 }
 """What to change, by cause: a suggestion, which the explanation itself does not test."""

@@ -149,6 +149,20 @@ def test_near_duplicates_and_relevant_documents_are_removed() -> None:
     assert relevant.duplicates_above == 0 and relevant.shorter_above == 1
 
 
+def test_boilerplate_makes_no_near_duplicates() -> None:
+    header = "This page of the museum is open to all visitors every day of the year. " * 2
+    body = [f"Hall {n} shows tools of trade {n} and maps of coast {n}." for n in range(30)]
+    others = [text(header, "heron", body[n]) for n in range(30)]
+    wanted = text(header, *FILL, NEEDLE)
+    found = explained(share, wanted, *others)
+    assert found.rank == 31 and found.duplicates_above == 0 and found.without is None
+    # Real duplicates still count, and a header that few documents share does.
+    copies = [text(header, *FILL[:3], "heron", NEEDLE)] * 3
+    assert explained(share, wanted, *copies, *others).duplicates_above == 3
+    few = explained(share, wanted, *others[:3], *body * 2)
+    assert few.duplicates_above == 3
+
+
 def test_the_null_of_removing_documents_is_the_expected_rank() -> None:
     # Of 40 others 20 rank higher, and 2 of these are removed; of 2 random ones, one would rank
     # higher.
@@ -269,4 +283,4 @@ def test_scores_of_every_document_agree_with_ranks() -> None:
 
 
 def test_results_are_stored_under_their_top_k() -> None:
-    assert repr(why_method(5)) == "why(top=5, version=4)"
+    assert repr(why_method(5)) == "why(top=5, version=5)"
