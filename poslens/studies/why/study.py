@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from poslens.arguments import evidence_span
 from poslens.attribution.datasets import Collection, DataSet
@@ -27,6 +28,7 @@ from poslens.compute.runs import Job
 from poslens.figures.palettes import shorten
 from poslens.paired import MeasuredModel
 from poslens.parameters import Integer, Parameters, Settings, Text
+from poslens.rows import Table
 from poslens.studies.ranking.service import searched
 from poslens.studies.why.figures import chart
 from poslens.studies.why.search import Searcher, named_document, opened, require_ranking
@@ -279,6 +281,13 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
             ),
             lambda: WhySummary(model, subject, stored.results, stored.failed),
         )
+
+    def tables_of(self, summaries: Sequence[WhySummary]) -> Mapping[str, Table[Any]]:
+        """The tables, without the counts of causes for a selected document: the verdict names its
+        only one."""
+        if not all(summary.asked.corpus.typed for summary in summaries):
+            return self.all_tables
+        return {name: table for name, table in self.all_tables.items() if name != "causes"}
 
     def verdict(self, summary: WhySummary) -> str:
         """The ranks and the cause of one document, or the number of misses and their causes."""

@@ -67,6 +67,7 @@ def test_a_query_is_shown_with_its_ranking_and_the_wanted_document(mine: str) ->
     assert asked["to.tab"] == ["Chunk planner"]
     steps = next(frame for frame in frames if "change" in frame)
     assert steps["change"].tolist()[0] == "unchanged" and steps["rank"].tolist()[0] == 2
+    assert not any("share" in frame for frame in frames)  # the verdict names the only cause
     above = next(frame for frame in frames if "near-duplicate" in frame)
     assert above["document"].tolist() == ["short"]
     charts = [chart.proto.spec for chart in page.get("plotly_chart")]
