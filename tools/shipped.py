@@ -242,10 +242,10 @@ def write_all(store: Store, folder: Path) -> tuple[ShippedFile, ...]:
         UserError: the files are too large in total to ship, or the store has two versions of one.
     """
     files = sorted((file for file in listing(store) if not left_out(file)), key=_name)
-    for one, other in pairwise(files):
-        if _name(one) == _name(other):
+    for file, other in pairwise(files):
+        if _name(file) == _name(other):
             raise UserError(
-                f"{_name(one)} would have the results of {one.method.core} and of "
+                f"{_name(file)} would have the results of {file.method.core} and of "
                 f"{other.method.core}: delete the outdated ones from the store and from {folder}."
             )
     folder.mkdir(parents=True, exist_ok=True)

@@ -187,7 +187,8 @@ def compared(
                 max(high, min(high, 0) + reach) if higher else high,
             )
     if _verdict(difference, margin, narrow, p) == "too few documents":
-        if largest is not None and resampled == "equivalent":
+        none_differ = narrow is None and not any(_differing(values, groups, statistic))
+        if largest is not None and (resampled == "equivalent" or none_differ):
             needed = _rare(margin / largest)
         else:
             error = standard_error(values, groups, statistic)
@@ -209,8 +210,10 @@ def _differing(
 
 def _rare(share: float) -> int | None:
     """Number of documents, none of which differs, that rule out that more than this share of all
-    documents does; None for a share of 0."""
-    return math.ceil(math.log(LEVEL) / math.log(1 - share)) if share > 0 else None
+    documents does, at least MIN_DOCUMENTS; None for a share of 0."""
+    if share <= 0:
+        return None
+    return max(MIN_DOCUMENTS, math.ceil(math.log(LEVEL) / math.log(1 - share)))
 
 
 def _unseen(n: int, largest: float, level: float) -> float:

@@ -135,6 +135,17 @@ def retrieved(ranking: Ranking, relevant: Keys[str], top: int) -> tuple[str, ...
     return tuple(key for key, _ in zip(others, range(top), strict=False))
 
 
+def tied_at(ranking: Ranking, relevant: Keys[str], top: int) -> bool:
+    """Whether the documents at ranks `top` and `top` + 1, not counting `relevant` ones, have equal
+    scores, so that their order in the corpus decides which of them counts."""
+    scores = [
+        score
+        for key, score in zip(ranking.document_ids, ranking.scores, strict=True)
+        if key not in relevant
+    ]
+    return len(scores) > top and scores[top - 1] == scores[top]
+
+
 def in_degrees(
     rankings: Mapping[str, Ranking], queries: Sequence[Query], documents: Sequence[str], top: int
 ) -> InDegrees:
@@ -147,13 +158,15 @@ def in_degrees(
         )
         for query in queries
     )
-    return InDegrees(tops, tuple(query.document for query in queries), len(documents))
+    tied = sum(tied_at(rankings[query.query_id], query.relevant, top) for query in queries)
+    return InDegrees(tops, tuple(query.document for query in queries), len(documents), tied)
 
 
 @dataclass(frozen=True)
 class InDegrees:
     """N_k of each document: `counts` [D], from the numbers of the documents that each query
-    retrieves, `tops` [Q]. Queries of one document, `groups` [Q], are not independent.
+    retrieves, `tops` [Q]. Queries of one document, `groups` [Q], are not independent. `n_tied`
+    queries have documents with equal scores on both sides of rank k (`tied_at`).
 
     Intervals are from the jackknife over these documents, each left out with all its queries, while
     the index stays the same: they show how much other queries would change the result. Resampling
@@ -163,6 +176,7 @@ class InDegrees:
     tops: tuple[Counts, ...]
     groups: tuple[str, ...]
     n_documents: int
+    n_tied: int = 0
 
     @cached_property
     def counts(self) -> Counts:
@@ -173,6 +187,11 @@ class InDegrees:
     def n_queries(self) -> int:
         """Number of queries, including those that retrieve nothing."""
         return len(self.tops)
+
+    @property
+    def n_without(self) -> int:
+        """Number of queries that retrieve nothing."""
+        return sum(not len(top) for top in self.tops)
 
     @property
     def n_groups(self) -> int:

@@ -205,7 +205,7 @@ def study_section(
                         if done
                         else "No results have been computed. Press Compute."
                     )
-            failed_items(ended, prefix, unit=study.unit)
+            failed_items(ended, prefix, unit="item")
 
     watched(lambda: any_active(first.jobs), board)
     complete = stored(

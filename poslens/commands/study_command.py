@@ -21,7 +21,13 @@ from poslens.commands.answers import print_table, table_answer
 from poslens.commands.command_options import Dataset, print_error, several_models
 from poslens.commands.command_output import TextFormat, cli_command, quiet, watched
 from poslens.commands.result_files import FigureFile, FigureOption
-from poslens.failures import FAILURE_TABLE, FAILURES, FailureRow, failure_rows
+from poslens.failures import (
+    FAILURE_TABLE,
+    FAILURES,
+    FailureRow,
+    failure_provenance,
+    failure_rows,
+)
 from poslens.names import data_name, resolve, specs_of, with_rejections
 from poslens.paired import DIFFERENCES, difference_sentences
 from poslens.parameters import (
@@ -38,6 +44,7 @@ from poslens.study import Study, Summary, plan
 
 if TYPE_CHECKING:
     from poslens.attribution.retrievers.specs import RetrieverSpec
+    from poslens.attribution.types import Provenance
     from poslens.compute.runs import Job
 
 
@@ -165,7 +172,7 @@ def _run(study: Study[Any, Any, Any], given: dict[str, Any]) -> None:
     for sentence in study.notes(data, corpus):
         print(sentence, file=sys.stderr)
     results = _computed(
-        study, specs, corpus, settings, given.get("retry_failed", False), table=table
+        study, specs, corpus, settings, given.get("retry_failed", False), table, data.name
     )
     summaries, sentences = results.summaries, list[str]()
     if summaries:
@@ -182,11 +189,13 @@ def _run(study: Study[Any, Any, Any], given: dict[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class _Results(Generic[Summary]):
-    """Results, the reasons why models have none, and failed items."""
+    """Results, the reasons why models have none, and failed items. `provenance` is that of the
+    table of failures, empty for other tables."""
 
     summaries: list[Summary]
     refused: list[str]
     failures: list[FailureRow]
+    provenance: list[Provenance]
 
 
 def _computed(
@@ -195,8 +204,8 @@ def _computed(
     corpus: Any,
     settings: Settings,
     retry_failed: bool,
-    *,
     table: str,
+    dataset: str,
 ) -> _Results[Summary]:
     """The results. Missing ones are computed, with progress on stderr.
 
@@ -208,6 +217,7 @@ def _computed(
 
     planned = plan(study, service(), specs, corpus, settings)
     refused, summaries = list(planned.refused), list[Summary]()
+    without_result: list[FailureRow] = []
     if table == DIFFERENCES and len(planned.subjects) + len(study.without_models(corpus)) < 2:
         raise UserError("--table differences compares models: add another --model.")
     for subject, job in zip(planned.subjects, planned.jobs, strict=True):
@@ -216,6 +226,8 @@ def _computed(
             summary = study.summarize(service(), subject, summaries)
         except UserError as reason:
             refused.append(str(reason))
+            if not job.failures():
+                without_result.append(FailureRow(job.label, None, str(reason)))
             continue
         if summary is None or job.n_done() < job.total:
             error = next((part.error for part in job.parts if part.error), "")
@@ -224,16 +236,19 @@ def _computed(
             )
         summaries.append(summary)
         if failed := job.failures():
-            n, first = counted(len(failed), study.unit), next(iter(failed.values()))
+            n, first = counted(len(failed), "item"), next(iter(failed.values()))
             more = " `--table failures` lists all." if len(failed) > 1 else ""
             refused.append(f"{job.label}: {n} failed. The first reason: {first}{more}")
         if study.streams:
             print(study.verdict(summary), file=sys.stderr, flush=True)
     summaries += study.without_models(corpus)
-    failures = failure_rows(planned.jobs)
+    failures = [*failure_rows(planned.jobs), *without_result]
     if not summaries and not (table == FAILURES and failures):
         raise UserError(refused[0])
-    return _Results(study.together(summaries), refused, failures)
+    provenance = (
+        failure_provenance(service(), specs, study.title, dataset) if table == FAILURES else []
+    )
+    return _Results(study.together(summaries), refused, failures, provenance)
 
 
 def _print(
@@ -246,7 +261,7 @@ def _print(
     """Print a table of the results, and draw them if `figure` is a file. If there is nothing to
     draw, the table is printed nevertheless, and the exit code is 2."""
     summaries = results.summaries
-    provenance = study.provenances(summaries, table)
+    provenance = results.provenance or study.provenances(summaries, table)
     nothing_to_draw: UserError | None = None
     if figure is not None:
         try:
@@ -262,7 +277,9 @@ def _print(
     )
     if frame.empty:
         print(
-            f"The table {table} is empty: these results have nothing to list in it.",
+            "No item failed."
+            if table == FAILURES
+            else f"The table {table} is empty: these results have nothing to list in it.",
             file=sys.stderr,
         )
     print_table(frame, format.value, provenance)

@@ -168,9 +168,18 @@ class AgreementStudy(OfPairs[CauseItems, CauseSubject, AgreementSummary]):
         job = self.job(compute, subject)
         if job.n_done() < job.total:
             return None
-        agreements = {
-            each: _agreement(compute, subject, each) for each in subject.chosen.interventions
-        }
+        try:
+            agreements = {
+                each: _agreement(compute, subject, each) for each in subject.chosen.interventions
+            }
+        except UserError as error:
+            reasons = job.failures()
+            if not reasons:
+                raise
+            raise UserError(
+                f"No pair has both curves of {subject.spec.name}, {subject.method.name}, because "
+                f"{counted(len(reasons), 'result')} failed: {next(iter(reasons.values()))}"
+            ) from error
         return AgreementSummary(compute.identify(subject.spec), subject, agreements)
 
     def so_far(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -89,7 +89,8 @@ class OverItems(OfPairs[CauseItems, CauseSubject, Effect], Generic[Effect]):
     def job(self, compute: Compute, subject: CauseSubject) -> Job:
         """A job that applies the intervention to the items; progress counts items."""
         chosen = subject.chosen
-        return service.job(compute, subject.spec, subject.method, chosen.pairs, chosen.scope)
+        job = service.job(compute, subject.spec, subject.method, chosen.pairs, chosen.scope)
+        return replace(job, label=f"{subject.spec.name}, {subject.label}")
 
     @abstractmethod
     def mean_effect(self, compute: Compute, subject: CauseSubject) -> Effect:

@@ -42,7 +42,7 @@ from poslens.commands.command_output import (
     watched,
 )
 from poslens.commands.result_files import FigureFile, FigureOption
-from poslens.failures import FAILURE_TABLE, FailureRow, failure_rows
+from poslens.failures import FAILURE_TABLE, FailureRow, failure_provenance, failure_rows
 from poslens.names import for_data, named, resolve, specs_of
 from poslens.paired import DifferenceRow, curve_differences, difference_rows, difference_sentences
 from poslens.rows import frame_of
@@ -365,6 +365,11 @@ def curve(
         frame = frame_of(DifferenceRow, difference_rows(differences))
         print_table(frame, format.value, of_models)
     elif table is CurveTable.failures:
-        print_table(FAILURE_TABLE.frame(failure_rows(jobs)), format.value, of_models)
+        from poslens.compute.compute import service
+
+        name = averaged[0].dataset
+        specs = specs_of(models, name, lambda model: resolve(model, posir))
+        provenance = failure_provenance(service(), specs, chosen, name)
+        print_table(FAILURE_TABLE.frame(failure_rows(jobs)), format.value, provenance)
     else:
         print_table(curve_frame(curves), format.value, of_models)

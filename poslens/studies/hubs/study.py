@@ -199,6 +199,8 @@ class Hubs(Study[HubCorpus, HubIndex, HubSummary]):
         queries, documents = degrees.n_queries, len(summary.ids)
         scope = f"{counted(queries, 'query')} and {counted(documents, 'document')}"
         head = f"{summary.name}: over {scope}, "
+        if degrees.n_without == queries:
+            return f"{head}no query retrieves a document other than its relevant ones."
         if skewness is None or shuffled is None or summary.comparison is None:
             return f"{head}every document is in the top {top:,} of equally many queries."
         random = degrees.random_skewness
@@ -217,6 +219,25 @@ class Hubs(Study[HubCorpus, HubIndex, HubSummary]):
             f"{degrees.counts[hub]:,} of the {len(summary.others(hub)):,} queries that it does not "
             f"answer ({summary.control.counts[hub]:,} with random word order)."
         )
+
+    def remarks(self, summaries: Sequence[HubSummary]) -> list[str]:
+        """Queries that retrieve nothing, and those whose top k depends on the order of the
+        corpus."""
+        remarks = []
+        for summary in summaries:
+            degrees, top = summary.original, summary.asked.top
+            queries = counted(degrees.n_queries, "query")
+            if 0 < degrees.n_without < degrees.n_queries:
+                remarks.append(
+                    f"{summary.name}: {degrees.n_without:,} of {queries} retrieve nothing."
+                )
+            if degrees.n_tied:
+                remarks.append(
+                    f"{summary.name}: for {degrees.n_tied:,} of {queries}, documents at ranks "
+                    f"{top:,} and {top + 1:,} have equal scores. The one that comes first in the "
+                    "corpus counts, so in another order of the corpus other documents are hubs."
+                )
+        return remarks
 
     def provenance(self, summary: HubSummary) -> Provenance:
         collection = summary.asked.corpus.collection

@@ -174,6 +174,14 @@ class HubnessRow:
 
     model: str = column(MODEL)
     queries: int = column("Number of queries.")
+    queries_without_result: int = column(
+        "Number of queries that retrieve no document other than their relevant ones.", shown=False
+    )
+    queries_tied: int = column(
+        "Number of queries with equal scores on both sides of rank k: the order of the corpus "
+        "decides which of these documents count.",
+        shown=False,
+    )
     documents: int = column("Number of documents of the corpus.")
     top: int = column(
         "k: a document's in-degree counts the queries with it in their top k.", shown=False
@@ -260,6 +268,8 @@ def _hubness(hub_summary: HubSummary) -> Iterator[HubnessRow]:
     yield HubnessRow(
         model=hub_summary.name,
         queries=original.n_queries,
+        queries_without_result=original.n_without,
+        queries_tied=original.n_tied,
         documents=len(hub_summary.ids),
         top=hub_summary.asked.top,
         skewness=original.skewness,

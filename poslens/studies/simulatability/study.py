@@ -12,6 +12,7 @@ from poslens.attribution.datasets import Collection, DataSet
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.comparison import change_in_words
 from poslens.attribution.evaluation.simulatability import N_RANDOM
+from poslens.attribution.nouns import counted
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Provenance
 from poslens.cache.jobs.loop import Progress
@@ -117,7 +118,7 @@ class Simulatability(Study[Collection, Simulated, SimulatabilitySummary]):
         model, spec, collection = compute.identify(subject.spec), subject.spec, subject.collection
         compute.require_fit(model, subject.method)
         setup = RankingSetup(collection)
-        total = min(subject.queries, len(collection.queries))
+        total = subject.n_queries
 
         def attribution() -> Job:
             pairs = pairs_of(candidates_of(compute, subject) or ())
@@ -182,6 +183,16 @@ class Simulatability(Study[Collection, Simulated, SimulatabilitySummary]):
             f"{shares['random']:.3f} to {shares['explanation']:.3f}. {summary.gain.sentence} The "
             f"words most similar to the query give {shares['similar']:.3f}."
         )
+
+    def remarks(self, summaries: Sequence[SimulatabilitySummary]) -> list[str]:
+        """How many queries have nothing to predict."""
+        remarks = (
+            f"{summary.name}: {summary.left_out:,} of {counted(summary.asked.n_queries, 'query')} "
+            "have no prediction, because they don't retrieve two documents with different scores."
+            for summary in summaries
+            if summary.left_out
+        )
+        return list(dict.fromkeys(remarks))
 
     def provenance(self, summary: SimulatabilitySummary) -> Provenance:
         asked = summary.asked

@@ -48,6 +48,11 @@ class Simulated:
     words: int
 
     @property
+    def n_queries(self) -> int:
+        """The number of queries."""
+        return min(self.queries, len(self.collection.queries))
+
+    @property
     def measure(self) -> Method:
         """The measure with its parameters, for keys and captions."""
         parameters = {"method": repr(self.method), "words": self.words, "version": VERSION}
@@ -68,7 +73,7 @@ class SimulatabilitySummary(ModelSummary[Simulated]):
     """Shares of correct predictions of one model and method: by view, `rows` [n] for each query and
     their means `views`. Intervals resample `documents` [n]. `gain` is the share with the method's
     words minus that with random words, and `over_similar` minus that with the words most similar to
-    the query."""
+    the query. `left_out` queries have no two documents with different scores."""
 
     choices: tuple[ForcedChoice, ...]
     documents: tuple[str, ...]
@@ -76,6 +81,7 @@ class SimulatabilitySummary(ModelSummary[Simulated]):
     views: dict[str, Estimate | None]
     gain: Comparison | None
     over_similar: Comparison | None
+    left_out: int
 
 
 # Pages need these at every rerun for each method, and reading the texts takes a pass over the
@@ -171,8 +177,9 @@ def summary_of(
         tuple(documents),
         rows,
         {view: estimate(values[:, None], documents) for view, values in rows.items()},
-        paired(rows["random"], rows["explanation"], documents, SHARE_MARGIN),
-        paired(rows["similar"], rows["explanation"], documents, SHARE_MARGIN),
+        paired(rows["random"], rows["explanation"], documents, SHARE_MARGIN, largest=1.0),
+        paired(rows["similar"], rows["explanation"], documents, SHARE_MARGIN, largest=1.0),
+        subject.n_queries - len(candidates),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from poslens.arguments import evidence_span
@@ -247,7 +248,7 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
 
             return compute_missing(store, model, method, items, explain, options=options)
 
-        return stored_job(
+        job = stored_job(
             compute,
             subject.spec,
             method,
@@ -257,6 +258,12 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
             scope=f"{collection.name}: {_scope(subject.corpus)}",
             doing="why",
         )
+        names = {item.name: f"{item.query_id} {item.document_id}".strip() for item in items}
+
+        def failures() -> dict[str, str]:
+            return {names[name]: reason for name, reason in job.failures().items()}
+
+        return replace(job, failures=failures)
 
     def summarize(
         self, compute: Compute, subject: Misses, earlier: Sequence[WhySummary] = ()

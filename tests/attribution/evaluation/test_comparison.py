@@ -82,6 +82,8 @@ def test_documents_that_do_not_differ_leave_a_rare_difference_possible() -> None
     assert equal is not None and equal.narrow == pytest.approx((-0.109, 0.109), abs=5e-4)
     assert equal.difference.interval == pytest.approx((-0.132, 0.132), abs=5e-4)
     assert (equal.verdict, equal.needed, equal.p) == ("too few documents", 149, 1.0)
+    few = compared(np.zeros((7, 1)), None, 0.02, largest=1.0)  # without an interval
+    assert few is not None and few.needed == 149
     enough = compared(np.zeros((149, 1)), None, 0.02, largest=1.0)
     assert enough is not None and (enough.verdict, enough.needed) == ("equivalent", None)
     # A score that no document changes is equal by construction.

@@ -19,6 +19,7 @@ from poslens.attribution.evaluation.hubs import (
     retrieved,
     sentence_queries,
     shuffled_words,
+    tied_at,
 )
 from poslens.attribution.evaluation.search import Ranking
 from poslens.attribution.retrievers.lexical import terms_of
@@ -47,6 +48,16 @@ def degrees(seed: int, *, n: int = 60, k: int = 5, size: int = 40, each: int = 3
     return InDegrees(tops, tuple(str(row // each) for row in range(n)), size)
 
 
+def test_ties_at_the_cutoff_are_counted() -> None:
+    scores = np.array([3, 2, 2, 2], dtype=np.float32)
+    tied = Ranking("q1", tuple("abcd"), scores, (None,) * 4)
+    # Ranks 1 and 2 without `a`: b and c, with equal scores.
+    assert tied_at(tied, {"a"}, 1) and tied_at(tied, (), 2)
+    assert not tied_at(tied, (), 1)  # a before b
+    assert not tied_at(tied, {"a"}, 3)  # b, c and d all count
+    assert in_degrees({"q1": tied}, (query("q1", "a"),), "abcd", 2).n_tied == 1
+
+
 def test_in_degrees_computed_by_hand() -> None:
     assert retrieved(RANKINGS["q1"], {"a"}, 2) == ("b", "c")
     found = in_degrees(RANKINGS, QUERIES, "abcd", 2)
@@ -56,6 +67,7 @@ def test_in_degrees_computed_by_hand() -> None:
     assert found.skewness.value == pytest.approx(0, abs=1e-12)  # symmetric around 1.5
     assert found.never.value == 0.25
     assert found.groups == ("a", "b", "q3")
+    assert (found.n_without, found.n_tied) == (0, 0)
     # Mean 2, squares 1 + 0 + 1 + 4, cubes -1 + 0 - 1 + 8: (6/4) / (6/4) ** 1.5.
     three = InDegrees(tuple(np.array(top) for top in ([0, 3], [1, 3], [1, 3], [2, 3])), "wxyz", 4)
     assert three.counts.tolist() == [1, 2, 1, 4]

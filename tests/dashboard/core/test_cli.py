@@ -367,8 +367,8 @@ def test_items_that_fail_are_counted_with_the_first_reason(tmp_path: Path) -> No
     (tmp_path / "two.csv").write_text("\n".join(["query,document,evidence", *rows]))
     done = run("cause", "--model", "BM25", "--dataset", str(tmp_path / "two.csv"))
     assert done.exit_code == 0
-    assert "BM25, relocation: 1 result failed. The first reason: The document is one" in done.stderr
-    assert "ablation: 1 result failed" not in done.stderr
+    assert "BM25, relocation: 1 item failed. The first reason: The document is one" in done.stderr
+    assert "ablation: 1 item failed" not in done.stderr
 
 
 def test_curve_states_why_every_pair_failed(tmp_path: Path) -> None:
@@ -440,6 +440,29 @@ def test_failures_are_listed_and_retried_on_demand(tmp_path: Path) -> None:
     assert json.loads(run("precompute", "--dataset", str(data)).stdout)["computed"] == 0
     again = run("precompute", "--dataset", str(data), "--retry-failed")
     assert json.loads(again.stdout)["computed"] == 1
+
+
+def test_failures_are_listed_without_any_result(tmp_path: Path) -> None:
+    data = tmp_path / "bad.jsonl"
+    sentences = "Ice melts. Snow falls. Fog rises."
+    rows = [
+        {"pair_id": f"p{n}", "query": "\u200b", "document": f"{sentences} {n}", "evidence": "Ice"}
+        for n in range(3)
+    ]
+    data.write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")
+    asked = ("--model", "BM25", "--dataset", str(data), "--table", "failures", "--format", "json")
+    for command in ("cause", "faithfulness", "agreement", "curve"):
+        more = ("--method", "terms") if command in ("agreement", "curve") else ()
+        done = run(command, *asked, *more)
+        assert done.exit_code == 0, done.stderr
+        listed = json.loads(done.stdout)
+        assert {row["item"].split(" ")[0] for row in listed["rows"]} == {"p0", "p1", "p2"}
+        assert all("reads no word" in row["reason"] for row in listed["rows"])
+        assert listed["provenance"][0]["model"] == "BM25"
+    assert "reads no word of the query" in run("agreement", *asked, "--method", "terms").stderr
+    # No attribution fails where no query retrieves two documents.
+    (row,) = json.loads(run("simulatability", *asked).stdout)["rows"]
+    assert row["item"] is None and "retrieve two documents" in row["reason"]
 
 
 def test_models_data_sets_and_methods_are_listed() -> None:

@@ -189,6 +189,24 @@ def test_failed_attributions_are_listed_and_retried(corpus: str) -> None:
     assert json.loads(run(*asked, "--retry-failed").stdout)["rows"] == []
 
 
+def test_ties_and_queries_without_a_result_are_stated(tmp_path: Path) -> None:
+    rows = [
+        {"pair_id": f"d{n}", "query": f"old {NOUNS[n]}", "document": f"The {NOUNS[n]} is old here."}
+        for n in range(12)
+    ]
+    rows[0]["query"] = "\u200b"
+    path = written(tmp_path / "ties.jsonl", rows)
+    told = run("--model", "BM25", "--dataset", path, "--top", "3").stderr
+    assert "BM25: 1 of 12 queries retrieve nothing." in told
+    # Of eleven queries, every other document has the same score for the word `old`.
+    assert "BM25: for 11 of 12 queries, documents at ranks 3 and 4 have equal scores." in told
+    for n, row in enumerate(rows):
+        row["query"] = "\u200b" * (n + 1)
+    path = written(tmp_path / "none.jsonl", rows)
+    told = run("--model", "BM25", "--dataset", path, "--top", "3").stderr
+    assert "no query retrieves a document other than its relevant ones" in told
+
+
 def test_a_corpus_without_queries_uses_its_sentences_as_queries(tmp_path: Path) -> None:
     path = written(
         tmp_path / "texts.jsonl", [{"_id": f"d{n}", "text": document_of(n)} for n in range(N)]
