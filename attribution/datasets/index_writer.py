@@ -39,46 +39,6 @@ BEGIN;
 """
 
 
-class PairWriter:
-    """Takes pairs one by one. They stay in memory while they are few; then they go into a temporary
-    index, which disappears with the last reference to it."""
-
-    def __init__(self) -> None:
-        self._pairs: list[TextPair] = []
-        self._characters = 0
-        self._index: _IndexWriter | None = None
-
-    def __len__(self) -> int:
-        return len(self._pairs) if self._index is None else len(self._index)
-
-    def add(self, pair: TextPair) -> None:
-        """Append a pair.
-
-        Raises:
-            UserError: there is no space for the index.
-        """
-        if self._index is not None:
-            self._index.add(pair)
-            return
-        self._pairs.append(pair)
-        self._characters += len(pair.query) + len(pair.document) + _PER_PAIR
-        if self._characters > IN_MEMORY:
-            self._index = _IndexWriter()
-            for earlier in self._pairs:
-                self._index.add(earlier)
-            self._pairs = []
-
-    def finished(self, title: str, versions: Iterable[TextPair]) -> tuple[Pairs, Pairs]:
-        """The pairs, and other versions of them. No more can be added.
-
-        Raises:
-            UserError: there is no space for the index.
-        """
-        if self._index is None:
-            return Pairs(self._pairs), Pairs(versions)
-        return indexed(self._index.finished(title, versions))
-
-
 @contextmanager
 def _translate_errors() -> Iterator[None]:
     try:
@@ -90,42 +50,81 @@ def _translate_errors() -> Iterator[None]:
         ) from error
 
 
-def indexed(index: PairIndex) -> tuple[Pairs, Pairs]:
-    """The pairs in an index, and the other versions of them."""
-    n = index.about["n"]
-    total = len(index.numbers["texts"])
-    return IndexedPairs(index, np.arange(n)), IndexedPairs(index, np.arange(n, total))
+class PairWriter:
+    """Takes pairs one by one. They stay in memory while they are few; then they go into a temporary
+    index, which disappears with the last reference to it."""
 
-
-class _IndexWriter:
-    """A temporary index to which rows are appended."""
-
-    @_translate_errors()
     def __init__(self) -> None:
-        # SQLite keeps a database without a name in a file that is deleted when it is closed.
-        self._db = sqlite3.connect("", isolation_level=None, check_same_thread=False)
-        self._db.executescript(_SCHEMA)
+        self._pairs: list[TextPair] = []
+        """All pairs or, with an index, those that are not in it yet."""
+        self._characters = 0
+        self._db: sqlite3.Connection | None = None
         self._numbers = {name: array("q") for name in NUMBERS}
         self._labels = {name: array("q") for name in LABELS}
         self._codes: dict[LabelName, dict[str | None, int]] = {name: {None: -1} for name in LABELS}
         self._documents: dict[bytes, int] = {}
         self._queries = 0
-        self._batch: list[TextPair] = []
 
     def __len__(self) -> int:
-        return len(self._numbers["texts"]) + len(self._batch)
+        return len(self._numbers["texts"]) + len(self._pairs)
 
     def add(self, pair: TextPair) -> None:
-        self._batch.append(pair)
-        if len(self._batch) >= _BATCH:
+        """Append a pair.
+
+        Raises:
+            UserError: there is no space for the index.
+        """
+        self._pairs.append(pair)
+        self._characters += len(pair.query) + len(pair.document) + _PER_PAIR
+        large = self._characters > IN_MEMORY
+        if large and (self._db is None or len(self._pairs) >= _BATCH):
             self._flush()
 
     @_translate_errors()
-    def _flush(self) -> None:
+    def finished(self, title: str, versions: Iterable[TextPair]) -> tuple[Pairs, Pairs]:
+        """The pairs, and other versions of them. No more can be added.
+
+        Raises:
+            UserError: there is no space for the index.
+        """
+        if self._db is None:
+            return Pairs(self._pairs), Pairs(versions)
+        db = self._flush()
+        n = len(self)
+        about: dict[str, Any] = {"title": title, "n": n, "queries": self._queries}
+        about |= {f"n_{name}": len(codes) - 1 for name, codes in self._codes.items()}
+        for version in versions:
+            self.add(version)
+        self._flush()
+        self._documents = {}
+        db.execute("CREATE INDEX pairs_by_id ON pairs (pair_id)")
+        distinct = "SELECT count(DISTINCT pair_id) FROM pairs WHERE row < ?"
+        (n_ids,) = db.execute(distinct, (n,)).fetchone()
+        about["unique"] = n_ids == n
+        rows = db.execute("SELECT pair_id FROM pairs ORDER BY row")
+        ids = [pair_id.decode("utf-8", "surrogatepass") for (pair_id,) in rows]
+        columns: dict[str, bytes] = {"ids": json.dumps(ids).encode()}
+        columns |= {name: packed(values) for name, values in self._numbers.items()}
+        for name, codes in self._codes.items():
+            columns[name] = packed(self._labels[name])
+            values = [value for value in codes if value is not None]
+            columns[f"{name}.values"] = json.dumps(values).encode()
+        columns["about"] = json.dumps(about).encode()
+        put_columns(db, columns)
+        db.execute("COMMIT")
+        return indexed(PairIndex(db))
+
+    @_translate_errors()
+    def _flush(self) -> sqlite3.Connection:
+        """Move the pairs in memory to the index."""
+        if self._db is None:
+            # SQLite keeps a database without a name in a file that is deleted when it is closed.
+            self._db = sqlite3.connect("", isolation_level=None, check_same_thread=False)
+            self._db.executescript(_SCHEMA)
         new: list[tuple[int, bytes]] = []
         first = len(self._numbers["texts"])
         numbers = self._numbers
-        for pair in self._batch:
+        for pair in self._pairs:
             document = pair.document.encode("utf-8", "surrogatepass")
             digest = hashlib.blake2b(document, digest_size=16).digest()
             next_number = len(self._documents)
@@ -142,44 +141,24 @@ class _IndexWriter:
             for name, codes in self._codes.items():
                 self._labels[name].append(codes.setdefault(getattr(pair, name), len(codes) - 1))
             self._queries += bool(pair.query)
-        numbers["texts"].frombytes(fingerprints(p.text_digest for p in self._batch).tobytes())
+        numbers["texts"].frombytes(fingerprints(p.text_digest for p in self._pairs).tobytes())
         self._db.executemany("INSERT INTO documents VALUES (?, ?)", new)
         self._db.executemany(
             "INSERT INTO pairs VALUES (?, ?, ?)",
             (
                 (row, *(text.encode("utf-8", "surrogatepass") for text in (p.pair_id, p.query)))
-                for row, p in enumerate(self._batch, first)
+                for row, p in enumerate(self._pairs, first)
             ),
         )
-        self._batch = []
+        self._pairs = []
+        return self._db
 
-    @_translate_errors()
-    def finished(self, title: str, versions: Iterable[TextPair]) -> PairIndex:
-        self._flush()
-        n = len(self)
-        about: dict[str, Any] = {"title": title, "n": n, "queries": self._queries}
-        about |= {f"n_{name}": len(codes) - 1 for name, codes in self._codes.items()}
-        for version in versions:
-            self.add(version)
-        self._flush()
-        self._documents = {}
-        db = self._db
-        db.execute("CREATE INDEX pairs_by_id ON pairs (pair_id)")
-        distinct = "SELECT count(DISTINCT pair_id) FROM pairs WHERE row < ?"
-        (n_ids,) = db.execute(distinct, (n,)).fetchone()
-        about["unique"] = n_ids == n
-        rows = db.execute("SELECT pair_id FROM pairs ORDER BY row")
-        ids = [pair_id.decode("utf-8", "surrogatepass") for (pair_id,) in rows]
-        columns: dict[str, bytes] = {"ids": json.dumps(ids).encode()}
-        columns |= {name: packed(values) for name, values in self._numbers.items()}
-        for name, codes in self._codes.items():
-            columns[name] = packed(self._labels[name])
-            values = [value for value in codes if value is not None]
-            columns[f"{name}.values"] = json.dumps(values).encode()
-        columns["about"] = json.dumps(about).encode()
-        put_columns(db, columns)
-        db.execute("COMMIT")
-        return PairIndex(db)
+
+def indexed(index: PairIndex) -> tuple[Pairs, Pairs]:
+    """The pairs in an index, and the other versions of them."""
+    n = index.about["n"]
+    total = len(index.numbers["texts"])
+    return IndexedPairs(index, np.arange(n)), IndexedPairs(index, np.arange(n, total))
 
 
 def put_columns(db: sqlite3.Connection, columns: Mapping[str, bytes]) -> None:
