@@ -74,6 +74,11 @@ def table_files(folder: Path, stem: str) -> list[Path]:
     return sorted((folder / stem).glob("*.parquet"))
 
 
+def corpus_files(folder: Path, root: Path) -> list[File]:
+    """The files of a folder's corpus, named by their path below `root`."""
+    return [File(p.relative_to(root).as_posix(), p) for p in table_files(folder, "corpus")]
+
+
 def read(path: Path, name: str, title: str = "") -> Judged:
     """The judgments above zero of each folder: of the test split, or else dev, or else train;
     documents are read row by row on demand.
@@ -93,8 +98,7 @@ def read(path: Path, name: str, title: str = "") -> Judged:
             language, _ = languages.of_folder(folder)
             read = partial(_document, part=part, language=language)
             seen: set[int] = set()
-            for table in table_files(folder, "corpus"):
-                file = File(table.relative_to(path).as_posix(), table)
+            for file in corpus_files(folder, path):
                 yield from documents_of(file, _rows(file, None), read, seen)
 
     def all_queries() -> Iterator[tuple[str, str]]:
@@ -111,7 +115,7 @@ def read(path: Path, name: str, title: str = "") -> Judged:
         title or f"{name} (BEIR, {', '.join(splits)})",
         rows,
         stream,
-        [file for folder, _ in chosen for file in table_files(folder, "corpus")],
+        [file for folder, _ in chosen for file in corpus_files(folder, path)],
         skips_own_id=not all((folder / KEEPS_OWN_IDS).is_file() for folder, _ in chosen),
         unjudged=all_queries,
     )

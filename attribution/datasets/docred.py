@@ -124,15 +124,9 @@ def read(files: list[File], name: str, title: str = "") -> DataSet:
                 built = document_pairs(documents, index)
                 if not built:
                     yield Rejection(file.name, number, NO_FACT)
-                for pair in built:
-                    cells = {
-                        "query": pair.query,
-                        "document_1": pair.first,
-                        "document_2": pair.second,
-                        "id": pair.id,
-                        "evidence_sents": [version.split(" ") for version in pair.evidence],
-                    }
-                    yield from colder.both_pairs(Row(number, cells), pair.test, name, ids)
+                for test, each in built.items():
+                    for cells in each:
+                        yield from colder.both_pairs(Row(number, cells), test, name, ids)
 
     return collect(name, title or f"{name} (Re-DocRED)", pairs())
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 
 QUESTIONS: Mapping[str, str] = tomllib.loads(
@@ -72,34 +71,38 @@ class AnnotatedDocument:
         return " ".join(tokens)
 
 
-@dataclass(frozen=True, slots=True)
-class PairOfDocuments:
-    """d1 and d2 of a test, named by ColDeR's file, for one query. `id` distinguishes the test's
-    pairs from one document; `evidence` contains the forms of the evidence sentence in the
-    documents."""
-
-    test: str
-    id: str
-    query: str
-    first: str
-    second: str
-    evidence: tuple[str, ...]
+Cells = Mapping[str, object]
+"""d1 and d2 of a test for one query, as a row of ColDeR's files. `id` distinguishes the test's rows
+from one document; `evidence_sents` has the forms of the evidence sentence in the documents."""
 
 
-def document_pairs(documents: Sequence[AnnotatedDocument], number: int) -> list[PairOfDocuments]:
-    """The pairs from one of the documents, none if no fact is suitable.
+def _cells(id: str, query: str, first: str, second: str, evidence: Sequence[str]) -> Cells:
+    return {
+        "id": id,
+        "query": query,
+        "document_1": first,
+        "document_2": second,
+        "evidence_sents": [[sentence] for sentence in evidence],
+    }
+
+
+def document_pairs(
+    documents: Sequence[AnnotatedDocument], number: int
+) -> Mapping[str, Sequence[Cells]]:
+    """The rows from one of the documents by test, named by ColDeR's file; empty if no fact is
+    suitable.
 
     Each test uses the document's first fact that has the sentences for it, so a document has one
     pair for each test (literal: one with the short and one with the long name in the query). The
     unrelated sentences and the wrong answer come from the following documents.
     """
-    chosen: dict[str, list[PairOfDocuments]] = {}
+    chosen: dict[str, list[Cells]] = {}
     for fact in _suitable(documents[number]):
-        of_fact: dict[str, list[PairOfDocuments]] = {}
-        for pair in _pairs(documents, number, fact):
-            of_fact.setdefault(pair.test, []).append(pair)
-        chosen = {**of_fact, **chosen}
-    return list(chain.from_iterable(chosen.values()))
+        of_fact: dict[str, list[Cells]] = {}
+        for test, cells in _pairs(documents, number, fact):
+            of_fact.setdefault(test, []).append(cells)
+        chosen = of_fact | chosen
+    return chosen
 
 
 def _suitable(document: AnnotatedDocument) -> Iterator[AnnotatedFact]:
@@ -120,7 +123,7 @@ def _suitable(document: AnnotatedDocument) -> Iterator[AnnotatedFact]:
 
 def _pairs(
     documents: Sequence[AnnotatedDocument], number: int, fact: AnnotatedFact
-) -> Iterator[PairOfDocuments]:
+) -> Iterator[tuple[str, Cells]]:
     document, (place,) = documents[number], fact.evidence
     heads, tails = document.names(fact.head), document.names(fact.tail)
     with_head: list[int] = []
@@ -133,10 +136,9 @@ def _pairs(
     head = document.sentences[place][mention.start : mention.end]
     question, evidence = QUESTIONS[fact.relation], texts[place]
 
-    def pair(test: str, first: Sequence[str], second: Sequence[str]) -> PairOfDocuments:
+    def pair(test: str, first: Sequence[str], second: Sequence[str]) -> tuple[str, Cells]:
         query = question.replace("{head}", " ".join(head))
-        documents = " ".join(first), " ".join(second)
-        return PairOfDocuments(test, document.title, query, *documents, (evidence,))
+        return test, _cells(document.title, query, " ".join(first), " ".join(second), [evidence])
 
     more, rest = [texts[i] for i in with_head], [texts[i] for i in without]
     if rest:
@@ -157,14 +159,10 @@ def _pairs(
         versions = [[document.named(i, fact.head, name) for i in order] for name in (short, long)]
         both = [" ".join(version) for version in versions]
         for side, (name, form) in enumerate(((short, "short"), (long, "long"))):
-            yield PairOfDocuments(
-                "literal_bias",
-                f"{document.title}/{form}",
-                question.replace("{head}", " ".join(name)),
-                both[side],
-                both[1 - side],
-                tuple(version[0] for version in versions),
-            )
+            query = question.replace("{head}", " ".join(name))
+            forms = [version[0] for version in versions]
+            row = _cells(f"{document.title}/{form}", query, both[side], both[1 - side], forms)
+            yield "literal_bias", row
     others = [*documents[number + 1 :], *documents[:number]]
     unrelated = _unrelated(others, [*heads, *tails])
     if more and unrelated:

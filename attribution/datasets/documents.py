@@ -91,9 +91,9 @@ def _files(path: Path) -> list[tuple[File, str | None]]:
     """The files with the language stated by their folder's name."""
     if path.is_dir() and (places := beir.folders(path)):
         return [
-            (File(file.relative_to(path).as_posix(), file), languages.of_folder(place)[0])
+            (file, languages.of_folder(place)[0])
             for place in places
-            for file in beir.table_files(place, "corpus")
+            for file in beir.corpus_files(place, path)
         ]
     return [(file, None) for file in files_of(path, tables.SUFFIXES)]
 

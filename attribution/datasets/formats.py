@@ -145,10 +145,10 @@ def files_of(path: Path, suffixes: tuple[str, ...], prefix: str = "") -> list[Fi
     ]
 
 
-def named_files(root: Path, names: Sequence[str]) -> dict[str, Path]:
+def named_files(root: Path, names: Sequence[str]) -> dict[str, File]:
     """The files of these names that a folder has, with or without .gz, by name."""
     return {
-        name: path
+        name: File(path.name, path)
         for name in names
         for path in (root / f"{name}.gz", root / name)
         if path.is_file()

@@ -161,7 +161,7 @@ def judged_pairs(
 class Judged:
     """A data set with relevance judgments, whose `rows` are read once, as pairs or as a collection.
 
-    `stream` reads its corpus; `files` are the corpus's files, if it has any. `versions` are other
+    `stream` reads its corpus from `files`, if it has any. `versions` are other
     versions of pairs by id, such as translations, which reading `rows` can add, and `version_name`
     is the name of a version. `skips_own_id`, `groups` and `unjudged` are as in `Collection`.
     """
@@ -170,7 +170,7 @@ class Judged:
     title: str
     rows: Iterable[Judgment | Rejection]
     stream: Callable[[], Iterator[Document | Rejection]]
-    files: Sequence[Path] = ()
+    files: Sequence[File] = ()
     skips_own_id: bool = False
     groups: Groups | None = None
     versions: Mapping[str, TextPair] = field(default_factory=dict)
@@ -212,7 +212,7 @@ class Judged:
             self.title,
             tuple(_query(query_id, rows) for query_id, rows in judged.items()),
             self.stream,
-            tuple(self.files),
+            tuple(file.content for file in self.files if isinstance(file.content, Path)),
             tuple(rejected),
             self.skips_own_id,
             groups=self.groups,
@@ -237,7 +237,7 @@ def judged_passages(
         title,
         judge(files, name, passages),
         lambda: (Document(key, text) for key, text in passages.values()),
-        [file.content for file in files if isinstance(file.content, Path)],
+        files,
         groups=groups,
     )
 

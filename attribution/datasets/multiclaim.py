@@ -72,8 +72,8 @@ def read(root: Path, name: str, title: str = "", variant: str = "") -> Judged:
         UserError: a file is missing.
     """
     version: Version = ENGLISH if variant == ENGLISH else "original"
-    paths = named_files(root, FILES)
-    if len(paths) < len(FILES):
+    files = named_files(root, FILES)
+    if len(files) < len(FILES):
         raise UserError(f"{root.name} is not MultiClaim: it needs {', '.join(FILES)}.")
 
     def document(row: Row) -> Document:
@@ -81,23 +81,23 @@ def read(root: Path, name: str, title: str = "", variant: str = "") -> Judged:
         return Document(row[CLAIM_ID], claim.of(version), "", claim.language)
 
     def stream() -> Iterator[Document | Rejection]:
-        file = File(paths[CLAIMS].name, paths[CLAIMS])
-        return documents_of(file, csv_rows(file, (CLAIM_ID, CLAIM)), document, set())
+        rows = csv_rows(files[CLAIMS], (CLAIM_ID, CLAIM))
+        return documents_of(files[CLAIMS], rows, document, set())
 
     others: dict[str, TextPair] = {}
     return Judged(
         name,
         title or f"{name} (MultiClaim, {version})",
-        _judged(paths, name, version, others),
+        _judged(files, name, version, others),
         stream,
-        [paths[CLAIMS]],
+        [files[CLAIMS]],
         versions=others,
         version_name="Original" if version == ENGLISH else "English version",
     )
 
 
 def _judged(
-    paths: Mapping[str, Path], name: str, version: Version, others: dict[str, TextPair]
+    files: Mapping[str, File], name: str, version: Version, others: dict[str, TextPair]
 ) -> Iterator[Judgment | Rejection]:
     """Every row of the mapping; the other version of each pair is added to `others`."""
     other: Version = "original" if version == "english" else "english"
@@ -114,10 +114,9 @@ def _judged(
             query_type=post.kind,
         )
 
-    mapping = File(paths[MAPPING].name, paths[MAPPING])
-    rows = list(csv_rows(mapping, (CLAIM_ID, POST_ID)))
-    posts = _texts("post", paths[POSTS], POST_ID, rows, _post, (TEXT, PICTURES, INSTANCES))
-    claims = _texts("claim", paths[CLAIMS], CLAIM_ID, rows, lambda row: row[CLAIM], (CLAIM,))
+    rows = list(csv_rows(files[MAPPING], (CLAIM_ID, POST_ID)))
+    posts = _texts("post", files[POSTS], POST_ID, rows, _post, (TEXT, PICTURES, INSTANCES))
+    claims = _texts("claim", files[CLAIMS], CLAIM_ID, rows, lambda row: row[CLAIM], (CLAIM,))
     ids: set[str] = set()
     for row in rows:
         try:
@@ -128,7 +127,7 @@ def _judged(
                 raise UserError(f"post {post_id} with claim {claim_id} occurs twice")
             pair = pair_of(pair_id, post, claim, name, version)
         except UserError as error:
-            yield Rejection(mapping.name, row.number, str(error))
+            yield Rejection(files[MAPPING].name, row.number, str(error))
             continue
         ids.add(pair_id)
         # If a text is empty only in the other version, the pair has no other version.
@@ -145,7 +144,7 @@ def _domain(post: str | None, claim: str | None) -> str | None:
 
 def _texts(
     what: str,
-    path: Path,
+    file: File,
     key: Column[str],
     mapping: Sequence[Row],
     read: Callable[[Row], _Text],
@@ -157,7 +156,6 @@ def _texts(
         with suppress(UserError):
             ids.add(row[key])
     table: RowsById[_Text] = RowsById(what)
-    file = File(path.name, path)
     table.add(file, csv_rows(file, (key, *columns)), key, read, ids)
     return table
 

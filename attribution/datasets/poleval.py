@@ -46,22 +46,20 @@ def read(root: Path, name: str, title: str = "") -> Judged:
         return Document(row[ID], joined(heading, row[TEXT]), "", LANGUAGE, heading or "")
 
     def stream() -> Iterator[Document | Rejection]:
-        passages = _file(named[PASSAGES])
-        return documents_of(passages, json_rows(passages), document, set())
+        return documents_of(named[PASSAGES], json_rows(named[PASSAGES]), document, set())
 
     title = title or f"{name} (PolEval 2022)"
     return Judged(name, title, _judged(named, name), stream, [named[PASSAGES]])
 
 
-def _judged(named: dict[str, Path], name: str) -> Iterator[Judgment | Rejection]:
-    pairs = _file(named[PAIRS])
-    rows = csv_rows(pairs, (*PAIR_IDS, SCORE), "\t")
-    judged = list(judgment_rows(pairs, rows, PAIR_IDS))
+def _judged(named: dict[str, File], name: str) -> Iterator[Judgment | Rejection]:
+    rows = csv_rows(named[PAIRS], (*PAIR_IDS, SCORE), "\t")
+    judged = list(judgment_rows(named[PAIRS], rows, PAIR_IDS))
     relevant = [row for row in judged if isinstance(row, JudgmentRow)]
     questions, passages = RowsById[str]("question"), RowsById[str]("passage")
     for table, file, ids in (
-        (questions, _file(named[QUESTIONS]), {row.query for row in relevant}),
-        (passages, _file(named[PASSAGES]), {row.document for row in relevant}),
+        (questions, named[QUESTIONS], {row.query for row in relevant}),
+        (passages, named[PASSAGES], {row.document for row in relevant}),
     ):
         table.add(file, json_rows(file), ID, _text, ids)
 
@@ -71,10 +69,6 @@ def _judged(named: dict[str, Path], name: str) -> Iterator[Judgment | Rejection]
     yield from judged_pairs(
         judged, questions.__getitem__, passages.__getitem__, pair_of, "", LANGUAGE
     )
-
-
-def _file(path: Path) -> File:
-    return File(path.name, path)
 
 
 def _text(row: Row) -> str:

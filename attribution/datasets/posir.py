@@ -104,7 +104,7 @@ def read(root: Path, name: str, title: str = "", variant: str = "") -> Judged:
             file = _file(folder, "corpus.parquet")
             yield from documents_of(file, _rows(folder, "corpus.parquet"), read, set())
 
-    return Judged(name, title, rows, stream, [folder / "corpus.parquet" for folder in folders])
+    return Judged(name, title, rows, stream, [_file(f, "corpus.parquet") for f in folders])
 
 
 def _language_folder(root: Path, language: str) -> str:
