@@ -228,7 +228,7 @@ def with_rejections(data: DataSet) -> DataSet:
     if n := len(data.rejected):
         print("1 row was rejected:" if n == 1 else f"{n:,} rows were rejected:", file=sys.stderr)
         for row in data.rejected[:_REJECTIONS]:
-            print(f"  {row.file} row {row.row}: {row.reason}", file=sys.stderr)
+            print(f"  {row}", file=sys.stderr)
         if n > _REJECTIONS:
             print(
                 f"  and {n - _REJECTIONS:,} more, listed by `poslens datasets --format json`",

@@ -105,7 +105,7 @@ class Survey:
         """How many rows were rejected, and why the first one was; empty if none was."""
         return tuple(
             f"Rejected: {counted(len(self.rejected), 'row')} of the corpus, the first in "
-            f"{first.file} row {first.row}: {first.reason.rstrip('.')}."
+            f"{str(first).rstrip('.')}."
             for first in self.rejected[:1]
         )
 

@@ -4,7 +4,7 @@ judgments."""
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Generic
 
@@ -73,20 +73,13 @@ class RowsById(Generic[T]):
         """
         row = self.invalid.get(name)
         if row and not (self.first_counts and name in self.by_id):
-            raise UserError(f"{self.what} {name}: {row.file} row {row.row}: {row.reason}")
+            raise UserError(f"{self.what} {name}: {row}")
         if name not in self.by_id:
-            raise UserError(f"{self.what} {name} does not exist{self._hint}")
+            hint = ""
+            if lost := self.without_id:
+                hint = f"; {len(lost):,} rows have no valid id, the first is {lost[0]}"
+            raise UserError(f"{self.what} {name} does not exist{hint}")
         return self.by_id[name]
-
-    @property
-    def _hint(self) -> str:
-        if not self.without_id:
-            return ""
-        first = self.without_id[0]
-        return (
-            f"; {len(self.without_id):,} rows have no valid id, the first is {first.file} row "
-            f"{first.row}: {first.reason}"
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,8 +197,7 @@ class Judged:
             else:
                 n_pairs += 1
         if not n_pairs:
-            first = rejected[0] if rejected else None
-            hint = f"; first error, {first.file} row {first.row}: {first.reason}" if first else ""
+            hint = f"; first error, {rejected[0]}" if rejected else ""
             raise UserError(f"{self.title} has no query with a relevant document{hint}")
         return Collection(
             self.name,
@@ -243,24 +235,27 @@ def judged_passages(
 
 
 def _query(query_id: str, judged: Sequence[Judgment | LostDocument]) -> Query:
-    paired = [judgment for judgment in judged if isinstance(judgment, Judgment)]
-    first = next((judgment for judgment in paired if judgment.pair.evidence is not None), None)
-    first = first or (paired[0] if paired else None)
-    pair = None if first is None else first.pair
-    span = None if pair is None else pair.evidence
-    return Query(
+    query = Query(
         query_id,
         judged[0].query if isinstance(judged[0], LostDocument) else judged[0].pair.query,
         judged[0].part,
         judged[0].query_language,
         {key_of(row.part, row.document_id): row.relevance for row in judged},
-        {key_of(judgment.part, judgment.document_id): judgment.pair.pair_id for judgment in paired},
-        None if pair is None or span is None else span.midpoint(len(pair.document)),
-        None if pair is None else pair.document_tokens,
-        span,
-        "" if pair is None else pair.pair_id,
-        () if first is None else first.groups,
-        () if first is None else first.splits,
+    )
+    paired = [judgment for judgment in judged if isinstance(judgment, Judgment)]
+    if not paired:
+        return query
+    first = next((each for each in paired if each.pair.evidence is not None), paired[0])
+    pair, span = first.pair, first.pair.evidence
+    return replace(
+        query,
+        pairs={key_of(each.part, each.document_id): each.pair.pair_id for each in paired},
+        evidence=None if span is None else span.midpoint(len(pair.document)),
+        document_tokens=pair.document_tokens,
+        span=span,
+        evidence_pair=pair.pair_id,
+        groups=first.groups,
+        splits=first.splits,
     )
 
 

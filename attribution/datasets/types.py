@@ -33,6 +33,9 @@ class Rejection:
         object.__setattr__(self, "file", printable(self.file))
         object.__setattr__(self, "reason", printable(self.reason[:_MAX_REASON]))
 
+    def __str__(self) -> str:
+        return f"{self.file} row {self.row}: {self.reason}"
+
 
 @dataclass(frozen=True, slots=True)
 class Judgment:
@@ -176,10 +179,9 @@ def collect(
     if not writer and not rejected:
         raise UserError(f"{title} has no rows: use a data set with at least one pair.")
     if not writer:
-        first = rejected[0]
         raise UserError(
             f"{title} has {counted(len(rejected), 'row')}, but no valid pair. The first error is "
-            f"in {first.file} row {first.row}: {first.reason}"
+            f"in {rejected[0]}"
         )
     pairs, others = writer.finished(title, (versions or {}).values())
     return DataSet(name, title, pairs, tuple(rejected), others, version_name)

@@ -73,6 +73,14 @@ class LibraryCheck:
     compared: Literal["embedding", "score"]
     library: str = "sentence-transformers"
 
+    @classmethod
+    def of_score(
+        cls, score: float, expected: float, least: float, library: str = "sentence-transformers"
+    ) -> LibraryCheck:
+        """The distance of a score from the library's, `expected`, relative to the magnitude of the
+        latter, or to `least` if that is larger."""
+        return cls(abs(score - expected) / max(abs(expected), least), "score", library)
+
 
 Representation = Any
 """A text's representation in a family, which its `similarity` compares: a vector, token vectors, or

@@ -43,6 +43,7 @@ class CrossEncoderRetriever(EmbeddingHooks):
     """
 
     family = "cross_encoder"
+    library = "sentence-transformers"
 
     def __init__(self, model: Any, spec: RetrieverSpec, precision: str) -> None:
         super().__init__(model.eval().requires_grad_(False), spec, precision)
@@ -223,23 +224,20 @@ class CrossEncoderRetriever(EmbeddingHooks):
         return scores[:, None]
 
     def check(self, pair: TextPair) -> LibraryCheck:
-        """Distance from sentence-transformers' logit, relative to it if its magnitude is above
-        1."""
+        """Distance from the library's own logit, relative to it if its magnitude is above 1."""
         with torch.no_grad():
             score = float(self.embed(self.encode_pairs([pair])[0]))
-        expected = float(
-            _relevance(
-                self.model.predict(
-                    [_texts(pair)],
-                    prompt=self.prompt or None,
-                    activation_fn=nn.Identity(),
-                    convert_to_tensor=True,
-                    show_progress_bar=False,
-                )
-            )
+        return LibraryCheck.of_score(score, self._library_score(pair), 1.0, self.library)
+
+    def _library_score(self, pair: TextPair) -> float:
+        scores = self.model.predict(
+            [_texts(pair)],
+            prompt=self.prompt or None,
+            activation_fn=nn.Identity(),
+            convert_to_tensor=True,
+            show_progress_bar=False,
         )
-        distance = abs(score - expected) / max(abs(expected), 1.0)
-        return LibraryCheck(distance, "score")
+        return float(_relevance(scores))
 
 
 def _texts(pair: TextPair) -> tuple[str, str]:

@@ -130,24 +130,19 @@ def _temporary(name: str) -> str:
 @contextmanager
 def _only_one(models: Path, name: str, on_progress: OnProgress) -> Iterator[None]:
     """Lock `name`; the operating system releases the lock if its holder dies."""
-    from filelock import FileLock, Timeout
+    from filelock import FileLock
+
+    def canceled() -> bool:
+        on_progress("Waiting for another download", 0, None)  # ends the wait by raising
+        return False
 
     lock = FileLock(models / f".{name}.lock")
-    while True:
-        try:
-            lock.acquire(timeout=1)
-            break
-        except Timeout:
-            # Called each second, so that the caller can end the wait by raising.
-            on_progress("Waiting for another download", 0, None)
-    try:
+    with lock.acquire(poll_interval=0.5, cancel_check=canceled):
         # Only the lock's holder writes here, so existing files are left over from a process that
         # died.
         for stale in models.glob(f"{_temporary(name)}*"):
             shutil.rmtree(stale, ignore_errors=True)
         yield
-    finally:
-        lock.release()
 
 
 def _build(name: str, recipe: Recipe, folder: Path, on_progress: OnProgress) -> None:

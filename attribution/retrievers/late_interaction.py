@@ -157,8 +157,7 @@ class LateInteractionRetriever(DenseRetriever):
         document = self._library(pair.document, "document")
         expected = float(self.model.similarity_pairwise(query, document))
         (exact,) = self.exact([pair.query], [pair.document], [(0, 0)])
-        distance = abs(exact.score - expected) / max(abs(expected), 1e-6)
-        return LibraryCheck(distance, "score")
+        return LibraryCheck.of_score(exact.score, expected, 1e-6)
 
 
 _ARCHITECTURE = "HF_ColBERT"

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from poslens.attribution.errors import UserError
-from poslens.attribution.retrievers.base import Encoded, LibraryCheck
+from poslens.attribution.retrievers.base import Encoded
 from poslens.attribution.retrievers.cross_encoder import CrossEncoderRetriever, Placed, placed_in
 from poslens.attribution.retrievers.embedding_hooks import require_vectors
 from poslens.attribution.retrievers.family import Capability, Family, Placement, register
@@ -94,6 +94,8 @@ def _only_token(name: str, tokenizer: Any, word: str) -> int:
 class Seq2SeqRetriever(CrossEncoderRetriever):
     """A sequence-to-sequence reranker with access to its encoder's word embeddings."""
 
+    library = "transformers"
+
     def _configure(self) -> None:
         self.embeddings = self.backbone.encoder.get_input_embeddings()
         self.entry = self.embeddings
@@ -155,11 +157,8 @@ class Seq2SeqRetriever(CrossEncoderRetriever):
         ids = whole["input_ids"]
         return [ids[i] for i in order], [sides[i] for i in order], full
 
-    def check(self, pair: TextPair) -> LibraryCheck:
-        """Distance from transformers' own result for the prompt as a text, relative to it if it is
-        above 1."""
-        with torch.no_grad():
-            score = float(self.embed(self.encode_pairs([pair])[0]))
+    def _library_score(self, pair: TextPair) -> float:
+        """What transformers itself generates from the prompt as a text."""
         inputs = self.model.tokenizer(prompted(pair), return_tensors="pt").to(self.device)
         generated = self.backbone.generate(
             **inputs,
@@ -171,9 +170,7 @@ class Seq2SeqRetriever(CrossEncoderRetriever):
         )
         yes, no = self.model.answer_ids
         logits = generated.logits[0][0].float()
-        expected = float(logits[yes] - logits[no])
-        distance = abs(score - expected) / max(abs(expected), 1.0)
-        return LibraryCheck(distance, "score", "transformers")
+        return float(logits[yes] - logits[no])
 
 
 def prompted(pair: TextPair) -> str:

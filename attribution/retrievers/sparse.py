@@ -124,8 +124,7 @@ class SparseRetriever(DenseRetriever):
         self.model[1].train()
         expected = float((query * document).sum())
         (exact,) = self.exact([pair.query], [pair.document], [(0, 0)])
-        distance = abs(exact.score - expected) / max(abs(expected), 1e-6)
-        return LibraryCheck(distance, "score")
+        return LibraryCheck.of_score(exact.score, expected, 1e-6)
 
 
 def _load(spec: RetrieverSpec, files: ModelFiles, place: Placement) -> SparseRetriever:
