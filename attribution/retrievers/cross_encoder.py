@@ -256,12 +256,12 @@ def placed_in(
 ) -> list[Placed]:
     """The place of each token of an input that has the query and the document at these
     characters."""
-    placed: list[Placed] = []
-    sides: tuple[tuple[Side, tuple[int, int]], ...] = (("query", query), ("document", document))
-    for a, z in offsets:
-        place: Placed = None
-        for side, (start, end) in sides:
+    sides: dict[Side, tuple[int, int]] = {"document": document, "query": query}
+
+    def place(a: int, z: int) -> Placed:
+        for side, (start, end) in sides.items():
             if a < end and z > start and z > a:
-                place = (side, a - start, z - start)
-        placed.append(place)
-    return placed
+                return side, a - start, z - start
+        return None
+
+    return [place(a, z) for a, z in offsets]

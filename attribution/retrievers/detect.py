@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from poslens.attribution.errors import UserError
@@ -66,10 +67,6 @@ def family_of_folder(folder: Path) -> Family:
     except DamagedFolder:  # reported when it is loaded
         return dense.FAMILY
     library_class = files.config("config_sentence_transformers.json").get("model_type")
-    for family in FAMILIES.values():
-        if family.library_class and family.library_class == library_class:
-            return family
-    for family in FAMILIES.values():
-        if family.recognizes(files):
-            return family
-    return dense.FAMILY
+    named = (f for f in FAMILIES.values() if f.library_class and f.library_class == library_class)
+    recognized = (family for family in FAMILIES.values() if family.recognizes(files))
+    return next(chain(named, recognized), dense.FAMILY)

@@ -130,15 +130,17 @@ def entries(folder: Path) -> list[os.DirEntry[str]]:
     return sorted(listed, key=lambda entry: entry.name)
 
 
-def _regular(entry: os.DirEntry[str]) -> os.stat_result:
-    """The stat of a regular file; links are followed, because a hub download consists of links."""
+def _require_regular(entry: os.DirEntry[str], limit: int | None = None) -> None:
+    """Refuse anything but a regular file of at most `limit` bytes; links are followed, because a
+    hub download consists of links."""
     try:
         status = entry.stat()
     except OSError as error:
         raise DamagedFolder(irregular(entry.name)) from error
     if not stat.S_ISREG(status.st_mode):
         raise DamagedFolder(irregular(entry.name))
-    return status
+    if limit is not None and status.st_size > limit:
+        raise DamagedFolder(too_large(entry.name, limit))
 
 
 class _Reader:
@@ -164,9 +166,7 @@ class _Reader:
             limit = limit_of(name)
             if limit is None:
                 continue
-            status = _regular(entry)
-            if status.st_size > limit:
-                raise DamagedFolder(too_large(name, limit))
+            _require_regular(entry, limit)
             if name == _CARD:
                 continue
             self.files.append(folder / name)
@@ -178,8 +178,7 @@ class _Reader:
         if _TEMPLATES in entry_of and entry_of[_TEMPLATES].is_dir():
             for entry in entries(folder / _TEMPLATES):
                 if entry.name.endswith(".jinja"):
-                    if _regular(entry).st_size > CONFIG_BYTES:
-                        raise DamagedFolder(too_large(entry.name, CONFIG_BYTES))
+                    _require_regular(entry, CONFIG_BYTES)
                     self.files.append(folder / _TEMPLATES / entry.name)
 
     def _weights(self, place: str, entry_of: Mapping[str, os.DirEntry[str]]) -> None:
@@ -196,7 +195,7 @@ class _Reader:
                 raise DamagedFolder(
                     f"lacks {shown(name)}, which its index of weights names: restore the file."
                 )
-            _regular(entry_of[name])
+            _require_regular(entry_of[name])
             self.weights.append(self.root / place / name)
         if not names:
             parts = (name for name in entry_of if name.lower().endswith(PICKLES))
@@ -229,7 +228,7 @@ class _Reader:
                 raise DamagedFolder(irregular(parts[-1]))
         return "/".join(parts)
 
-    def routes(self, place: str, depth: int = 0) -> Iterator[tuple[str, str]]:
+    def routes(self, place: str, depth: int) -> Iterator[tuple[str, str]]:
         """(type, path) of the modules to which a Router at `place` sends texts."""
         config = self.configs.get(str(PurePosixPath(place, "router_config.json")))
         name = "router_config.json" if config else "config.json"
@@ -247,9 +246,8 @@ class _Reader:
 def _shards(index: Any) -> list[str]:
     """Names of the weight files in an index; they must be in the same folder."""
     shards = index.get("weight_map") if isinstance(index, dict) else None
-    names = (
-        set(shards.values()) if isinstance(shards, dict) and all_texts(shards.values()) else set()
-    )
+    listed = shards.values() if isinstance(shards, dict) else ()
+    names = set(listed) if all_texts(listed) else set()
     if not names or not all(re.fullmatch(r"[\w][\w.-]*\.safetensors", name) for name in names):
         raise DamagedFolder(
             "has an index of weights (model.safetensors.index.json) that names files other than "
@@ -267,10 +265,8 @@ def _read(root: Path) -> Contents:
     reader = _Reader(root)
     reader.folder("")
     if "modules.json" in reader.configs:
-        waiting = [
-            (kind, place, 0)
-            for kind, place in reader.named(reader.configs["modules.json"], "modules.json")
-        ]
+        named = reader.named(reader.configs["modules.json"], "modules.json")
+        waiting = [(kind, place, 0) for kind, place in named]
         while waiting:
             kind, place, depth = waiting.pop(0)
             reader.modules.append((kind, place))

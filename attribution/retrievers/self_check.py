@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from poslens.attribution.batching import out_of_memory
 from poslens.attribution.errors import UserError
@@ -81,9 +81,21 @@ def check_retriever(retriever: Retriever) -> SelfCheck:
 def _check(retriever: Retriever) -> SelfCheck:
     library = require_library_embedding(retriever)
     family = family_of(retriever.spec)
-    gradients = METHODS["saliency"].fits(family)
-    checked = SelfCheck(library, unfit=_without_gradient(retriever) if gradients else {})
-    return _linearized(retriever, checked) if METHODS["decomposition"].fits(family) else checked
+    unfit = _without_gradient(retriever) if METHODS["saliency"].fits(family) else {}
+    if not METHODS["decomposition"].fits(family):
+        return SelfCheck(library, unfit=unfit)
+    method = make_method("decomposition")
+    score = float(score_texts(retriever, [(PROBE.query, PROBE.document)])[0])
+    try:
+        result = METHODS[method.name].compute(retriever, method, [PROBE])[0]
+    except UserError as error:
+        return SelfCheck(library, unfit=unfit | {method.name: str(error)})
+    assert result.completeness_error is not None and result.bias_share is not None
+    parts = max(float(abs(result.document_scores).sum()) + abs(result.bias_share), 1e-6)
+    forward = abs(result.score - score)
+    if forward > tolerance(retriever) * max(1.0, abs(score)):
+        unfit = unfit | {method.name: f"linearizing changes its score by {forward:.2g}"}
+    return SelfCheck(library, forward, abs(result.completeness_error) / parts, unfit)
 
 
 def require_library_embedding(retriever: Retriever) -> LibraryCheck:
@@ -114,37 +126,18 @@ def require_library_embedding(retriever: Retriever) -> LibraryCheck:
     return library
 
 
-def _linearized(retriever: Retriever, checked: SelfCheck) -> SelfCheck:
-    """`checked` with the results of decomposition."""
-    method = make_method("decomposition")
-    score = float(score_texts(retriever, [(PROBE.query, PROBE.document)])[0])
-    try:
-        result = METHODS[method.name].compute(retriever, method, [PROBE])[0]
-    except UserError as error:
-        return replace(checked, unfit={**checked.unfit, method.name: str(error)})
-    assert result.completeness_error is not None and result.bias_share is not None
-    parts = max(float(abs(result.document_scores).sum()) + abs(result.bias_share), 1e-6)
-    forward = abs(result.score - score)
-    unfit = checked.unfit
-    if forward > tolerance(retriever) * max(1.0, abs(score)):
-        unfit = {**unfit, method.name: f"linearizing changes its score by {forward:.2g}"}
-    missed = abs(result.completeness_error) / parts
-    return replace(checked, forward=forward, completeness=missed, unfit=unfit)
-
-
 def _without_gradient(retriever: Retriever) -> dict[str, str]:
     """The gradient methods with the reason, if no gradient reaches the word embeddings."""
+    reason = "no gradient reaches its token embeddings"
     try:
         # Unlike saliency, it does not import Captum, which other methods do without.
         method = make_method("input_x_gradient")
         result = METHODS[method.name].compute(retriever, method, [PROBE])[0]
-        reason = "" if result.document_scores.any() else "no gradient reaches its token embeddings"
+        if result.document_scores.any():
+            return {}
     except UserError as error:
         reason = str(error)
     except RuntimeError as error:
         if out_of_memory(error):
             raise
-        reason = "no gradient reaches its token embeddings"
-    if not reason:
-        return {}
     return {name: reason for name, entry in METHODS.items() if entry.uses_gradients}

@@ -8,6 +8,7 @@ is truncated.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -131,22 +132,19 @@ class Seq2SeqRetriever(CrossEncoderRetriever):
             Encoded(features, tuple(token_lists["document"]), offsets),
         )
 
-    def _row(self, pair: TextPair) -> tuple[list[int], list[Placed], dict[Side, int]]:
+    def _row(self, pair: TextPair) -> tuple[list[int], list[Placed], Counter[Side]]:
         """Token ids, the place of each, and the number of tokens of each whole text."""
         query = len(_BEFORE)
         document = query + len(pair.query) + len(_BETWEEN)
         end = document + len(pair.document)
         whole = self._placed_tokens(prompted(pair), special=True)
         query_end = document - len(_BETWEEN)
-        sides = placed_in(whole["offset_mapping"], (query, query_end), (document, end))
-        full: dict[Side, int] = {
-            "query": sum(side is not None and side[0] == "query" for side in sides),
-            "document": sum(side is not None and side[0] == "document" for side in sides),
-        }
-        over = len(sides) - self.max_length
-        order = list(range(len(sides)))
+        placed = placed_in(whole["offset_mapping"], (query, query_end), (document, end))
+        full = Counter(place[0] for place in placed if place is not None)
+        over = len(placed) - self.max_length
+        order = list(range(len(placed)))
         if over > 0:
-            inside = [i for i in order if (sides[i] or [""])[0] == "document"]
+            inside = [i for i in order if (placed[i] or [""])[0] == "document"]
             if over >= len(inside):
                 raise UserError(
                     f"The query leaves no room for a document within the context limit of "
@@ -155,7 +153,7 @@ class Seq2SeqRetriever(CrossEncoderRetriever):
             cut = set(inside[-over:])
             order = [i for i in order if i not in cut]
         ids = whole["input_ids"]
-        return [ids[i] for i in order], [sides[i] for i in order], full
+        return [ids[i] for i in order], [placed[i] for i in order], full
 
     def _library_score(self, pair: TextPair) -> float:
         """What transformers itself generates from the prompt as a text."""
