@@ -169,11 +169,9 @@ def json_lines(file: File, limit: int | None = None) -> Iterator[tuple[int, str 
         number = 0
         while line := stream.readline(MAX_LINE):
             number += 1
-            whole = line[-1] in "\r\n" or len(line) < MAX_LINE
-            while not whole:
-                rest = stream.readline(MAX_LINE)
-                whole = not rest or rest[-1] in "\r\n"
             if len(line) == MAX_LINE and line[-1] not in "\r\n":
+                while (rest := stream.readline(MAX_LINE)) and rest[-1] not in "\r\n":
+                    pass
                 yield number, None
             elif line.strip():
                 yield number, line

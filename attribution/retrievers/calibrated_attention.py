@@ -22,6 +22,7 @@ plain attention.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache
@@ -45,6 +46,12 @@ ROWS: dict[str, Rows] = {
     "max": "mean",
 }
 """The rows through which a pooling of sentence-transformers reads the text; `mean` for all rows."""
+
+_EXCLUDED: dict[Rows, tuple[Rows, ...]] = {
+    "mean": (),
+    "first": ("first",),
+    "last": ("first", "last"),
+}
 
 NAME = "poslens_calibrated"
 """The name of this attention in transformers' interface."""
@@ -84,7 +91,10 @@ def redistribute(weights: Tensor, real: Tensor, rows: Rows, calibration: Calibra
     strength, block = calibration.strength, calibration.block
     if strength == 0:
         return weights
-    content = real & ~_apart(real, rows)
+    excluded = [_at_row(_row_of(real, which), real.shape[1]) for which in _EXCLUDED[rows]]
+    content = real
+    for token in excluded:
+        content = content & ~token
     count = content.sum(-1)  # [B]
     order = content.long().cumsum(-1) - 1
     number = int(-(-int(count.max()) // block)) if count.numel() else 0
@@ -92,7 +102,7 @@ def redistribute(weights: Tensor, real: Tensor, rows: Rows, calibration: Calibra
     member = member[:, None].to(weights.dtype)  # [B, 1, S, N]
     sums = weights @ member  # [B, A, R, N]
     seen = (sums > 0).to(weights.dtype)
-    target, values = _left(weights, real, rows, -(-count // block))
+    target, values = _left(weights, excluded, -(-count // block))
     share = target / seen.sum(-1, keepdim=True).clamp_min(1)  # [B, A, R, 1]
     # A block whose weights are all 0 gets no share, because scaling leaves it at 0.
     factor = share / torch.where(sums > 0, sums, 1.0)
@@ -104,19 +114,18 @@ def redistribute(weights: Tensor, real: Tensor, rows: Rows, calibration: Calibra
     return torch.where(short | (weights.sum(-1, keepdim=True) == 0), weights, mixed)
 
 
-def _left(weights: Tensor, real: Tensor, rows: Rows, blocks: Tensor) -> tuple[Tensor, Tensor]:
+def _left(weights: Tensor, excluded: Sequence[Tensor], blocks: Tensor) -> tuple[Tensor, Tensor]:
     """The total weight of the blocks [B, A, R, 1], and the weights of the excluded tokens [B, A,
     R, S]."""
     nothing = torch.zeros_like(weights)
-    if rows == "mean":
+    if not excluded:
         return weights.sum(-1, keepdim=True), nothing
-    first = _is_token(real, "first")[:, None, None]
+    first, *last = (token[:, None, None] for token in excluded)
     values = torch.where(first, weights, nothing)
     target = 1 - values.sum(-1, keepdim=True)
-    if rows == "last":
-        last = _is_token(real, "last")[:, None, None]
+    for token in last:
         last_share = (1 / (blocks + 2)).to(weights.dtype)[:, None, None, None]
-        values = values + torch.where(last, last_share, nothing)
+        values = values + torch.where(token, last_share, nothing)
         # A first token with nearly all weight may leave less than the last token's share.
         target = (target - last_share).clamp_min(0)
     return target, values
@@ -132,19 +141,6 @@ def _row_of(real: Tensor, rows: Rows) -> Tensor:
 def _at_row(at: Tensor, length: int) -> Tensor:
     """True at position `at` [B] of `length` [B, length]."""
     return torch.arange(length, device=at.device) == at[:, None]
-
-
-def _is_token(real: Tensor, which: Rows) -> Tensor:
-    """True for the first or the last token of each text [B, S]."""
-    return _at_row(_row_of(real, which), real.shape[1])
-
-
-def _apart(real: Tensor, rows: Rows) -> Tensor:
-    """True for the excluded tokens [B, S]."""
-    if rows == "mean":
-        return torch.zeros_like(real)
-    first = _is_token(real, "first")
-    return first | _is_token(real, "last") if rows == "last" else first
 
 
 def _take(values: Tensor, at: Tensor) -> Tensor:

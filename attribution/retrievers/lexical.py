@@ -113,10 +113,10 @@ def corpus_of(spec: RetrieverSpec) -> str:
     return _source_parts(spec)[1]
 
 
-def _source_parts(spec: RetrieverSpec) -> tuple[str, str]:
-    """The source without a data set, and the name of the data set."""
+def _source_parts(spec: RetrieverSpec) -> tuple[bool, str]:
+    """Whether words are stemmed, and the name of the data set whose statistics are used."""
     kind, name, *corpus = spec.source.split(":", 2)
-    return f"{kind}:{name}", corpus[0] if corpus else ""
+    return f"{kind}:{name}" == STEMMED, corpus[0] if corpus else ""
 
 
 def with_corpus(spec: RetrieverSpec, dataset: str) -> RetrieverSpec:
@@ -214,8 +214,7 @@ class LexicalRetriever(WordInputs):
         config = json.loads((files.folder / "config.json").read_text(encoding="utf-8"))
         super().__init__(spec)
         self.k1, self.b = float(config["k1"]), float(config["b"])
-        corpus = corpus_of(spec)
-        self._stemmed = _source_parts(spec)[0] == STEMMED
+        self._stemmed, corpus = _source_parts(spec)
         self.statistics = _statistics(_documents(corpus), self._stemmed) if corpus else None
         if self.statistics is not None and not self.statistics.frequencies:
             raise UserError(f"No document of {corpus} has a word, so {spec.name} can't rank them.")
@@ -270,12 +269,11 @@ class LexicalRetriever(WordInputs):
         """BM25 [n] of documents under the statistics of a corpus that need not contain them; minus
         infinity for those without a word of the query."""
         asked = self._bag(self.terms_of(query))
-        scores = [
-            float(self._parts(asked, self._bag(self.terms_of(text)), statistics)[1].sum())
-            or -np.inf
-            for text in documents
-        ]
-        return np.array(scores, dtype=np.float32)
+        scores = [self._score(asked, self.terms_of(text), statistics) for text in documents]
+        return np.array([score or -np.inf for score in scores], dtype=np.float32)
+
+    def _score(self, query: Bag, terms: Sequence[str], statistics: Statistics) -> float:
+        return float(self._parts(query, self._bag(terms), statistics)[1].sum())
 
     def _bag(self, terms: Sequence[str]) -> Bag:
         return self.embed(Encoded({"words": (tuple(terms),)}, (), (0,)))
@@ -326,8 +324,7 @@ class LexicalRetriever(WordInputs):
         expected = library_index(corpus, self.k1, self.b).get_scores(query)
         asked = self._bag(query)
         statistics = statistics_of(corpus)
-        bags = [self._bag(terms) for terms in corpus]
-        scores = [float(self._parts(asked, bag, statistics)[1].sum()) for bag in bags]
+        scores = [self._score(asked, terms, statistics) for terms in corpus]
         largest = max(np.abs(expected).max(), 1e-9)
         distance = float(np.abs(np.array(scores) - expected).max() / largest)
         return LibraryCheck(distance, "score", "bm25s")
@@ -355,8 +352,7 @@ def settings(spec: RetrieverSpec) -> str:
     """What determines BM25's numbers besides files; empty for other families."""
     if spec.family != FAMILY.name:
         return ""
-    corpus = corpus_of(spec)
-    stemmed = _source_parts(spec)[0] == STEMMED
+    stemmed, corpus = _source_parts(spec)
     statistics = _fingerprint(_documents(corpus), stemmed) if corpus else "the two texts"
     stems = f", stems={STEMMER} {version(STEMMER)}" if stemmed else ""
     return f", statistics={statistics}, words={_WORDS_VERSION}{stems}"

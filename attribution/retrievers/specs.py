@@ -206,11 +206,10 @@ NOWHERE = ModelFiles(Path(os.devnull))
 def presets() -> Mapping[str, RetrieverSpec]:
     """The presets of `presets.toml` by name, in order."""
     raw = tomllib.loads((Path(__file__).parent / "presets.toml").read_text(encoding="utf-8"))
-    fields: dict[str, dict[str, Any]] = {
-        name: {key: tuple(v) if isinstance(v, list) else v for key, v in entry.items()}
-        for name, entry in raw.items()
-    }
-    specs = {name: RetrieverSpec(name=name, **values) for name, values in fields.items()}
+    specs = {}
+    for name, entry in raw.items():
+        fields: dict[str, Any] = {k: tuple(v) if type(v) is list else v for k, v in entry.items()}
+        specs[name] = RetrieverSpec(name=name, **fields)
     return MappingProxyType(specs)
 
 
@@ -337,29 +336,21 @@ def runs_bidirectional(spec: RetrieverSpec) -> bool:
 
 
 def with_settings(
-    spec: RetrieverSpec,
-    *,
-    max_length: int | None = None,
-    query_max_length: int | None = None,
-    query_prompt: str | None = None,
+    spec: RetrieverSpec, *, max_length: int, query_max_length: int, query_prompt: str
 ) -> RetrieverSpec:
-    """`spec` with other lengths or another query prompt; None keeps the value.
+    """`spec` with other lengths and another query prompt.
 
     A limit above the model's own is reduced to it. BM25 has neither lengths nor prompts, and models
     without files have no lengths.
     """
     if spec.family == "lexical":
         return spec
+    spec = replace(spec, query_prompt=query_prompt)
     if spec.without_files:  # its context limit is unknown
-        max_length = query_max_length = None
-    if max_length is not None and spec.max_length is not None:
+        return spec
+    if spec.max_length is not None:
         max_length = min(max_length, spec.max_length)
-    settings: dict[str, Any] = {
-        "max_length": max_length,
-        "query_max_length": query_max_length,
-        "query_prompt": query_prompt,
-    }
-    return replace(spec, **{key: value for key, value in settings.items() if value is not None})
+    return replace(spec, max_length=max_length, query_max_length=query_max_length)
 
 
 def weights_absent(name: str) -> UserError:
