@@ -9,6 +9,7 @@ import pkgutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from errno import ENOENT
 from functools import lru_cache
 from importlib import import_module
@@ -61,14 +62,25 @@ UPLOADED = "upload-"
 """Reserved: the name of a data set of typed texts, and the prefix of names of uploaded ones."""
 
 _HERE = Path(__file__).parent / "sample"
-_folders: Names[Path] = Names(
-    {
-        SAMPLE: _HERE / "posir",
-        SAMPLE_MULTILINGUAL: _HERE / "multilingual",
-        SAMPLE_BIAS: _HERE / "colder",
-    }
-)
-_variants: Names[str] = Names()
+
+
+@dataclass(frozen=True, slots=True)
+class _Registered:
+    """The folder or file of a data set, its variant, and the title of a bundled one."""
+
+    place: Path
+    variant: str = ""
+    title: str = ""
+
+
+_BUNDLED = {
+    SAMPLE: _Registered(_HERE / "posir", title="Bundled sample (PosIR format)"),
+    SAMPLE_MULTILINGUAL: _Registered(
+        _HERE / "multilingual", title="Bundled multilingual sample (PosIR format)"
+    ),
+    SAMPLE_BIAS: _Registered(_HERE / "colder", title="Bundled bias tests (ColDeR layout)"),
+}
+_registered: Names[_Registered] = Names(_BUNDLED)
 _stamps: dict[str, Stamp] = {}
 """The state of each data set's files when its pairs or its corpus were last read."""
 _of_pairs: dict[str, Stamp] = {}
@@ -76,11 +88,6 @@ _of_pairs: dict[str, Stamp] = {}
 _generation = 0
 _RESOLUTION_NS = 2_000_000_000
 """More than the resolution of any file system's clock, FAT's 2 s included."""
-_titles = {
-    SAMPLE: "Bundled sample (PosIR format)",
-    SAMPLE_MULTILINGUAL: "Bundled multilingual sample (PosIR format)",
-    SAMPLE_BIAS: "Bundled bias tests (ColDeR layout)",
-}
 
 
 def register(name: str, source: Path | str) -> list[str]:
@@ -97,22 +104,21 @@ def register(name: str, source: Path | str) -> list[str]:
     """
     path, variant = formats.split_variant(str(source))
     folder = sources.folder_of(path)
-    variants = {name: variant}
+    place = folder.resolve()
+    new = {name: _Registered(place, variant)}
     entry = formats.FORMATS[detect(folder)]
     if not variant:
-        variants |= {f"{name}-{other}": other for other in entry.also}
-    if taken := variants.keys() & _titles.keys():
+        new |= {f"{name}-{other}": _Registered(place, other) for other in entry.also}
+    if taken := new.keys() & _BUNDLED.keys():
         raise UserError(f"{taken.pop()} is the name of a bundled data set: use another name.")
     if name == TYPED or name.startswith(UPLOADED):
         raise UserError(f"{name} is reserved for uploaded and typed texts: use another name.")
-    place = folder.resolve()
-    if any((_folders.get(n), _variants.get(n)) != (place, v) for n, v in variants.items()):
-        _folders.update(dict.fromkeys(variants, place))
-        _variants.update(variants)
+    if any(_registered.get(each) != files for each, files in new.items()):
+        _registered.update(new)
         _forget()
-    for registered in variants:
-        reload_if_changed(registered)
-    return list(variants)
+    for each in new:
+        reload_if_changed(each)
+    return list(new)
 
 
 def _forget() -> None:
@@ -134,7 +140,8 @@ def generation() -> int:
 def reload_if_changed(name: str) -> None:
     """Read a data set again if its files changed. Nothing else checks this, so long-running
     programs such as notebooks call it."""
-    if name in _stamps and name in _folders and _stamps[name] != _stamp(_folders[name]):
+    known = _registered.get(name)
+    if name in _stamps and known is not None and _stamps[name] != _stamp(known.place):
         _forget()
 
 
@@ -151,21 +158,21 @@ def files_read(name: str) -> tuple[str, tuple[Path, ...]] | None:
     """The variant of a data set, and the files that its pairs in memory were read from; None if
     they have changed since, or if the pairs were not read."""
     stamp = _of_pairs.get(name)
-    if not stamp or stamp != _stamp(_folders[name]):
+    if not stamp or stamp != _stamp(_registered[name].place):
         return None
-    return _variants.get(name, ""), tuple(
+    return _registered[name].variant, tuple(
         path for file, *_ in stamp if (path := Path(file)).is_file()
     )
 
 
 def embedded(name: str) -> bool:
     """Whether this is the name of a bundled data set, which no other data set can have."""
-    return name in _titles
+    return name in _BUNDLED
 
 
 def names() -> list[str]:
     """Names of the data sets, the bundled ones first."""
-    return list(_folders)
+    return list(_registered)
 
 
 def read(name: str) -> DataSet:
@@ -185,8 +192,9 @@ def read(name: str) -> DataSet:
 @lru_cache(maxsize=4)
 def _read(name: str) -> DataSet:
     with _still_there(name):
-        stamp = _of_pairs[name] = _stamps[name] = _stamp(_folders[name])
-        place = indexes.place_of(name, str(_folders[name]), _variants.get(name, ""))
+        files = _registered[name]
+        stamp = _of_pairs[name] = _stamps[name] = _stamp(files.place)
+        place = indexes.place_of(name, str(files.place), files.variant)
         if data := indexes.opened(place, stamp):
             return data
         # Whether another change of the files would change their times, whatever the resolution of
@@ -194,7 +202,7 @@ def _read(name: str) -> DataSet:
         newest = max((max(mtime, ctime) for _, _, mtime, ctime, _ in stamp), default=0)
         settled = bool(stamp) and time.time_ns() - newest > _RESOLUTION_NS
         data = _by(formats.read, name)
-        if settled and _stamps[name] == stamp == _stamp(_folders[name]):
+        if settled and _stamps[name] == stamp == _stamp(files.place):
             data = indexes.saved(place, stamp, data)
         return data
 
@@ -217,7 +225,7 @@ def judged(name: str) -> bool:
         UserError: no data set has this name, or its files are in no known format.
     """
     with _still_there(_known(name)):
-        return not formats.FORMATS[detect(_folders[name])].unjudged
+        return not formats.FORMATS[detect(_registered[name].place)].unjudged
 
 
 def corpus_of(name: str) -> Collection:
@@ -237,7 +245,7 @@ def _searchable(reader: Callable[[Path, str, str, str], Collection], name: str) 
 
 def _known(name: str) -> str:
     """The name, if a data set has it."""
-    if name not in _folders:
+    if name not in _registered:
         raise UserError(f"There is no data set {name[:80]!r}: choose from {', '.join(names())}.")
     return name
 
@@ -245,8 +253,9 @@ def _known(name: str) -> str:
 def _by(reader: Callable[[Path, str, str, str], T], name: str) -> T:
     """The result of a format's reader for the data set's files."""
     with _still_there(name):
-        _stamps[name] = _stamp(_folders[name])
-        return reader(_folders[name], name, _titles.get(name, ""), _variants.get(name, ""))
+        files = _registered[name]
+        _stamps[name] = _stamp(files.place)
+        return reader(files.place, name, files.title, files.variant)
 
 
 @contextmanager
@@ -254,7 +263,7 @@ def _still_there(name: str) -> Iterator[None]:
     """If files were removed or locked, raise an error that names the data set instead of their
     paths, which browsers must not see."""
     try:
-        if not _folders[name].exists():
+        if not _registered[name].place.exists():
             raise FileNotFoundError(ENOENT, "they are gone")
         yield
     except OSError as error:

@@ -317,15 +317,12 @@ def _read(index: PairIndex, rows: Rows) -> Iterator[TextPair]:
     return chain.from_iterable(map(index.pairs, chunks))
 
 
-def _renumbered(codes: Integers) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _renumbered(codes: Integers) -> tuple[NDArray[np.int64], Integers]:
     """Codes [n] renumbered by first occurrence, with -1 unchanged, and the old code of each new
     number."""
-    coded = np.flatnonzero(codes >= 0)
-    first = np.full(int(codes.max(initial=-1)) + 1, -1)
-    # In reverse order, so that the last assignment to an element is the first occurrence.
-    first[codes[coded][::-1]] = coded[::-1]
-    present = np.flatnonzero(first >= 0)
-    order = present[np.argsort(first[present])]
-    numbers = np.append(np.full(len(first), -1), -1)
-    numbers[order] = np.arange(len(order))
-    return numbers[codes], order
+    import pandas as pd  # here: slow to import
+
+    coded = codes >= 0
+    numbers = np.full(len(codes), -1)
+    numbers[coded], present = pd.factorize(codes[coded])
+    return numbers, present

@@ -101,8 +101,7 @@ def read(root: Path, name: str, title: str = "", variant: str = "") -> Judged:
                 part=f"{folder.parent.name}/{folder.name}",
                 language=iso_639_3(folder.parent.name),
             )
-            file = _file(folder, "corpus.parquet")
-            yield from documents_of(file, _rows(folder, "corpus.parquet"), read, set())
+            yield from documents_of(*_rows(folder, "corpus.parquet"), read, set())
 
     return Judged(name, title, rows, stream, [_file(f, "corpus.parquet") for f in folders])
 
@@ -169,16 +168,16 @@ def _file(folder: Path, name: str) -> File:
     return File(f"{folder.parent.name}/{folder.name}/{name}", folder / name)
 
 
-def _rows(folder: Path, name: str) -> Iterator[Row]:
+def _rows(folder: Path, name: str) -> tuple[File, Iterator[Row]]:
     file = _file(folder, name)
     if not (folder / name).is_file():
         raise UserError(f"{file.name} is missing: a domain needs {', '.join(_COLUMNS)}.")
-    return parquet.rows(file, _COLUMNS[name], None)
+    return file, parquet.rows(file, _COLUMNS[name], None)
 
 
 def _table(folder: Path, name: str, what: str) -> RowsById[Row]:
     table: RowsById[Row] = RowsById(what)
-    table.add(_file(folder, name), _rows(folder, name), ID, lambda row: row)
+    table.add(*_rows(folder, name), ID, lambda row: row)
     return table
 
 
@@ -226,9 +225,8 @@ def _read_domain(
         ids.add(pair.pair_id)
         return pair
 
-    file = _file(folder, "qrels/test.parquet")
     yield from judged_pairs.judged_pairs(
-        judgment_rows(file, _rows(folder, "qrels/test.parquet")),
+        judgment_rows(*_rows(folder, "qrels/test.parquet")),
         query_of,
         lambda name: documents[name][DOCUMENT],
         pair_of,

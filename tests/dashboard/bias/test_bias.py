@@ -35,8 +35,7 @@ PAGE = page_file("cause")
 
 @pytest.fixture(autouse=True)
 def unchanged_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
-    monkeypatch.setattr(datasets, "_variants", dict(datasets._variants))
+    monkeypatch.setattr(datasets, "_registered", dict(datasets._registered))
 
 
 pytestmark = pytest.mark.usefixtures("own_service")

@@ -202,8 +202,7 @@ def test_the_python_call_gives_the_tables_of_the_command(
 ) -> None:
     compute = Compute(tmp_path)
     monkeypatch.setattr(poslens.api, "service", lambda: compute)
-    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
-    monkeypatch.setattr(datasets, "_variants", dict(datasets._variants))
+    monkeypatch.setattr(datasets, "_registered", dict(datasets._registered))
     result = poslens.audit(["BM25"], path, top=2, chunks=["whole", "windows:12:4"])
     frame = result.to_frame()
     assert frame["chunks"].tolist() == ["whole", "windows:12:4"]
@@ -328,8 +327,7 @@ def test_invalid_input_is_refused_in_one_sentence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Names registered here are unknown to other tests.
-    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
-    monkeypatch.setattr(datasets, "_variants", dict(datasets._variants))
+    monkeypatch.setattr(datasets, "_registered", dict(datasets._registered))
     (home / "a.txt").write_text("text")
     (home / "e.jsonl").write_text("")
     names = {"{txt}": str(home / "a.txt"), "{empty}": str(home / "e.jsonl")}
@@ -349,8 +347,7 @@ def test_invalid_input_is_refused_in_one_sentence(
 
 @pytest.fixture
 def things(path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
-    monkeypatch.setattr(datasets, "_variants", dict(datasets._variants))
+    monkeypatch.setattr(datasets, "_registered", dict(datasets._registered))
     datasets.register("things", path)
     return "things"
 

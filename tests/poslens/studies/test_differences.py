@@ -180,8 +180,7 @@ def test_documents_without_queries_are_refused_in_one_sentence(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path_factory.mktemp("texts")
-    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
-    monkeypatch.setattr(datasets, "_variants", dict(datasets._variants))
+    monkeypatch.setattr(datasets, "_registered", dict(datasets._registered))
     (folder / "texts.jsonl").write_text('{"text": "Snow melts in spring."}\n')
     datasets.register("texts", folder / "texts.jsonl")
     settings, compute = DIFFERENCES.parameters.settings(), Compute(folder)
