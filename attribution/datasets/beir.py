@@ -94,18 +94,16 @@ def read(path: Path, name: str, title: str = "") -> Judged:
 
     def stream() -> Iterator[Document | Rejection]:
         for folder, _ in chosen:
-            part = folder.relative_to(path).as_posix().removeprefix(".")
             language, _ = languages.of_folder(folder)
-            read = partial(_document, part=part, language=language)
+            read = partial(_document, part=_part(folder, path), language=language)
             seen: set[int] = set()
             for file in corpus_files(folder, path):
                 yield from documents_of(file, _rows(file, None), read, seen)
 
     def all_queries() -> Iterator[tuple[str, str]]:
         for folder, _ in chosen:
-            part = folder.relative_to(path).as_posix().removeprefix(".")
             for query_id, text in queries(folder):
-                yield key_of(part, query_id), text
+                yield key_of(_part(folder, path), query_id), text
 
     splits = sorted({_stem(files[0]) for _, files in chosen})
     ids: set[str] = set()
@@ -119,6 +117,10 @@ def read(path: Path, name: str, title: str = "") -> Judged:
         skips_own_id=not all((folder / KEEPS_OWN_IDS).is_file() for folder, _ in chosen),
         unjudged=all_queries,
     )
+
+
+def _part(folder: Path, root: Path) -> str:
+    return "/".join(folder.relative_to(root).parts)
 
 
 def _chosen(path: Path) -> tuple[Path, list[tuple[Path, list[Path]]]]:
@@ -185,8 +187,8 @@ def _split(folder: Path) -> list[Path]:
 def _read_folder(
     folder: Path, qrels: list[Path], root: Path, dataset: str, ids: set[str]
 ) -> Iterator[Judgment | Rejection]:
-    inner = folder.relative_to(root).parts
-    part, shown = "/".join(inner), "/".join((*inner, ""))
+    part = _part(folder, root)
+    shown = f"{part}/" if part else ""
     files = [File(f"{shown}{file.relative_to(folder)}", file) for file in qrels]
     judged = [row for file in files for row in judgment_rows(file, _qrels(file))]
     relevant = [row for row in judged if isinstance(row, JudgmentRow)]

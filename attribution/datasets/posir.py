@@ -239,9 +239,7 @@ def _languages(variant: str) -> tuple[str, str]:
     """The languages of queries and documents in a variant; both empty if it is empty, equal if it
     names one."""
     match = _PARTS.fullmatch(variant)
-    if match is None:
-        return "", ""
-    return match["queries"], match["documents"] or match["queries"]
+    return (match["queries"], match["documents"] or match["queries"]) if match else ("", "")
 
 
 register(

@@ -14,6 +14,7 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers.base import Encoded, LibraryCheck, each_tensor
 from poslens.attribution.retrievers.embedding_hooks import (
     EmbeddingHooks,
+    Encoder,
     embedding_layer,
     n_positions,
     require_offsets,
@@ -109,25 +110,13 @@ class DenseRetriever(EmbeddingHooks):
         """Whether queries have a separate encoder."""
         return self._query is not None
 
-    def encoder(self, side: Side) -> SentenceTransformer:
-        """The model that embeds texts of one side."""
-        return self._of(side).model
-
-    def _of(self, side: Side) -> _Encoder | DenseRetriever:
-        """Model, embeddings and entry of one side."""
+    def of(self, side: Side) -> Encoder:
+        """What reads texts of one side."""
         return self._query if self._query is not None and side == "query" else self
 
     def _prompt(self, side: Side, override: str | None) -> str:
         prompts = self.encoder(side).prompts
         return override if override is not None else prompts.get(side) or ""
-
-    def embeddings_of(self, side: Side) -> nn.Module:
-        """The word embeddings of one side."""
-        return self._of(side).embeddings
-
-    def entry_of(self, side: Side) -> nn.Module:
-        """The module in which the encoder of one side begins."""
-        return self._of(side).entry
 
     @property
     def max_length(self) -> int:

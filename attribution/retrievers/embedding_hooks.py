@@ -7,7 +7,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,14 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers.base import Encoded, tokenizer_lock
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Side
+
+
+class Encoder(Protocol):
+    """A model, its word embeddings, and the module in which its transformer begins."""
+
+    model: Any
+    embeddings: nn.Module
+    entry: nn.Module
 
 
 class EmbeddingHooks(ABC):
@@ -39,13 +47,17 @@ class EmbeddingHooks(ABC):
     def directions(self, vectors: Tensor) -> Tensor:
         """What `embed` returns, as vectors [B, H] of which the score is an inner product."""
 
+    def of(self, side: Side) -> Encoder:
+        """What reads texts of one side: this object, unless queries have a separate encoder."""
+        return self
+
     def embeddings_of(self, side: Side) -> nn.Module:
         """The word embeddings of one side."""
-        return self.embeddings
+        return self.of(side).embeddings
 
     def encoder(self, side: Side) -> Any:
         """The model that reads texts of one side."""
-        return self.model
+        return self.of(side).model
 
     @property
     def backbone(self) -> Any:
@@ -58,7 +70,7 @@ class EmbeddingHooks(ABC):
 
     def entry_of(self, side: Side) -> nn.Module:
         """The module in which the encoder of one side begins."""
-        return self.entry
+        return self.of(side).entry
 
     @property
     def device(self) -> torch.device:

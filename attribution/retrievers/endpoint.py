@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Literal
 
 import numpy as np
 import torch
@@ -26,7 +25,7 @@ from poslens.attribution.text import MAX_CHARACTERS, words
 from poslens.attribution.types import Array, Side, TextPair, Token, TokenizedText
 
 NOTHING_LEFT = "."
-
+_LIBRARY = "another request"
 
 Vectors = Callable[[Sequence[str]], Array]
 """Vectors [n, H] of texts, in their order."""
@@ -59,6 +58,14 @@ class _Endpoint(WordInputs):
             _without(text, tokens, row[..., 0] != 0)
             for text, tokens, row in zip(texts, encoded.texts, self._read, strict=True)
         ]
+
+    def _steady(self, check: LibraryCheck) -> LibraryCheck:
+        if check.distance > TOLERANCE:
+            raise Unavailable(
+                f"{self.name} returns another {check.compared} for a text in a batch than for the "
+                f"text alone (difference {check.distance:.1%}): check the server."
+            )
+        return check
 
 
 def _without(text: str, tokens: TokenizedText, stays: Tensor) -> str:
@@ -136,7 +143,7 @@ class EmbeddingEndpoint(_Endpoint):
         together = self.embed(self.encode_texts(texts, "document"))[0]
         alone = self.embed(self.encode_texts(texts[:1], "document"))[0]
         distance = float((together - alone).norm() / alone.norm().clamp_min(1e-12))
-        return _steady(self.name, distance, "embedding")
+        return self._steady(LibraryCheck(distance, "embedding", _LIBRARY))
 
 
 class RerankEndpoint(_Endpoint):
@@ -196,16 +203,7 @@ class RerankEndpoint(_Endpoint):
         other = replace(pair, document=pair.query)
         together = float(self.embed(self.encode_pairs([pair, other])[1])[0])
         alone = float(self.embed(self.encode_pairs([pair])[1])[0])
-        return _steady(self.name, abs(together - alone) / max(abs(alone), 1.0), "score")
-
-
-def _steady(name: str, distance: float, compared: Literal["embedding", "score"]) -> LibraryCheck:
-    if distance > TOLERANCE:
-        raise Unavailable(
-            f"{name} returns another {compared} for a text in a batch than for the text alone "
-            f"(difference {distance:.1%}): check the server."
-        )
-    return LibraryCheck(distance, compared, "another request")
+        return self._steady(LibraryCheck.of_score(together, alone, 1.0, _LIBRARY))
 
 
 def _client(spec: RetrieverSpec) -> EndpointClient:

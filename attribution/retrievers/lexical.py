@@ -93,7 +93,7 @@ class Statistics:
 @dataclass(frozen=True, slots=True)
 class Bag:
     """N versions of one text as counts [N, W] of its W distinct words `terms`; `whole` are the
-    counts in the text itself. Has `detach` and `expand` like a tensor."""
+    counts in the text itself. Has `detach` like a tensor."""
 
     terms: tuple[str, ...]
     counts: Tensor
