@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 
 from poslens.attribution.datasets.schema import Row
@@ -327,15 +327,8 @@ class Collection:
     def texts(self, keys: Iterable[str]) -> dict[str, str]:
         """The texts of documents, from one pass over the corpus that ends at the last of them."""
         requested = set(keys)
-        texts: dict[str, str] = {}
-        if not requested:
-            return texts
-        for document in self.documents():
-            if document.key in requested:
-                texts[document.key] = document.text
-                if len(texts) == len(requested):
-                    break
-        return texts
+        found = (document for document in self.documents() if document.key in requested)
+        return {document.key: document.text for document in islice(found, len(requested))}
 
     @cached_property
     def digest(self) -> str:

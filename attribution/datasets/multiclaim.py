@@ -24,7 +24,15 @@ from poslens.attribution.datasets.corpus import Document, documents_of
 from poslens.attribution.datasets.formats import Format, named_files, register
 from poslens.attribution.datasets.judged_pairs import Judged, RowsById
 from poslens.attribution.datasets.languages import iso_639_3
-from poslens.attribution.datasets.schema import Column, Row, as_id, as_label, optional, required
+from poslens.attribution.datasets.schema import (
+    Column,
+    Row,
+    accepted,
+    as_id,
+    as_label,
+    optional,
+    required,
+)
 from poslens.attribution.datasets.streams import File
 from poslens.attribution.datasets.tables import csv_rows
 from poslens.attribution.datasets.types import Judgment, Rejection
@@ -118,22 +126,21 @@ def _judged(
     posts = _texts("post", files[POSTS], POST_ID, rows, _post, (TEXT, PICTURES, INSTANCES))
     claims = _texts("claim", files[CLAIMS], CLAIM_ID, rows, lambda row: row[CLAIM], (CLAIM,))
     ids: set[str] = set()
-    for row in rows:
-        try:
-            post_id, claim_id = row[POST_ID], row[CLAIM_ID]
-            post, claim = posts[post_id], claims[claim_id]
-            pair_id = f"{post_id}/{claim_id}"
-            if pair_id in ids:
-                raise UserError(f"post {post_id} with claim {claim_id} occurs twice")
-            pair = pair_of(pair_id, post, claim, name, version)
-        except UserError as error:
-            yield Rejection(files[MAPPING].name, row.number, str(error))
-            continue
+
+    def judgment(row: Row) -> Judgment:
+        post_id, claim_id = row[POST_ID], row[CLAIM_ID]
+        post, claim = posts[post_id], claims[claim_id]
+        pair_id = f"{post_id}/{claim_id}"
+        if pair_id in ids:
+            raise UserError(f"post {post_id} with claim {claim_id} occurs twice")
+        pair = pair_of(pair_id, post, claim, name, version)
         ids.add(pair_id)
         # If a text is empty only in the other version, the pair has no other version.
         with suppress(UserError):
             others[pair_id] = pair_of(pair_id, post, claim, other_name, other)
-        yield Judgment(pair, post_id, claim_id, query_language=post.language, splits=post.splits)
+        return Judgment(pair, post_id, claim_id, query_language=post.language, splits=post.splits)
+
+    yield from accepted(files[MAPPING], rows, judgment)
 
 
 def _domain(post: str | None, claim: str | None) -> str | None:

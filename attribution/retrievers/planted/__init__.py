@@ -1,1 +1,0 @@
-"""Two retrievers with a planted position bias: ground truth for attribution."""
