@@ -140,8 +140,8 @@ def generation() -> int:
 def reload_if_changed(name: str) -> None:
     """Read a data set again if its files changed. Nothing else checks this, so long-running
     programs such as notebooks call it."""
-    known = _registered.get(name)
-    if name in _stamps and known is not None and _stamps[name] != _stamp(known.place):
+    files = _registered.get(name)
+    if name in _stamps and files is not None and _stamps[name] != _stamp(files.place):
         _forget()
 
 

@@ -327,8 +327,8 @@ class Collection:
     def texts(self, keys: Iterable[str]) -> dict[str, str]:
         """The texts of documents, from one pass over the corpus that ends at the last of them."""
         requested = set(keys)
-        found = (document for document in self.documents() if document.key in requested)
-        return {document.key: document.text for document in islice(found, len(requested))}
+        documents = (document for document in self.documents() if document.key in requested)
+        return {document.key: document.text for document in islice(documents, len(requested))}
 
     @cached_property
     def digest(self) -> str:

@@ -14,7 +14,7 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers.base import Encoded, LibraryCheck, each_tensor
 from poslens.attribution.retrievers.embedding_hooks import (
     EmbeddingHooks,
-    Encoder,
+    EncoderParts,
     embedding_layer,
     n_positions,
     require_offsets,
@@ -110,7 +110,7 @@ class DenseRetriever(EmbeddingHooks):
         """Whether queries have a separate encoder."""
         return self._query is not None
 
-    def of(self, side: Side) -> Encoder:
+    def of(self, side: Side) -> EncoderParts:
         """What reads texts of one side."""
         return self._query if self._query is not None and side == "query" else self
 

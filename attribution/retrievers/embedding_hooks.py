@@ -18,7 +18,7 @@ from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Side
 
 
-class Encoder(Protocol):
+class EncoderParts(Protocol):
     """A model, its word embeddings, and the module in which its transformer begins."""
 
     model: Any
@@ -47,7 +47,7 @@ class EmbeddingHooks(ABC):
     def directions(self, vectors: Tensor) -> Tensor:
         """What `embed` returns, as vectors [B, H] of which the score is an inner product."""
 
-    def of(self, side: Side) -> Encoder:
+    def of(self, side: Side) -> EncoderParts:
         """What reads texts of one side: this object, unless queries have a separate encoder."""
         return self
 
