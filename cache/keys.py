@@ -180,8 +180,9 @@ def used_model(spec: RetrieverSpec, device: str, precision: str) -> UsedModel:
         kind = "unknown"
         named = model_fingerprint(weights, f"{spec.settings}, precision={kind}")
         return UsedModel(spec, named, weights, kind, "elsewhere" if spec.remote else "its own")
-    files, where, kind = plan(spec, device, precision)
+    files, place = plan(spec, device, precision)
     spec = detect.with_detected_family(spec, files.folder)
     weights = files_fingerprint(files)
-    settings = f"{spec.settings}, precision={kind}{lexical.settings(spec)}"
-    return UsedModel(spec, model_fingerprint(weights, settings), weights, kind, str(where))
+    settings = f"{spec.settings}, precision={place.precision}{lexical.settings(spec)}"
+    named = model_fingerprint(weights, settings)
+    return UsedModel(spec, named, weights, place.precision, str(place.device))

@@ -92,7 +92,6 @@ class PairWriter:
         db = self._flush()
         n = len(self)
         about: dict[str, Any] = {"title": title, "n": n, "queries": self._queries}
-        about |= {f"n_{name}": len(codes) - 1 for name, codes in self._codes.items()}
         for version in versions:
             self.add(version)
         self._flush()

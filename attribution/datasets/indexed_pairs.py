@@ -188,8 +188,6 @@ class IndexedPairs(Pairs):
         n = len(rows)
         self._whole = bool(n) and int(rows[-1]) - int(rows[0]) == n - 1
         self._whole = self._whole and bool((rows[1:] > rows[:-1]).all())
-        # All pairs and no other versions: the writer numbered their values by first occurrence.
-        self._numbered = self._whole and rows[0] == 0 and n == source.about["n"]
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -230,8 +228,7 @@ class IndexedPairs(Pairs):
 
     @cached_property
     def documents(self) -> NDArray[np.int64]:
-        numbers = self._column("documents")
-        return numbers.astype(np.int64) if self._numbered else _renumbered(numbers)[0]
+        return _renumbered(self._column("documents"))[0]
 
     @cached_property
     def document_tokens(self) -> NDArray[np.int64]:
@@ -253,8 +250,6 @@ class IndexedPairs(Pairs):
 
     def _read_labels(self, name: LabelName) -> Labels:
         codes, values = self.source.labels[name]
-        if self._numbered:
-            return Labels(codes[: len(self)], values[: self.source.about[f"n_{name}"]])
         numbers, present = _renumbered(codes[self._rows])
         return Labels(numbers.astype(codes.dtype), tuple(values[code] for code in present.tolist()))
 

@@ -38,8 +38,7 @@ class Encoded:
     def repeated(self, n: int) -> Encoded:
         """This batch of one text, repeated n times, for inputs that vary while the text does
         not."""
-        features = each_tensor(self.features, lambda values: values.expand(n, *values.shape[1:]))
-        return Encoded(features, self.texts * n, self.offsets * n, self.side)
+        return self.picked([0] * n)
 
     def picked(self, rows: Sequence[int]) -> Encoded:
         """A batch of these rows, which can repeat."""

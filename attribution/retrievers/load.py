@@ -80,7 +80,7 @@ def use_kernels_for_all_lengths(device: torch.device) -> None:
 
 def plan(
     spec: RetrieverSpec, device: str = "auto", precision: str = "auto"
-) -> tuple[ModelFiles, torch.device, str]:
+) -> tuple[ModelFiles, Placement]:
     """Files, device and precision for `load`, without loading anything. Every file that a library
     would read is checked.
 
@@ -96,7 +96,9 @@ def plan(
             _check(spec, folder, files.code)
     where = choose_device(device)
     weight_bytes = sum(p.stat().st_size for f in files.folders() for p in contents(f).weights)
-    return files, where, choose_precision(where, weight_bytes) if precision == "auto" else precision
+    if precision == "auto":
+        precision = choose_precision(where, weight_bytes)
+    return files, Placement(where, precision, device)
 
 
 def _check(spec: RetrieverSpec, folder: Path, code: bool) -> None:
@@ -132,22 +134,22 @@ def load(spec: RetrieverSpec, device: str = "auto", precision: str = "auto") -> 
     if spec.without_files:
         unknown = Placement(torch.device("cpu"), "unknown")
         return detect.family_of(spec).load(spec, NOWHERE, unknown)
-    files, where, kind = plan(spec, device, precision)
-    use_kernels_for_all_lengths(where)
+    files, place = plan(spec, device, precision)
+    use_kernels_for_all_lengths(place.device)
     if comes_packaged(spec):
         require_minilm(ModelFiles(files.folder).places())
     spec = detect.with_detected_family(spec, files.folder)
     family = detect.family_of(spec)
     try:
-        return family.load(spec, files, Placement(where, kind, device))
+        return family.load(spec, files, place)
     except UserError:
         raise
     except Exception as error:
         if out_of_memory(error):
             raise UserError(
-                f"{spec.name} does not fit into the free memory of {where}: choose a smaller model "
-                "or bfloat16 precision, stop other programs that use this memory, or set "
-                "POSLENS_DEVICE=cpu."
+                f"{spec.name} does not fit into the free memory of {place.device}: choose a "
+                "smaller model or bfloat16 precision, stop other programs that use this memory, or "
+                "set POSLENS_DEVICE=cpu."
             ) from error
         logging.getLogger(__name__).exception("loading %s failed", spec.name)
         without = "" if files.code else " without remote code"

@@ -307,8 +307,8 @@ def test_everything_that_affects_a_result_is_in_the_key() -> None:
 @pytest.mark.parametrize("name", ["MiniLM", "MiniLM-recency", "BM25"])
 def test_a_packaged_model_has_the_same_fingerprint_everywhere(name: str, tmp_path: Path) -> None:
     """Shipped results are found by it on every machine."""
-    files, _, precision = plan(resolve(name), "cpu")
-    assert precision == "float32"
+    files, place = plan(resolve(name), "cpu")
+    assert place.precision == "float32"
     moved = {
         part: Path(shutil.copytree(folder, tmp_path / f"elsewhere-{part}"))
         for part in ("folder", "adapter", "query")
