@@ -113,10 +113,9 @@ def run_board(
     return done
 
 
-def results_unit(noun: str, n_runs: int, n_failed: int = 0) -> str:
-    """What the progress of one or several runs counts, and how many of these failed."""
-    failed = f" ({n_failed:,} failed)" if n_failed else ""
-    return ("results" if n_runs > 1 else plural(noun)) + failed
+def results_unit(noun: str, n_runs: int) -> str:
+    """What the progress of one or several runs counts."""
+    return "results" if n_runs > 1 else plural(noun)
 
 
 def start_once(jobs: Sequence[Job]) -> None:

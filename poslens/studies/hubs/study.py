@@ -228,14 +228,15 @@ class Hubs(Study[HubCorpus, HubIndex, HubSummary]):
             degrees, top = summary.original, summary.asked.top
             queries = counted(degrees.n_queries, "query")
             if 0 < degrees.n_without < degrees.n_queries:
+                verb = "retrieves" if degrees.n_without == 1 else "retrieve"
                 remarks.append(
-                    f"{summary.name}: {degrees.n_without:,} of {queries} retrieve nothing."
+                    f"{summary.name}: {degrees.n_without:,} of {queries} {verb} nothing."
                 )
             if degrees.n_tied:
                 remarks.append(
                     f"{summary.name}: for {degrees.n_tied:,} of {queries}, documents at ranks "
                     f"{top:,} and {top + 1:,} have equal scores. The one that comes first in the "
-                    "corpus counts, so in another order of the corpus other documents are hubs."
+                    "corpus counts; in another order, other documents would be hubs."
                 )
         return remarks
 

@@ -197,7 +197,7 @@ def test_ties_and_queries_without_a_result_are_stated(tmp_path: Path) -> None:
     rows[0]["query"] = "\u200b"
     path = written(tmp_path / "ties.jsonl", rows)
     told = run("--model", "BM25", "--dataset", path, "--top", "3").stderr
-    assert "BM25: 1 of 12 queries retrieve nothing." in told
+    assert "BM25: 1 of 12 queries retrieves nothing." in told
     # Of eleven queries, every other document has the same score for the word `old`.
     assert "BM25: for 11 of 12 queries, documents at ranks 3 and 4 have equal scores." in told
     for n, row in enumerate(rows):
