@@ -10,7 +10,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from poslens.attribution.errors import UserError
-from poslens.attribution.nouns import plural
+from poslens.attribution.nouns import counted, plural
 from poslens.compute.runs import Job, Run, duration
 from poslens.dashboard.server import people
 from poslens.dashboard.widgets import say
@@ -113,9 +113,10 @@ def run_board(
     return done
 
 
-def results_unit(noun: str, n_runs: int) -> str:
-    """What the progress of one or several runs counts."""
-    return "results" if n_runs > 1 else plural(noun)
+def results_unit(noun: str, n_runs: int, n_failed: int = 0) -> str:
+    """What the progress of one or several runs counts, and how many items failed."""
+    failed = f" ({counted(n_failed, 'item')} failed)" if n_failed else ""
+    return ("results" if n_runs > 1 else plural(noun)) + failed
 
 
 def start_once(jobs: Sequence[Job]) -> None:

@@ -178,7 +178,9 @@ def study_section(
             jobs = planned().jobs
             results = st.container()
             ended = [(job, job.failures()) for job in jobs if not job.active]
-            unit = results_unit(study.unit, len(jobs))
+            # Progress counts failed items too.
+            n_failed = sum(len(reasons) for _, reasons in ended)
+            unit = results_unit(study.unit, len(jobs), n_failed)
             done = run_board(jobs, prefix, unit=unit) if jobs else 0
             if not any_active(jobs):
                 _estimates(study, compute, first)

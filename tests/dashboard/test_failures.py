@@ -111,7 +111,7 @@ def test_failures_are_listed_and_retried(
     assert not page.exception
     assert any("failed" in one.label for one in page.expander)
     if fail in (audit, whole_audit):
-        n = 1 if fail is audit else 3
+        n = "1 item" if fail is audit else "3 items"
         counted = f"3 of 3 documents \\({n} failed\\)"
         assert any(counted in one.value for one in page.caption), "progress counts them too"
     assert any("reason" in f.value and WHY in list(f.value["reason"]) for f in page.dataframe)
