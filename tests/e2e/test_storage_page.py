@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from poslens.attribution.methods import make_method
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.compute.compute import Compute
 from tests.e2e.conftest import App, Visit, idle, press
-from tests.e2e.test_app import no_error, ready
+from tests.e2e.test_app import no_error, ready, select
 
 
 def test_a_models_results_are_exported_deleted_and_imported(
@@ -41,8 +42,10 @@ def test_a_models_results_are_exported_deleted_and_imported(
     exported = tmp_path / "results.parquet"
     waiting.value.save_as(exported)
 
+    select(page, "Data set", "sample")
     idle(page).get_by_role("button", name="Delete", exact=True).click()
-    expect(page.get_by_text("Delete MiniLM: 1 result of saliency")).to_be_visible()
+    confirmation = page.get_by_text(re.compile(r"Delete MiniLM: 1 result of saliency.* on sample"))
+    expect(confirmation).to_be_visible()
     idle(page).get_by_role("button", name="Delete permanently").click()
     expect(page.get_by_text("Nothing is stored yet")).to_be_visible()
     curves(False)
