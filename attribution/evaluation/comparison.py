@@ -187,7 +187,8 @@ def compared(
                 max(high, min(high, 0) + reach) if higher else high,
             )
     if _verdict(difference, margin, narrow, p) == "too few documents":
-        none_differ = narrow is None and not any(_differing(values, groups, statistic))
+        equal = narrow is None and not difference.value
+        none_differ = equal and not any(_differing(values, groups, statistic))
         if largest is not None and (resampled == "equivalent" or none_differ):
             needed = _rare(margin / largest)
         else:

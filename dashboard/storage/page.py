@@ -259,7 +259,7 @@ def confirm(meant: list[StoredFile], dataset: str) -> None:
             )
 
 
-def failed(meant: list[StoredFile]) -> None:
+def failed(meant: list[StoredFile], dataset: str) -> None:
     """Items that failed, with links to the pages that retry them."""
     if len(meant) != 1 or not meant[0].failed:
         return
@@ -268,7 +268,7 @@ def failed(meant: list[StoredFile]) -> None:
     rows = [
         row
         for row in failures(service().store, file.model, file.method)
-        if row.dataset in datasets.names()
+        if row.dataset in datasets.names() and dataset in ("", row.dataset)
     ]
     if not rows:
         return
@@ -287,11 +287,11 @@ def failed(meant: list[StoredFile]) -> None:
             measure = row.kind if row.kind in OF_DOCUMENTS else ""
             first.setdefault((*RETRIED[row.kind], measure), row.dataset)
     with no_result(frame, unit="item", key="cache.failures"):
-        for (title, page, tab, measure), dataset in first.items():
+        for (title, page, tab, measure), opened in first.items():
             of = f" (documents, {measure})" if measure else ""
             say.caption(f"To retry, open {title}{of} and press Retry.")
             asked: dict[str, str | Sequence[str]]
-            asked = {"dataset": dataset, "models": [file.model.name]}
+            asked = {"dataset": opened, "models": [file.model.name]}
             if tab:
                 asked["tab"] = tab
             if title == "Curves":
@@ -391,7 +391,7 @@ if files:
     with panels.guarded():
         actions(meant, dataset)
     with panels.guarded():
-        failed(meant)
+        failed(meant, dataset)
 else:
     st.info(
         "Nothing is stored yet. Explain and Curves store what they compute; you can also "
