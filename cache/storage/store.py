@@ -117,7 +117,9 @@ class Store(Files, Destination):
         missing = list(columns)
         if not missing:
             return missing
-        left = self.read_fallback(model, method, lambda it: it.missing(model, method, missing))
+        left = self.read_fallback(
+            model, method, lambda it: it.missing(model, method, missing, retry=retry)
+        )
         return missing if left is None else left
 
     def curves(self, model: ModelKey, method: Method, pairs: Sequence[TextPair]) -> StoredCurves:

@@ -182,8 +182,9 @@ def run_strip(active: Callable[[], Sequence[Run]], *, other_page: bool) -> None:
 def failed_items(
     failed: Sequence[tuple[Job, Mapping[str, str]]], prefix: str = "", *, unit: str = "pair"
 ) -> None:
-    """The failed items of jobs with the reasons, and a button that retries them. `prefix` is that
-    of the jobs' board, which reports errors that keep the jobs from starting."""
+    """The failed items of jobs with the reasons, the amount of text that a retry would send to
+    endpoints, and a button that retries them. `prefix` is that of the jobs' board, which reports
+    errors that keep the jobs from starting."""
     failed = [(job, reasons) for job, reasons in failed if reasons]
     if not failed:
         return
@@ -194,6 +195,7 @@ def failed_items(
     # Several runs can fail on the same item.
     owner = ("", "result") if several else (failed[0][0].label, unit)
     with no_result(frame, *owner, where=f"in {len(failed)} runs" if several else ""):
+        _costs([job for job, _ in failed if not job.active], retry_failed=True)
         st.button(
             "Retry",
             key=f"{prefix}retry.{failed[0][0].key}",
@@ -255,10 +257,10 @@ def _bar(
     place.progress(share, text=plain(" · ".join(filter(None, parts))))
 
 
-def _costs(jobs: Sequence[Job]) -> None:
+def _costs(jobs: Sequence[Job], retry_failed: bool = False) -> None:
     """The amount of text that would be sent to endpoints."""
     for job in jobs:
-        if quote := job.quote():
+        if quote := job.quote(retry_failed):
             say.caption(quote)
 
 

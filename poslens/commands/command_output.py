@@ -149,7 +149,7 @@ def watched(
     """
     from tqdm import tqdm
 
-    say_cost(job)
+    say_cost(job, retry_failed)
     pause = 0.2 if sys.stderr.isatty() else LOG_EVERY_S
     with tqdm(
         total=job.total, unit=unit, desc=name, file=sys.stderr, mininterval=pause, miniters=0
@@ -214,9 +214,9 @@ def say_caveat(method: Method) -> None:
         print(caveat, file=sys.stderr)
 
 
-def say_cost(job: Job) -> None:
+def say_cost(job: Job, retry_failed: bool = False) -> None:
     """Print on stderr how much text a job would send to an endpoint, if any."""
-    if quote := job.quote():
+    if quote := job.quote(retry_failed):
         print(quote, file=sys.stderr, flush=True)
 
 

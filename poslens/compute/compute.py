@@ -462,7 +462,7 @@ class Compute:
         def again(folder: Path, counting: Counting) -> Job:
             return job(Compute(folder, beside=self, counting=counting))
 
-        return Sending(spec.name, lambda asked: cost_of(self.root, asked, again))
+        return Sending(spec.name, lambda it, retry: cost_of(self.root, it, retry, again))
 
 
 def run_key(model: ModelIdentity, method: Method, scope: str) -> RunKey:

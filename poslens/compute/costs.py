@@ -64,20 +64,25 @@ class _Fallback:
 _costs: LRUCache[Cost | None] = LRUCache(128, made_again=False)
 
 
-def cost_of(root: Path, job: Job, again: Callable[[Path, Counting], Job]) -> Cost | None:
-    """The texts that `job` still has to send; None if that cannot be determined yet. `root` is the
-    folder of its results, and `again` creates the same job for another folder, with retrievers that
-    count."""
-    left = job.total - job.n_done()
-    key = (root, job.key, left)
-    return _costs.get(key, lambda: _counted(root, left, again)) if left else None
+def cost_of(
+    root: Path, job: Job, retry_failed: bool, again: Callable[[Path, Counting], Job]
+) -> Cost | None:
+    """The texts that `job` still has to send, including those of failed items with `retry_failed`;
+    None if that cannot be determined yet. `root` is the folder of its results, and `again` creates
+    the same job for another folder, with retrievers that count."""
+    n_failed = len(job.failures()) if retry_failed else 0
+    left = job.total - job.n_done() + n_failed
+    key = (root, job.key, left, n_failed)
+    return _costs.get(key, lambda: _counted(root, left, n_failed > 0, again)) if left else None
 
 
-def _counted(root: Path, left: int, again: Callable[[Path, Counting], Job]) -> Cost | None:
+def _counted(
+    root: Path, left: int, retry_failed: bool, again: Callable[[Path, Counting], Job]
+) -> Cost | None:
     counting, end = Counting(), time.monotonic() + MOST_S
     folder = Path(tempfile.mkdtemp(prefix="poslens-cost-"))
     set_fallback(folder / "cache", _Fallback(root))
-    run = Run("", 0)
+    run = Run("", 0, retry_failed)
     try:
         job = again(folder, counting)
         done = 0

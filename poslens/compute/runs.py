@@ -225,10 +225,11 @@ class Runs:
 
 @dataclass(frozen=True)
 class Sending:
-    """The endpoint to which a job sends texts, and a function that counts what is left to send."""
+    """The endpoint to which a job sends texts, and a function that counts what is left to send,
+    including what failed if its second argument is true."""
 
     endpoint: str
-    count: Callable[[Job], Cost | None]
+    count: Callable[[Job, bool], Cost | None]
 
 
 @dataclass(frozen=True)
@@ -262,38 +263,41 @@ class Job:
         """Whether texts are sent to an endpoint."""
         return self.sending is not None or any(part.sends for part in self.parts)
 
-    @property
-    def endpoints(self) -> tuple[str, ...]:
-        """The endpoints that the remaining work sends texts to."""
+    def endpoints(self, retry_failed: bool = False) -> tuple[str, ...]:
+        """The endpoints that the remaining work, or a retry, sends texts to."""
         if self.sending is not None:
             return (self.sending.endpoint,)
-        return tuple(dict.fromkeys(name for part in self._left for name in part.endpoints))
+        return tuple(
+            dict.fromkeys(
+                name for part in self._left(retry_failed) for name in part.endpoints(retry_failed)
+            )
+        )
 
-    @property
-    def _left(self) -> list[Job]:
-        # A retry also sends what failed.
+    def _left(self, retry_failed: bool) -> list[Job]:
         return [
             part
             for part in self.parts
-            if part.sends and (part.n_done() < part.total or part.failures())
+            if part.sends and (part.n_done() < part.total or (retry_failed and part.failures()))
         ]
 
-    def quote(self) -> str:
-        """A sentence on how much remains to be sent to which endpoint; empty if nothing is sent."""
-        names = ", ".join(self.endpoints)
+    def quote(self, retry_failed: bool = False) -> str:
+        """A sentence on how much remains to be sent, or a retry sends, to which endpoint; empty if
+        nothing is sent."""
+        names = ", ".join(self.endpoints(retry_failed))
         if not names:
             return ""
-        cost = self.cost()
+        cost = self.cost(retry_failed)
         text = "the number is known once the run starts" if cost is None else cost.words
         what = "" if self.label == names else f" ({self.label.removeprefix(f'{names}, ')})"
         return f"PosLens will send {names}{what}: {text}."
 
-    def cost(self) -> Cost | None:
-        """The texts and tokens that remain to be sent, counted within some seconds. None if nothing
-        is sent, or if the amount cannot be determined yet."""
+    def cost(self, retry_failed: bool = False) -> Cost | None:
+        """The texts and tokens that remain to be sent, including those of failed items with
+        `retry_failed`, counted within some seconds. None if nothing is sent, or if the amount
+        cannot be determined yet."""
         if self.parts:
-            return Cost.sum(part.cost() for part in self._left)
-        return self.sending.count(self) if self.sending is not None else None
+            return Cost.sum(part.cost(retry_failed) for part in self._left(retry_failed))
+        return self.sending.count(self, retry_failed) if self.sending is not None else None
 
     def start(
         self,

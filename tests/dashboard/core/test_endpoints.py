@@ -22,12 +22,14 @@ from poslens.attribution.evaluation.chunk_plan import settings_of
 from poslens.attribution.interventions.null_controls import CONTROLS
 from poslens.attribution.interventions.relocation import relocation_method
 from poslens.attribution.interventions.segments import segments_method
-from poslens.attribution.methods import make_method
+from poslens.attribution.methods import Outcome, make_method
 from poslens.attribution.pairs import Pairs
 from poslens.attribution.retrievers import endpoint_client, limits, resolve
 from poslens.attribution.retrievers.endpoint_address import key_name
 from poslens.attribution.types import EvidenceSpan, TextPair
 from poslens.cache import probes
+from poslens.cache.jobs.attributions import computed
+from poslens.cache.kinds.interventions import causes
 from poslens.compute.compute import Compute, service
 from poslens.compute.provenance import of_intervention
 from poslens.compute.runs import in_turn
@@ -155,6 +157,35 @@ def test_the_cost_counts_only_what_is_not_stored(server: EndpointServer, tmp_pat
     assert 6 * rest.texts == 5 * whole.texts
 
 
+@pytest.mark.parametrize("kind", ["attribution", "relocation"])
+def test_the_announced_cost_of_a_retry_equals_what_is_sent(
+    kind: str, server: EndpointServer, tmp_path: Path
+) -> None:
+    spec, compute = resolve.register_endpoint(f"E5={server.url}"), Compute(tmp_path)
+    model, moved = compute.identify(spec).key, relocation_method()
+    if kind == "attribution":
+        job = compute.attribution_job(spec, SENTENCE, PAIRS, "some")
+        failed = [Outcome(pair, None, "Too long.") for pair in PAIRS[:2]]
+        compute.store.put_encoded(model, SENTENCE, computed(failed, SENTENCE))
+    else:
+        job = interventions.job(compute, spec, moved, PAIRS, "some")
+        refused = [(pair, "Too long.") for pair in PAIRS[:2]]
+        causes(compute.root, moved).put_failures(model, moved, refused)
+    whole = in_turn([("E5", job)])
+    both = compute.job(("all", "", "", "", ""), "All", 1, whole, parts=(job,))
+    assert finished(job) == "" and job.n_done() == 6 and len(job.failures()) == 2
+    assert job.cost() is None and both.quote() == ""
+    server.requests.clear()
+    cost = job.cost(retry_failed=True)
+    assert cost is not None and cost.bound == "" and not server.requests
+    assert cost.words in job.quote(retry_failed=True)
+    assert cost.words in both.quote(retry_failed=True)
+    job.start(retry_failed=True).wait()
+    assert cost.requests == len(server.requests)
+    assert cost.texts == sum(len(one["input"]) - 1 for one in server.requests)
+    assert not job.failures() and job.cost(retry_failed=True) is None
+
+
 def asked_before_sending(page: AppTest, server: EndpointServer, questions: int) -> None:
     """Assert that an address alone sends nothing and the page first asks `questions` times."""
     server.sent.clear()
@@ -245,7 +276,7 @@ def test_the_cost_of_all_models_names_the_endpoints(
     key = ("all", "", "", SAMPLE, "")
     work = in_turn([(each.label, each) for each in jobs])
     job = own_service.job(key, "All models", len(jobs), work, parts=tuple(jobs))
-    assert job.endpoints == ("E5", "ours")
+    assert job.endpoints() == ("E5", "ours")
     assert job.quote().startswith("PosLens will send E5, ours (All models): ")
     (one,) = (part for part in job.parts if part.label == "E5")
     assert one.quote().startswith("PosLens will send E5: ")

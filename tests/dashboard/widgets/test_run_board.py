@@ -10,8 +10,9 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from poslens.attribution.errors import UserError
+from poslens.attribution.retrievers.endpoint_cost import Cost
 from poslens.cache.jobs.loop import Progress
-from poslens.compute.runs import Job, Report, Run, Runs
+from poslens.compute.runs import Job, Report, Run, Runs, Sending
 from tests.support.pages import SECONDS
 
 
@@ -23,6 +24,7 @@ class Setting:
         self.limit, self.at_work, self.error = 2, 0, ""
         self.done = {"A": 0, "B": 0}
         self.can_start = True
+        self.sending: Sending | None = None
         self.stage = ""
         self.end = threading.Event()
         self.retried: list[bool] = []
@@ -55,6 +57,7 @@ class Setting:
             n_done=lambda: self.done[name],
             n_at_work=lambda: self.at_work,
             can_start=self.can_start,
+            sending=self.sending,
         )
 
     def shown(self) -> tuple[AppTest, str]:
@@ -241,6 +244,15 @@ def test_many_failures_are_counted_and_the_first_listed(setting: Setting) -> Non
     page, text = setting.shown()
     assert page.expander[0].label == "1,200 documents of A failed"
     assert len(page.dataframe[0].value) == 1000 and "Showing the first 1,000 of 1,200." in text
+
+
+def test_the_amount_that_a_retry_sends_is_shown_unless_it_runs(setting: Setting) -> None:
+    setting.sending = Sending("E5", lambda job, retry: Cost(2, 90, 1) if retry else None)
+    setting.done, setting.failed = {"A": 4, "B": 4}, {"p3": "It has no token."}
+    sentence = "PosLens will send E5 (A): 2 texts, 90 tokens, 1 request."
+    assert setting.shown()[1].count(sentence) == 1
+    setting.job("A").start(retry_failed=True)
+    assert sentence not in setting.shown()[1]
 
 
 def test_failures_of_several_jobs_are_in_one_table(setting: Setting) -> None:
