@@ -18,7 +18,13 @@ from torch import Tensor, nn
 from poslens.attribution.errors import Unavailable, UserError
 from poslens.attribution.retrievers.base import Encoded, LibraryCheck, WordInputs
 from poslens.attribution.retrievers.endpoint_address import address_of
-from poslens.attribution.retrievers.endpoint_client import TOLERANCE, EndpointClient, client_of
+from poslens.attribution.retrievers.endpoint_client import (
+    TOLERANCE,
+    EndpointClient,
+    Rejected,
+    client_of,
+    rejection,
+)
 from poslens.attribution.retrievers.family import Capability, Family, register
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.text import MAX_CHARACTERS, words
@@ -26,6 +32,9 @@ from poslens.attribution.types import Array, Side, TextPair, Token, TokenizedTex
 
 NOTHING_LEFT = "."
 _LIBRARY = "another request"
+QUOTED = 60
+"""Number of characters of a rejected text that its error quotes."""
+
 
 Vectors = Callable[[Sequence[str]], Array]
 """Vectors [n, H] of texts, in their order."""
@@ -50,6 +59,22 @@ class _Endpoint(WordInputs):
             raise UserError(f"The {side} has no word to send to {self.name}: enter one.")
         return TokenizedText.of(tokens, len(tokens), MAX_CHARACTERS)
 
+    def _named(
+        self, rejected: Rejected, sent: Sequence[str], texts: Sequence[str], query: str = ""
+    ) -> Rejected:
+        """The rejection of a request, naming the one of `texts` from which its texts, of those
+        `sent`, were made, and a reranker's `query`; unchanged if they were made from several."""
+        asked = set(rejected.texts)
+        made_from = {text for text, made in zip(texts, sent, strict=True) if made in asked}
+        if len(made_from) != 1:
+            return rejected
+        beginning = _beginning(made_from.pop())
+        if query:
+            what = f"the query {_beginning(query)} with the document {beginning}", "they"
+        else:
+            what = f"the text {beginning}", "it"
+        return Rejected(rejection(self.name, rejected.status, *what))
+
     def _sent(self, texts: Sequence[str], encoded: Encoded) -> list[str]:
         """`texts` as they are sent, without removed words."""
         if self._read is None:
@@ -66,6 +91,14 @@ class _Endpoint(WordInputs):
                 f"text alone (difference {check.distance:.1%}): check the server."
             )
         return check
+
+
+def _beginning(text: str) -> str:
+    """The beginning of a text in quotation marks, on one line and without control characters."""
+    line = " ".join(text[: 8 * QUOTED].split())
+    line = line if len(line) <= QUOTED else line[: QUOTED - 1] + "…"
+    shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
+    return f'"{shown}"'
 
 
 def _without(text: str, tokens: TokenizedText, stays: Tensor) -> str:
@@ -115,7 +148,10 @@ class EmbeddingEndpoint(_Endpoint):
             texts = texts * len(encoded.texts)
         prompted = [prompt + text for text in self._sent(texts, encoded)]
         each = list(dict.fromkeys(prompted))
-        values = torch.from_numpy(self._vectors(each).copy())
+        try:
+            values = torch.from_numpy(self._vectors(each).copy())
+        except Rejected as rejected:
+            raise self._named(rejected, prompted, texts) from None
         place = {text: row for row, text in enumerate(each)}
         return values[[place[text] for text in prompted]]
 
@@ -189,7 +225,11 @@ class RerankEndpoint(_Endpoint):
         values = torch.zeros(len(pairs))
         for query, at in rows.items():
             asked = [(spec.document_prompt or "") + documents[row] for row in at]
-            scores = self._scores((spec.query_prompt or "") + query, asked)
+            try:
+                scores = self._scores((spec.query_prompt or "") + query, asked)
+            except Rejected as rejected:
+                texts = [pairs[row][1] for row in at]
+                raise self._named(rejected, asked, texts, pairs[at[0]][0]) from None
             values[at] = torch.from_numpy(np.array(scores))
         return values
 

@@ -15,9 +15,9 @@ import random
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from concurrent.futures import Future, wait
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from email.utils import parsedate_to_datetime
 from functools import cache
 from typing import Any, TypeVar
@@ -52,6 +52,22 @@ most this: a server that computes in 16 bits differs by as much in batches of ot
 _CHECK_EVERY = 20
 """Number of requests without the probe after which the probe is sent to check that the model is
 still the same."""
+
+
+class Rejected(UserError):
+    """The service rejects a text of a request. `status` is that of its response, and `texts` are
+    those that the computation asked for in this request."""
+
+    status = 0
+    texts: Sequence[str] = ()
+
+
+def rejection(name: str, status: int, what: str = "a text", subject: str = "the text") -> str:
+    """The sentence that a service rejects `what`."""
+    return (
+        f"{name} rejects {what} (status {status}): {subject} may exceed the model's limit, or the "
+        "model's name may be wrong."
+    )
 
 
 def far(values: Array, array: Array) -> bool:
@@ -110,14 +126,17 @@ class EndpointClient:
 
         Raises:
             Unavailable: the endpoint returns no valid response, or another model responds.
-            UserError: it refuses a text, or its vector is not finite.
+            Rejected: it refuses a text.
+            UserError: a vector is not finite.
         """
         along = [PROBE] if self.address.batch > 1 else []
         size = self.address.texts_a_request
         parts = []
         for start in range(0, len(texts), size):
             checkpoint()
-            values = self._vectors([*along, *texts[start : start + size]])
+            part = texts[start : start + size]
+            with _asking_for(part):
+                values = self._vectors([*along, *part])
             if along:
                 self._require_same(values[0])
             else:
@@ -131,12 +150,15 @@ class EndpointClient:
 
         Raises:
             Unavailable: the endpoint returns no valid response, or another model responds.
-            UserError: it refuses a text, or a score is not finite.
+            Rejected: it refuses a text.
+            UserError: a score is not finite.
         """
         parts = []
         for start in range(0, len(documents), self.address.batch):
             checkpoint()
-            parts.append(self._scores(query, documents[start : start + self.address.batch]))
+            part = documents[start : start + self.address.batch]
+            with _asking_for(part):
+                parts.append(self._scores(query, part))
             self._check_now_and_then()
         return np.concatenate(parts) if parts else np.zeros(0, np.float32)
 
@@ -295,10 +317,9 @@ class EndpointClient:
                 f"{name} rejects its key (status {status}): set {key_name(name)} to a valid key."
             )
         if status in _THIS_TEXT:
-            raise UserError(
-                f"{name} rejects a text (status {status}): the text may exceed the model's limit, "
-                "or the model's name may be wrong."
-            )
+            rejected = Rejected(rejection(name, status))
+            rejected.status = status
+            raise rejected
         if status != 200:
             raise self._wrong(f"answers with status {status}")
         if response.headers.get("content-encoding", "identity") != "identity":
@@ -320,6 +341,16 @@ class EndpointClient:
         while (left := end - time.monotonic()) > 0:
             checkpoint()
             time.sleep(min(left, _POLL_S))
+
+
+@contextmanager
+def _asking_for(texts: Sequence[str]) -> Iterator[None]:
+    """Add the texts of a request to its rejection."""
+    try:
+        yield
+    except Rejected as rejected:
+        rejected.texts = texts
+        raise
 
 
 @cache

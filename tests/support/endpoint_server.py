@@ -64,6 +64,8 @@ class EndpointServer:
         self.requests: list[dict[str, Any]] = []
         self.fail: list[int] = []
         """Statuses of the next answers."""
+        self.longest = 1_000_000
+        """Number of characters above which a text is rejected."""
         self.url = ""
 
     def app(self) -> Starlette:
@@ -89,6 +91,8 @@ class EndpointServer:
         if isinstance(asked, Response):
             return asked
         texts = asked["input"]
+        if any(len(text) > self.longest for text in texts):
+            return JSONResponse({"error": "too long"}, status_code=400)
         self.sent.update(texts)
         vectors = await asyncio.to_thread(self.embed, texts)
         rows = [

@@ -24,6 +24,7 @@ from poslens.attribution.interventions.segments import segment_curve
 from poslens.attribution.methods import METHODS, make_method
 from poslens.attribution.retrievers import endpoint_client, resolve
 from poslens.attribution.retrievers.detect import family_of
+from poslens.attribution.retrievers.endpoint import EmbeddingEndpoint
 from poslens.attribution.retrievers.endpoint_address import key_name, key_of, parse
 from poslens.attribution.retrievers.endpoint_client import EndpointClient, client_of
 from poslens.attribution.retrievers.load import load
@@ -189,6 +190,39 @@ def test_every_invalid_answer_is_reported_in_one_sentence(
     # Either a single text or the whole endpoint is refused.
     of_text = name in ("nan", "infinity", "beyond-float", "too-long", "bad-request")
     assert isinstance(raised.value, Unavailable) != of_text
+
+
+def test_a_rejected_text_is_named_by_its_beginning(server: EndpointServer) -> None:
+    """Whether one request contained the text alone, or several texts that were made from it."""
+    spec = resolve.register_endpoint(f"E5={server.url}#document_prompt=passage: ")
+    found, text = load(spec), "A <b>\x1b[1m\n" + "x" * 99
+    assert isinstance(found, EmbeddingEndpoint)
+    quoted = f'"A <b>\N{REPLACEMENT CHARACTER}[1m {"x" * 49}…"'
+    ending = "may exceed the model's limit, or the model's name may be wrong."
+
+    def reason(texts: list[str]) -> str:
+        server.fail = [400]
+        with pytest.raises(UserError) as raised:
+            found.embed(found.encode_texts(texts, "document"))
+        return str(raised.value)
+
+    assert reason([text]) == f"E5 rejects the text {quoted} (status 400): it {ending}"
+    assert reason(["short"]) == f'E5 rejects the text "short" (status 400): it {ending}'
+    assert reason(["a", "b"]) == f"E5 rejects a text (status 400): the text {ending}"
+    server.longest = len(DOCUMENT) - 20
+    with pytest.raises(UserError, match=r'the text "The moon pulls the sea\..*…" \(status 400\)'):
+        METHODS["occlusion"].compute(found, make_method("occlusion"), [PAIR])
+
+
+def test_a_pair_that_a_reranker_rejects_is_named(server: EndpointServer) -> None:
+    found = load(resolve.register_endpoint(f"RR={server.url}/rerank"))
+    server.fail = [422]
+    with pytest.raises(UserError) as raised:
+        score_texts(found, [("salt", OTHERS[1].document)])
+    assert str(raised.value) == (
+        'RR rejects the query "salt" with the document "La sal es un mineral. 塩は鉱物です。" '
+        "(status 422): they may exceed the model's limit, or the model's name may be wrong."
+    )
 
 
 @contextmanager
