@@ -99,6 +99,12 @@ def intervals(values: Sequence[Estimate | None], color: str) -> dict[str, Any]:
     }
 
 
+WHOLE_UNIT: dict[str, Any] = {"range": [0, 1.03]}
+"""Properties of an axis from 0 to 1, with space for a marker at 1: Plotly's own range is 0 to 2 if
+all values are 1."""
+WITHIN_UNIT: dict[str, Any] = {"autorangeoptions": {"clipmin": -0.03, "clipmax": 1.03}}
+"""Properties of an axis that covers its values only, but nothing below 0 or above 1."""
+
 _PATTERNS = ("", "/", ".", "x")
 
 

@@ -13,6 +13,7 @@ from poslens.compute.compute import DataSetCurve
 from poslens.figures.captions import Provenances
 from poslens.figures.curves import mean_curves
 from poslens.figures.figure_base import (
+    WITHIN_UNIT,
     canvas,
     faint,
     intervals,
@@ -129,6 +130,7 @@ def _front(
                 )
             )
     figure.update_xaxes(rangemode="tozero")
+    figure.update_yaxes(**WITHIN_UNIT)
     return with_legend(figure, style)
 
 

@@ -16,7 +16,14 @@ from poslens.attribution.retrievers import resolve
 from poslens.attribution.types import Provenance
 from poslens.compute.compute import Compute
 from poslens.export.files import figure_div
-from poslens.figures.figure_base import canvas, faint, intervals, legend_name, with_legend
+from poslens.figures.figure_base import (
+    WITHIN_UNIT,
+    canvas,
+    faint,
+    intervals,
+    legend_name,
+    with_legend,
+)
 from poslens.figures.palettes import Style, printable
 from poslens.rows import Table, column
 from poslens.studies.passport.service import ModelPassport
@@ -132,6 +139,7 @@ def chart(cards: Sequence[ModelPassport], style: Style, effect: str = "") -> go.
                 "<extra></extra>",
             )
         )
+    figure.update_yaxes(**WITHIN_UNIT)
     figure.add_vline(x=0, line={"color": style.colors.muted, "width": 1, "dash": "dot"})
     return with_legend(figure, style)
 

@@ -24,7 +24,15 @@ from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import TextPair
 from poslens.cache.kinds.interventions import RankedPair
 from poslens.figures.captions import Provenances
-from poslens.figures.figure_base import band, canvas, faint, group, legend_name, with_legend
+from poslens.figures.figure_base import (
+    WHOLE_UNIT,
+    band,
+    canvas,
+    faint,
+    group,
+    legend_name,
+    with_legend,
+)
 from poslens.figures.palettes import Style
 from poslens.rows import Table, column
 from poslens.study import ModelSummary
@@ -355,6 +363,7 @@ def ndcg_by_position(
                 name=legend_name(name, style),
                 line=look if not role else {**look, "width": 0.6 * style.line_width},
                 marker=style.marker(number, 0.6),
+                cliponaxis=False,  # a marker at 0 is drawn in full
                 customdata=[
                     [str(value), f"{rank.value:.2f}"]
                     for value, rank in zip(effect.ndcg, effect.rank, strict=True)
@@ -367,6 +376,7 @@ def ndcg_by_position(
         tickvals=list(range(0, 101, 20)),
         unifiedhovertitle={"text": "position %{x:.0f}%"},
     )
+    figure.update_yaxes(**WHOLE_UNIT)
     figure.update_layout(hovermode="x unified")
     return with_legend(figure, style)
 

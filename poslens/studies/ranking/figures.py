@@ -14,6 +14,7 @@ from poslens.attribution.evaluation.ranking_measures import NDCG
 from poslens.figures.captions import Provenances
 from poslens.figures.figure_base import (
     UNKNOWN_SYMBOL,
+    WHOLE_UNIT,
     bar_pattern,
     canvas,
     faint,
@@ -93,7 +94,7 @@ def evidence_bins(
         )
         figure.add_trace(group(trace, f"model {index}", model))
     positions(figure)
-    figure.update_yaxes(range=[0, 1.03])
+    figure.update_yaxes(**WHOLE_UNIT)
     return with_legend(figure, style)
 
 
@@ -175,7 +176,7 @@ def position_groups(
         ticktext=[escape(name) for name in groups.names],
         range=[-0.5, len(groups.names) - 0.5],
     )
-    figure.update_yaxes(range=[0, 1.03])
+    figure.update_yaxes(**WHOLE_UNIT)
     return with_legend(figure.update_layout(hovermode="closest"), style)
 
 
@@ -218,5 +219,5 @@ def length_buckets(
             )
         )
     figure.update_layout(barmode="group", bargap=0.25)
-    figure.update_yaxes(range=[0, 1.03])
+    figure.update_yaxes(**WHOLE_UNIT)
     return with_legend(figure, style)

@@ -69,6 +69,8 @@ def test_the_chart_has_a_point_with_both_intervals_per_model(cards: list[ModelPa
         assert ends == pytest.approx(each.position_effect.interval)
         top = trace.y[0] + trace.error_y.array[0]
         assert top == pytest.approx(each.ndcg_at_10.high)
+    # Plotly's own range is 0 to 2 if all values are 1.
+    assert figure.layout.yaxis.autorangeoptions.clipmax == pytest.approx(1, abs=0.05)
     moved = cohort.chart(cards, Style(), "relocation")
     assert moved.data[1].x[0] == cohort.row(cards[1]).relocation.value  # type: ignore[union-attr]
     assert moved.data[1].x[0] != figure.data[1].x[0]

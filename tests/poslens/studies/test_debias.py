@@ -144,6 +144,8 @@ def test_every_setting_is_evaluated_on_held_out_documents(planned: Plan[DebiasPo
     for figure in (quality, *curves):
         drawn = figure.draw(summaries, Style(), [DEBIAS.provenance(one) for one in summaries])
         assert len(drawn.data) >= 3
+        if figure is quality:
+            assert drawn.layout.yaxis.autorangeoptions.clipmax == pytest.approx(1, abs=0.05)
     rows = DEBIAS.tables["points"].frame(summaries)
     assert rows["kind"].tolist() == kinds and rows["steps"].tolist()[1] == 2
     assert rows["ndcg_change_verdict"].tolist()[1] == changes.quality.verdict
