@@ -10,7 +10,7 @@ import numpy as np
 from poslens.arguments import chosen_pairs
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.comparison import adjusted, change_in_words
+from poslens.attribution.evaluation.comparison import Comparison, adjusted, change_in_words
 from poslens.attribution.evaluation.position_effect import (
     MARGIN,
     first_minus_last,
@@ -60,6 +60,15 @@ def _items(summary: PositionSummary) -> Iterator[Item]:
         pair, gains = query.pair, query.gains
         evidence = f"{cause_key(pair).fingerprint}:{corpus}"
         yield Item(pair.pair_id, evidence, pair.document, float(gains[0] - gains[-1]))
+
+
+def _change(effect: Comparison, moved: str, order_blind: bool) -> str:
+    """How nDCG@10 changes if the verdict is that it does or cannot; otherwise only the difference,
+    because any change may be due to chance."""
+    if order_blind or effect.verdict in ("higher", "lower"):
+        change = change_in_words(effect.difference.times(-1))
+        return f"nDCG@10 {change} when {moved} moves from the first to the last position"
+    return f"nDCG@10 with {moved} first minus last is {effect.difference.text('+.3f')}"
 
 
 def _of_scope(subject: PositionSubject, scope: Scope) -> PositionSubject:
@@ -308,7 +317,8 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
         effect = by_position.effect
         side = {"higher": "first", "lower": "last"}.get(effect.verdict)
         certainty = effect.sentence.removeprefix(effect.verdict.capitalize())
-        if summary.ranked.order_blind:
+        blind = summary.ranked.order_blind
+        if blind:
             meaning = f"{summary.name} ignores word order, so position cannot matter."
         elif side is not None:
             meaning = f"Documents rank higher with the evidence {side}{certainty}"
@@ -317,15 +327,13 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
         else:
             meaning = effect.sentence
         sentences = [
-            f"{summary.name}: nDCG@10 {change_in_words(effect.difference.times(-1))} when the "
-            "evidence moves from the first to the last position "
+            f"{summary.name}: {_change(effect, 'the evidence', blind)} "
             f"({by_position.first.value:.3f} first, {by_position.middle.value:.3f} in the middle, "
             f"{by_position.last.value:.3f} last; {by_position.n:,} queries, "
             f"{by_position.n_documents:,} documents). {meaning}"
         ]
         if summary.null is not None:
-            null = change_in_words(summary.null.effect.difference.times(-1))
-            sentences.append(f"If another sentence moves instead, nDCG@10 {null}.")
+            sentences.append(f"Control: {_change(summary.null.effect, 'another sentence', blind)}.")
         return " ".join(sentences)
 
     def provenance(self, summary: PositionSummary) -> Provenance:

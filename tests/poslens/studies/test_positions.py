@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,10 @@ from typer.testing import CliRunner
 
 import poslens
 from poslens.attribution import datasets
+from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.comparison import Comparison
+from poslens.attribution.evaluation.position_effect import MARGIN
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.cache.kinds import interventions
@@ -261,6 +265,29 @@ def test_p_of_one_query_per_document_is_the_paired_t_tests(
         expected = stats.ttest_rel(gains[:, 0], gains[:, -1]).pvalue
         assert summary.effect.effect.p == pytest.approx(expected)
         assert 0 < np.count_nonzero(gains[:, 0] - gains[:, -1]) < 15
+
+
+def test_the_sentence_claims_a_change_only_if_the_verdict_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POSLENS_SHIPPED", "yes")
+    summary = _shipped(tmp_path)[0]
+    moves, is_ = "nDCG@10 drops by 0.", "nDCG@10 with the evidence first minus last is "
+    assert moves in POSITIONS.verdict(summary) and is_ not in POSITIONS.verdict(summary)
+
+    def verdict(effect: Comparison) -> str:
+        changed = replace(summary, effect=replace(summary.effect, effect=effect))
+        assert changed.effect.effect.verdict == effect.verdict
+        return POSITIONS.verdict(changed)
+
+    unknown = Comparison(Estimate(0.0, -0.128, 0.128), MARGIN, (-0.1, 0.1), 1.0, 1.0, 70)
+    text = verdict(unknown)
+    assert f"{is_}+0.000 [-0.128, +0.128] (" in text and "change" not in text
+    assert "Too few documents to decide; about 70 documents would be needed." in text
+    same = replace(unknown, difference=Estimate(0.004, 0.001, 0.007), narrow=(0.002, 0.006))
+    text = verdict(same)
+    assert f"{is_}+0.004 [+0.001, +0.007] (" in text and "drops" not in text
+    assert "The first and the last position are equivalent" in text
 
 
 def test_bands_end_at_the_limits_of_ndcg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
