@@ -13,7 +13,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from poslens.attribution.curves.bootstrap import Estimate
+from poslens.attribution.curves.bootstrap import MIN_DOCUMENTS, Estimate
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.datasets.types import spread_words
 from poslens.attribution.errors import UserError
@@ -218,7 +218,9 @@ def shift_sentence(
     `side_sentence`; `unit` is the unit of the difference and the margin."""
     if difference is None or difference.interval is None:
         items = "documents" if difference is None else difference.resampled
-        return f"Too few {items} to decide whether position matters."
+        few = difference is not None and difference.n_resampled < MIN_DOCUMENTS
+        needs = f": an interval needs {MIN_DOCUMENTS}" if few else ""
+        return f"Too few {items} to decide whether position matters{needs}."
     meaning = side_sentence(difference, margin, meaning, "Equivalent", unit)
     return f"{what} {change_in_words(difference, form, unit)} {where}. {meaning}"
 

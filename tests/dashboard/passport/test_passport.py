@@ -211,6 +211,7 @@ def test_findings_claim_no_more_than_their_intervals_allow(
     rises, equal = message.startswith("Attribution"), message.startswith("Equivalent")
     decided = interval != (None, None)
     assert moves.startswith("The score rises by 0.030" if decided else "Too few documents")
+    assert moves.endswith("whether position matters: an interval needs 10.") != decided
     assert moves.endswith("towards the end. The end is higher.") == rises
     assert moves.endswith("towards the end. Equivalent within the margin of 0.05.") == equal
 

@@ -112,6 +112,7 @@ def test_the_python_call_gives_the_same_numbers_as_the_command(corpus: str, tmp_
     assert frame["accuracy"].tolist() == [row["accuracy"] for row in printed]
     (verdict,) = found.verdicts
     assert verdict.startswith("BM25 ranks the needle's text first of ")
+    assert "Too few needles to decide whether position matters: an interval needs 10." in verdict
     assert found.save(tmp_path / "x.csv").is_file() and "BM25" in found._repr_html_()
     with pytest.raises(UserError, match="no table 'x': choose from cells, summary"):
         found.to_frame("x")
