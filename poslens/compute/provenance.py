@@ -126,12 +126,14 @@ def _of_pair(
 
 
 def of_curve(model: ModelIdentity, position_curve: PositionCurve, selection: str) -> Provenance:
-    """Provenance of a curve averaged over pairs of a data set."""
+    """Provenance of a curve averaged over pairs of a data set, or over documents alone."""
+    # Segments are compared with their own text, so there is no query.
+    alone = position_curve.method.name in ("segments", "thirds")
     return of_model(
         model,
         position_curve.method,
         position_curve.dataset,
-        n_pairs=position_curve.n,
+        n_pairs=None if alone else position_curve.n,
         n_documents=position_curve.n_documents,
         truncated=position_curve.n_truncated,
         selection=selection,

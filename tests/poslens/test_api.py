@@ -253,6 +253,8 @@ def test_parts_are_compared_with_the_whole_text(_data: str) -> None:
     thirds = poslens.segments("MiniLM", _data, parts="thirds")
     (row,) = thirds.to_frame().to_dict("records")
     assert row["n"] == 10 and len(thirds.to_frame("curve")) == 100
+    (provenance,) = thirds.provenance
+    assert (provenance.n_pairs, provenance.n_documents) == (None, 10), "no query is used"
     layout = thirds.figure().layout
     assert layout.yaxis.title.text == "Cosine with the whole text's vector"
     assert layout.xaxis.title.text == "Relative position in the text read (% of characters)"
