@@ -480,7 +480,7 @@ class Interrupted:
     def __init__(self) -> None:
         self.done: list[str] = []
 
-    def quote(self) -> str:
+    def quote(self, retry_failed: bool) -> str:
         """Nothing is sent."""
         return ""
 
