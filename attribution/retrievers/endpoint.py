@@ -65,7 +65,9 @@ class _Endpoint(WordInputs):
         """The rejection of a request, naming the one of `texts` from which its texts, of those
         `sent`, were made, and a reranker's `query`; unchanged if they were made from several."""
         asked = set(rejected.texts)
-        made_from = {text for text, made in zip(texts, sent, strict=True) if made in asked}
+        made_from = {
+            text for text, sent_text in zip(texts, sent, strict=True) if sent_text in asked
+        }
         if len(made_from) != 1:
             return rejected
         beginning = _beginning(made_from.pop())
