@@ -35,7 +35,6 @@ _LIBRARY = "another request"
 QUOTED = 60
 """Number of characters of a rejected text that its error quotes."""
 
-
 Vectors = Callable[[Sequence[str]], Array]
 """Vectors [n, H] of texts, in their order."""
 
