@@ -18,7 +18,7 @@ from statistics import median_low
 
 import numpy as np
 
-from poslens.attribution.datasets.types import spread_evenly
+from poslens.attribution.curves.bootstrap import SEED
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.document_index import NOT_FOUND
 from poslens.attribution.evaluation.why_causes import MOST_ABOVE, Above, Source, Step, Why
@@ -43,8 +43,8 @@ _DUPLICATE = 0.5
 _MIN_EVIDENCE = 6
 _SAMPLED = 50
 _BOILERPLATE = 0.25
-"""4-grams in at least this share of `_SAMPLED` documents of the corpus, and in at least
-`_MIN_SHARED`, don't make two documents near-duplicates."""
+"""4-grams in at least this share of `_SAMPLED` other documents of the corpus, and in at least
+`_MIN_SHARED` of them, don't make two documents near-duplicates."""
 _MIN_SHARED = 5
 
 
@@ -264,11 +264,13 @@ def _above(
     target: Wanted, searched: Searched, passage: str, relevant: frozenset[str]
 ) -> Iterator[Above]:
     numbers = searched.above(target.number, MOST_ABOVE)
-    spread = spread_evenly(range(len(searched.ids)), _SAMPLED)
-    sampled = [number for number in spread if number != target.number]
+    # A spread at equal distances would favor one of several interleaved sources.
+    drawn = np.random.default_rng(SEED).permutation(len(searched.ids))[: _SAMPLED + 1].tolist()
+    sampled = [number for number in drawn if number != target.number][:_SAMPLED]
     texts = searched.texts([*numbers, *sampled])  # together, because that may read the whole corpus
-    of_target, evidence = _shingles(target.text), _shingles(passage)
+    of_target = _shingles(target.text)
     boilerplate = _boilerplate(of_target, texts[len(numbers) :])
+    evidence = _shingles(passage) - boilerplate
     for rank, (number, text) in enumerate(
         zip(numbers, texts[: len(numbers)], strict=True), start=1
     ):

@@ -265,7 +265,12 @@ def _behind(
         under = by_name[st.selectbox("Model", names, key="why.above") or names[0]]
     (explanation,) = under.explained.values()
     if not explanation.above:
-        st.caption("No document ranks above the target.")
+        say.caption(
+            "No document ranks above the target."
+            if explanation.rank == 1
+            else f"The target is in the top {explanation.top:,}, so PosLens doesn't compare it "
+            "with the documents above."
+        )
         return
     st.caption(
         f"Of the {min(explanation.rank - 1, MOST_ABOVE):,} documents above it, "

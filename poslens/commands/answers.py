@@ -135,15 +135,18 @@ def print_table(
         print(f"Provenance: {caption_text(provenance_entries(provenance))}", file=sys.stderr)
 
 
+def _in_text(value: Any) -> Any:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} ({each})" for name, each in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, list) else value
+
+
 def print_answer(answer: Mapping[str, Any], format: Literal["text", "json"]) -> None:
     """Print names and values as JSON, or as one line of text."""
     if format == "json":
         print_json(answer)
         return
-    fields = {
-        name.replace("_", " "): ", ".join(map(str, value)) if isinstance(value, list) else value
-        for name, value in answer.items()
-    }
+    fields = {name.replace("_", " "): _in_text(value) for name, value in answer.items()}
     print(
         " · ".join(f"{name}: {value}" for name, value in fields.items() if value not in ("", None))
     )

@@ -189,8 +189,7 @@ def _run(study: Study[Any, Any, Any], given: dict[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class _Results(Generic[Summary]):
-    """Results, the reasons why models have none, and failed items. `provenance` is that of the
-    table of failures, empty for other tables."""
+    """Results, the reasons why models have none, failed items, and the table's provenance."""
 
     summaries: list[Summary]
     refused: list[str]
@@ -245,10 +244,13 @@ def _computed(
     failures = [*failure_rows(planned.jobs), *without_result]
     if not summaries and not (table == FAILURES and failures):
         raise UserError(refused[0])
-    provenance = (
-        failure_provenance(service(), specs, study.title, dataset) if table == FAILURES else []
-    )
-    return _Results(study.together(summaries), refused, failures, provenance)
+    summaries = study.together(summaries)
+    provenance = study.provenances(summaries, table)
+    if table == FAILURES:
+        described = {each.model for each in provenance}
+        others = [spec for spec in specs if spec.name not in described]
+        provenance += failure_provenance(service(), others, study.title, dataset)
+    return _Results(summaries, refused, failures, provenance)
 
 
 def _print(
@@ -261,7 +263,7 @@ def _print(
     """Print a table of the results, and draw them if `figure` is a file. If there is nothing to
     draw, the table is printed nevertheless, and the exit code is 2."""
     summaries = results.summaries
-    provenance = results.provenance or study.provenances(summaries, table)
+    provenance = results.provenance
     nothing_to_draw: UserError | None = None
     if figure is not None:
         try:

@@ -149,7 +149,10 @@ class Ranked(Measured):
 def psi_verdict(psi: float, under_permutation: float, p: float, n_queries: int) -> str:
     """A sentence on what can be concluded from PSI, its mean under permutation and its p value."""
     if p < LEVEL:
-        return "Rankings depend on the position of the evidence."
+        return (
+            "Rankings differ between positions of the evidence, which may also be because queries "
+            "differ in difficulty: Position effect moves the evidence itself."
+        )
     if psi <= under_permutation:
         return "This is no larger than expected of a model that ignores position."
     return (

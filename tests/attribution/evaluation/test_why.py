@@ -161,6 +161,18 @@ def test_boilerplate_makes_no_near_duplicates() -> None:
     assert explained(share, wanted, *copies, *others).duplicates_above == 3
     few = explained(share, wanted, *others[:3], *body * 2)
     assert few.duplicates_above == 3
+    # Evidence that is boilerplate makes no near-duplicates, either.
+    notice = "Nobody may feed the heron at any hour of the day."
+    told = explained(
+        lambda part: ("heron" in part) * (3 - len(part) / 1e4),
+        text(notice, *FILL),
+        *(text(notice, line) for line in body),
+        evidence=notice,
+    )
+    assert told.rank > 1 and told.duplicates_above == 0
+    # A source that is interleaved with others counts as much as one that is not.
+    mixed = [text(header, "heron", body[n]) if n % 3 == 2 else body[n] * 3 for n in range(30)]
+    assert explained(share, wanted, *mixed * 2).duplicates_above == 0
 
 
 def test_the_null_of_removing_documents_is_the_expected_rank() -> None:

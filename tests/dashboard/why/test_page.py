@@ -85,6 +85,11 @@ def test_documents_above_show_their_in_degree_once_the_data_set_is_ranked(mine: 
     assert above["in-degree"].tolist() == [1]
 
 
+def test_a_found_document_below_others_is_not_said_to_be_first(mine: str) -> None:
+    page = settled(dataset=mine, models=["BM25"], top="3", query="heron", document="long")
+    assert "The target is in the top 3, so PosLens doesn't compare it" in words(page)
+
+
 def test_a_typed_query_and_any_document_are_explained(mine: str) -> None:
     page = settled(dataset=mine, models=["BM25"], top="1", query="river", document="blind")
     assert "the data set has no judgments for this query" in words(page)
