@@ -189,18 +189,21 @@ def drop_file(file: StoredFile) -> int:
     return file.bytes
 
 
-def drop_results(store: Files, file: StoredFile, datasets: Sequence[str]) -> int:
-    """Remove the results of these data sets and release their space; a file that has no others is
-    removed. Returns the number of bytes freed.
+def drop_results(store: Files, file: StoredFile, dataset: str = "") -> int:
+    """Remove the results of a data set and release their space. A file without other results is
+    removed, and so is any file, even if it can't be read, without a `dataset`. Returns the number
+    of bytes freed.
 
     Raises:
         UserError: the file can't be read or written, or there is no disk space for a second copy.
     """
+    if not dataset:
+        return drop_file(file)
     with locked(file.path):
         before = _size(file.path)
         with store.reading(file.model, file.method) as db:
             rows = [] if db is None else db.execute("SELECT id, dataset FROM result").fetchall()
-        dropped = [number for number, dataset in rows if dataset in datasets]
+        dropped = [number for number, name in rows if name == dataset]
         if len(dropped) == len(rows):
             return drop_file(file)
         repair(store, file.model, file.method, dropped)

@@ -182,6 +182,8 @@ def _run(study: Study[Any, Any, Any], given: dict[str, Any]) -> None:
     for sentence in (*sentences, *dict.fromkeys(results.refused)):
         print(sentence, file=sys.stderr)
     if folder is not None:
+        if not summaries:
+            raise UserError(results.refused[0])
         study.write_product(service(), summaries, folder)
         print(folder, file=sys.stderr)
     _print(study, results, table, figure, given["format"])

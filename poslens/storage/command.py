@@ -290,7 +290,7 @@ def delete(
     format: Format = LineFormat.json,
 ) -> None:
     """Delete stored results by model, method and data set, after a confirmation."""
-    from poslens.cache.storage.maintenance import drop_file, drop_results
+    from poslens.cache.storage.maintenance import drop_results
     from poslens.storage.service import summary
 
     files = _files(model, method)
@@ -306,8 +306,6 @@ def delete(
     if not yes and not typer.confirm(f"Delete {summary(files, dataset)}?", err=True):
         print("Nothing was deleted.", file=sys.stderr)
         raise typer.Exit(1)
-    freed = sum(
-        drop_results(_store(), file, [dataset]) if dataset else drop_file(file) for file in files
-    )
+    freed = sum(drop_results(_store(), file, dataset) for file in files)
     answer: Deleted = {"files": len(files), "freed": freed}
     print_answer(answer, format.value)

@@ -207,11 +207,7 @@ def start_delete(compute: Compute, files: Sequence[StoredFile], dataset: str = "
         for done, file in enumerate(files):
             _require_wanted(run)
             step(done, len(files))
-            freed += (
-                maintenance.drop_results(compute.store, file, [dataset])
-                if dataset
-                else maintenance.drop_file(file)
-            )
+            freed += maintenance.drop_results(compute.store, file, dataset)
         step(len(files), len(files))
         return f"Deleted {text}; {size(freed)} freed."
 

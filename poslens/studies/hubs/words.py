@@ -16,6 +16,7 @@ from poslens.attribution.retrievers.lexical import folded
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.text import word_spans
 from poslens.attribution.types import Attribution, Method, TextPair
+from poslens.cache.lru_cache import LRUCache
 from poslens.compute.compute import Compute
 from poslens.studies.explain.minus import fitting
 from poslens.studies.hubs.summary import HubSummary, HubWord
@@ -65,10 +66,15 @@ class ExplainedHub:
         ]
 
 
+# Pages need them several times at every rerun, and reading them takes a pass over the corpus.
+_texts: LRUCache[dict[str, str]] = LRUCache(16)
+
+
 def explained_hubs(summary: HubSummary) -> list[ExplainedHub]:
     """The first hubs with their queries, which are spread evenly over all that qualify."""
-    hubs = summary.hubs[: summary.asked.explained]
-    texts = summary.asked.corpus.collection.texts(summary.ids[number] for number in hubs)
+    hubs, collection = summary.hubs[: summary.asked.explained], summary.asked.corpus.collection
+    keys = tuple(summary.ids[number] for number in hubs)
+    texts = _texts.get((collection.digest, keys), lambda: collection.texts(keys))
     explained_hubs = []
     for number in hubs:
         key, rows = summary.ids[number], summary.retrieving(number)

@@ -402,13 +402,13 @@ def test_results_of_one_data_set_are_dropped(store: Store, result) -> None:
     store.put_failures(MODEL, METHOD, [(result("bad", dataset="gone")[0], "no token")])
     (file,) = listing(store)
     assert file.datasets == {"gone": 9, "kept": 8}
-    drop_results(store, file, ["gone"])
+    drop_results(store, file, "gone")
     (file,) = listing(store)
     assert (file.datasets, file.failed) == ({"kept": 8}, 0)
     same_curves(store, kept)
     missing = [pair for pair, _ in gone] + [result("bad", dataset="gone")[0]]
     assert store.missing(MODEL, METHOD, missing) == missing
-    assert drop_results(store, file, ["kept"]) > 0 and listing(store) == []
+    assert drop_results(store, file, "kept") > 0 and listing(store) == []
 
 
 # -- entries --------------------------------------------------------------------------------------
