@@ -343,12 +343,18 @@ def register(study: Registered) -> Registered:
 
 @dataclass(frozen=True)
 class Plan(Generic[Subject]):
-    """The subjects of a study for some models, their jobs, and the reasons why models or subjects
-    are excluded."""
+    """The subjects of a study for some models, their jobs, and the reasons why models have no
+    subject (`without_subject`) or lack some (`misfits`)."""
 
     subjects: tuple[Subject, ...]
     jobs: tuple[Job, ...]
-    refused: tuple[str, ...]
+    without_subject: tuple[str, ...]
+    misfits: tuple[str, ...]
+
+    @property
+    def refused(self) -> tuple[str, ...]:
+        """All reasons."""
+        return (*self.without_subject, *self.misfits)
 
 
 def plan(
@@ -358,21 +364,29 @@ def plan(
     corpus: Corpus,
     settings: Settings,
 ) -> Plan[Subject]:
-    """The plan of a study for these models. UserErrors become reasons in `refused`."""
+    """The plan of a study for these models. UserErrors become reasons."""
     subjects: list[Subject] = []
     jobs: list[Job] = []
-    refused: list[str] = []
+    without_subject: list[str] = []
+    misfits: list[str] = []
     for spec in specs:
+        n_before, reasons = len(subjects), list[str]()
         try:
             for subject in study.subjects(compute, spec, corpus, settings):
                 try:
                     jobs.append(study.job(compute, subject))
                     subjects.append(subject)
                 except UserError as reason:
-                    refused.append(str(reason))
+                    reasons.append(str(reason))
         except UserError as reason:
-            refused.append(str(reason))
-    return Plan(tuple(subjects), tuple(jobs), tuple(dict.fromkeys(refused)))
+            reasons.append(str(reason))
+        (misfits if len(subjects) > n_before else without_subject).extend(reasons)
+    return Plan(
+        tuple(subjects),
+        tuple(jobs),
+        tuple(dict.fromkeys(without_subject)),
+        tuple(dict.fromkeys(misfits)),
+    )
 
 
 def stored(

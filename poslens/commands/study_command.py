@@ -179,22 +179,29 @@ def _run(study: Study[Any, Any, Any], given: dict[str, Any]) -> None:
         sentences = [] if study.streams else [study.verdict(summary) for summary in summaries]
         sentences += difference_sentences(study.differences(summaries))
         sentences += study.remarks(summaries)
-    for sentence in (*sentences, *dict.fromkeys(results.refused)):
+    for sentence in (*sentences, *results.notes):
         print(sentence, file=sys.stderr)
     if folder is not None:
         if not summaries:
-            raise UserError(results.refused[0])
+            raise UserError(results.without_result[0])
         study.write_product(service(), summaries, folder)
         print(folder, file=sys.stderr)
-    _print(study, results, table, figure, given["format"])
+    nothing_to_draw = _print(study, results, table, figure, given["format"])
+    for error in dict.fromkeys((*results.without_result, *nothing_to_draw)):
+        print_error(error)
+    # A list of failures is complete even if a model has no result.
+    if nothing_to_draw or (results.without_result and table != FAILURES):
+        raise typer.Exit(2)
 
 
 @dataclass(frozen=True)
 class _Results(Generic[Summary]):
-    """Results, the reasons why models have none, failed items, and the table's provenance."""
+    """Results, the reasons why models have none, notes on settings that don't fit and on models
+    with failed items, these items, and the table's provenance."""
 
     summaries: list[Summary]
-    refused: list[str]
+    without_result: list[str]
+    notes: list[str]
     failures: list[FailureRow]
     provenance: list[Provenance]
 
@@ -217,7 +224,8 @@ def _computed(
     from poslens.compute.compute import service
 
     planned = plan(study, service(), specs, corpus, settings)
-    refused, summaries = list(planned.refused), list[Summary]()
+    refused, notes = list(planned.without_subject), list(planned.misfits)
+    summaries: list[Summary] = []
     without_result: list[FailureRow] = []
     if table == DIFFERENCES and len(planned.subjects) + len(study.without_models(corpus)) < 2:
         raise UserError("--table differences compares models: add another --model.")
@@ -239,20 +247,20 @@ def _computed(
         if failed := job.failures():
             n, first = counted(len(failed), "item"), next(iter(failed.values()))
             more = " `--table failures` lists all." if len(failed) > 1 else ""
-            refused.append(f"{job.label}: {n} failed. The first reason: {first}{more}")
+            notes.append(f"{job.label}: {n} failed. The first reason: {first}{more}")
         if study.streams:
             print(study.verdict(summary), file=sys.stderr, flush=True)
     summaries += study.without_models(corpus)
     failures = [*failure_rows(planned.jobs), *without_result]
     if not summaries and not (table == FAILURES and failures):
-        raise UserError(refused[0])
+        raise UserError([*refused, *notes][0])
     summaries = study.together(summaries)
     provenance = study.provenances(summaries, table)
     if table == FAILURES:
         described = {each.model for each in provenance}
         others = [spec for spec in specs if spec.name not in described]
         provenance += failure_provenance(service(), others, study.title, dataset)
-    return _Results(summaries, refused, failures, provenance)
+    return _Results(summaries, refused, notes, failures, provenance)
 
 
 def _print(
@@ -261,19 +269,19 @@ def _print(
     table: str,
     figure: FigureFile | None,
     format: TextFormat,
-) -> None:
+) -> list[str]:
     """Print a table of the results, and draw them if `figure` is a file. If there is nothing to
-    draw, the table is printed nevertheless, and the exit code is 2."""
+    draw, the table is printed nevertheless, and the reason is returned."""
     summaries = results.summaries
     provenance = results.provenance
-    nothing_to_draw: UserError | None = None
+    nothing_to_draw: list[str] = []
     if figure is not None:
         try:
             if not summaries:
-                raise UserError(results.refused[0])
+                raise UserError(results.without_result[0])
             figure.draw(study.draw(summaries, figure.style, provenance, table), provenance)
         except UserError as reason:
-            nothing_to_draw = reason
+            nothing_to_draw.append(str(reason))
     frame = (
         FAILURE_TABLE.frame(results.failures)
         if table == FAILURES
@@ -287,9 +295,7 @@ def _print(
             file=sys.stderr,
         )
     print_table(frame, format.value, provenance)
-    if nothing_to_draw is not None:
-        print_error(nothing_to_draw)
-        raise typer.Exit(2)
+    return nothing_to_draw
 
 
 def _compute(study: Study[Any, Any, Any], subject: Any, job: Job, retry_failed: bool) -> None:

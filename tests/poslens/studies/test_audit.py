@@ -268,6 +268,16 @@ def test_the_command_draws_and_skips_models_that_do_not_fit(home: Path, path: Pa
     assert json.loads(figure.read_text())["data"]
 
 
+def test_a_model_without_a_result_sets_the_exit_code(home: Path, path: Path) -> None:
+    code, out, said = run(
+        *("--dataset", str(path), "--model", "BM25", "--top", "2"),
+        *("--model", f"damaged={home}", "--quiet"),
+    )
+    assert code == 2
+    assert [row["model"] for row in json.loads(out)["rows"]] == ["BM25"]
+    assert len(said.splitlines()) == 1 and "damaged" in said
+
+
 def test_the_sample_is_stated_and_its_time_estimated(home: Path, path: Path) -> None:
     options = ("--dataset", str(path), "--model", "MiniLM", "--top", "2", "--documents", "6")
     code, out, said = run(*options)
