@@ -30,6 +30,7 @@ from poslens.attribution.curves.bootstrap import (
     ratio_difference,
     ratios,
 )
+from poslens.attribution.curves.proportions import agresti_coull, even_if_constant
 from poslens.attribution.datasets.corpus import Document
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.chunks import WHOLE, Chunks
@@ -206,7 +207,8 @@ class SentenceRanks:
 class UnretrievedCurve:
     """Share of unretrieved sentences in 10 bins of position: `share` [10] with the ends of 95%
     intervals that resample documents (None for fewer than 10), over `n` [10] sentences; NaN in
-    empty bins."""
+    empty bins. Where the share is 0 or 1, the interval is Agresti and Coull's for the number of
+    documents."""
 
     order: Order
     share: Values
@@ -251,6 +253,11 @@ def unretrieved_curve(
     low, high = intervals(rows, None, ratios) or (None, None)
     share = ratios(rows.sum(0)[None])[0]
     n = rows[:, N_BINS:].sum(0).astype(int)
+    if low is not None and high is not None:
+        n_documents = np.count_nonzero(rows[:, N_BINS:], axis=0)
+        for b in np.flatnonzero((low == high) & ((share == 0) | (share == 1))):
+            by_formula = agresti_coull(int(share[b] * n_documents[b]), int(n_documents[b]))
+            low[b], high[b] = by_formula.low, by_formula.high
     return UnretrievedCurve(order, share, low, high, n, len(documents))
 
 
@@ -281,7 +288,8 @@ def unretrieved_share(
 ) -> Estimate | None:
     """Share of unretrieved sentences; None if there is no sentence. `read` is as in `share_row`."""
     rows = (share_row(each, order, query_form, top, read=read) for each in documents)
-    return _share([row for row in rows if row[1]])
+    share = _share([row for row in rows if row[1]])
+    return None if share is None else even_if_constant(share)
 
 
 def thirds_row(document: SentenceRanks, order: Order, query_form: QueryForm, top: int) -> Values:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from poslens.attribution.curves.bootstrap import MIN_DOCUMENTS, SEED, Estimate
+from poslens.attribution.curves.proportions import agresti_coull
 from poslens.attribution.evaluation.audit import (
     ORDERS,
     Order,
@@ -21,10 +22,6 @@ from poslens.attribution.evaluation.audit import (
     unretrieved_share,
 )
 
-_UNSEEN = 3.0
-"""If none of n documents has an unretrieved sentence, the 95% interval of the share of such
-documents ends at about 3 / n (Hanley and Lippman-Hand 1983, "If nothing goes wrong, is everything
-all right?")."""
 _GROWTH = 1.1
 """The interval is recomputed whenever the number of documents has grown by this factor, so that the
 total work is proportional to the number of documents."""
@@ -48,15 +45,15 @@ class Precision:
 
     def reached(self, documents: Sequence[SentenceRanks]) -> bool:
         """Whether these documents, a random sample, suffice: the 95% intervals of the share in
-        original and in random order are at most `width` wide. `width` must also be at least 3 / n
-        for n documents, the precision of an audit without any unretrieved sentence."""
+        original and in random order are at most `width` wide. So must be that of as many documents
+        without any unretrieved sentence, because resampling a few rare ones gives intervals that
+        are too narrow."""
         if not self.width or len(documents) < MIN_DOCUMENTS:
             return False
-        if _UNSEEN / len(documents) > self.width:
-            return False
         shares = [self.share(documents, order) for order in ORDERS]
+        shares.append(agresti_coull(0, len(documents)))
         intervals = [share.interval for share in shares if share is not None]
-        return bool(intervals) and all(
+        return len(intervals) > 1 and all(
             interval is not None and interval[1] - interval[0] <= self.width
             for interval in intervals
         )

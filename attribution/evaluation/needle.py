@@ -20,8 +20,8 @@ from itertools import accumulate, chain, groupby
 import numpy as np
 
 from poslens.attribution.curves.bootstrap import Estimate, estimate
+from poslens.attribution.curves.proportions import agresti_coull
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.ranking_measures import agresti_coull
 from poslens.attribution.interventions.relocation import tokens_of
 from poslens.attribution.retrievers.base import Retriever
 from poslens.attribution.retrievers.scoring import Known, score_texts

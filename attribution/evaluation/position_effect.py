@@ -25,10 +25,10 @@ from poslens.attribution.curves.bootstrap import (
     estimates,
     generator_for,
 )
+from poslens.attribution.curves.proportions import even_if_constant
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.comparison import Comparison, compared
 from poslens.attribution.evaluation.evidence_profile import psi_of_bins
-from poslens.attribution.evaluation.ranking_measures import even_if_constant
 from poslens.attribution.interventions.relocation import Relocation, relocation_method
 from poslens.attribution.text import overlapping, sentences
 from poslens.attribution.types import EvidenceSpan, Method, TextPair

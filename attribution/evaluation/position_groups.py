@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from poslens.attribution.curves.bootstrap import Estimate, Values, estimate, estimates, ratios
+from poslens.attribution.curves.proportions import even_if_constant
 from poslens.attribution.datasets.corpus import Query
 from poslens.attribution.datasets.types import Groups
 from poslens.attribution.evaluation.evidence_profile import EvidenceProfile, profile_over
 from poslens.attribution.evaluation.ranking_measures import (
     CUTOFF_MEASURES,
     NDCG,
-    even_if_constant,
 )
 from poslens.attribution.types import Array
 

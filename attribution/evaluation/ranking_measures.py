@@ -1,16 +1,15 @@
 """Measures of rankings, for each query and on average.
 
 Measures are ir_measures' (nDCG@10 with the grades as gains, as trec_eval computes it). Intervals of
-proportions are Agresti and Coull's (1998, "Approximate is better than 'exact'"); all others
-resample documents, each with all the queries that it answers (curves/bootstrap.py).
+proportions are Agresti and Coull's (curves/proportions.py); all others resample documents, each
+with all the queries that it answers (curves/bootstrap.py).
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import ir_measures
 import numpy as np
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from poslens.attribution.curves.bootstrap import Estimate, estimate
 from poslens.attribution.curves.positions import LENGTH_BUCKETS, length_bucket
+from poslens.attribution.curves.proportions import agresti_coull, even_if_constant
 from poslens.attribution.datasets.corpus import Collection, Query
 from poslens.attribution.evaluation.evidence_profile import EvidenceProfile, evidence_profile
 from poslens.attribution.evaluation.search import Ranking
@@ -44,7 +44,6 @@ SUCCESS_OF_PAIRS = "S@10 per pair"
 several answers counts once for each."""
 
 TOP = 10
-_Z = 1.959963984540054
 
 
 def measure(
@@ -74,33 +73,6 @@ def measure(
         for metric in ir_measures.iter_calc(parsed, qrels, run):
             values[names[repr(metric.measure)]][rows[metric.query_id]] = metric.value
     return {name: as_array(array, (len(queries),), "a measure") for name, array in values.items()}
-
-
-def agresti_coull(successes: int, n: int) -> Estimate:
-    """A proportion with its 95% Agresti-Coull interval, kept within [0, 1].
-
-    With n' = n + z^2 and p' = (successes + z^2 / 2) / n' the interval is
-    p' +- z sqrt(p' (1 - p') / n').
-
-    Raises:
-        ValueError: not 0 <= successes <= n, or n = 0.
-    """
-    if not 0 <= successes <= n or n == 0:
-        raise ValueError(f"{successes} successes of {n}")
-    total = n + _Z**2
-    middle = (successes + _Z**2 / 2) / total
-    half = _Z * math.sqrt(middle * (1 - middle) / total)
-    low, high = max(0.0, middle - half), min(1.0, middle + half)
-    return Estimate(successes / n, low, high, n, resampled="")
-
-
-def even_if_constant(mean: Estimate) -> Estimate:
-    """The mean of values in [0, 1]. If all are 0 or all are 1, every resample is the same, so the
-    interval is Agresti and Coull's for the number of documents."""
-    if mean.interval is None or mean.low != mean.high or mean.value not in (0, 1):
-        return mean
-    by_formula = agresti_coull(round(mean.value * mean.n_resampled), mean.n_resampled)
-    return replace(mean, low=by_formula.low, high=by_formula.high, resampled="")
 
 
 def mean_over_queries(values: NDArray[np.floating], documents: Sequence[Hashable]) -> Estimate:

@@ -10,6 +10,7 @@ import pandas as pd
 
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.curves.positions import LENGTH_BUCKETS, length_bucket
+from poslens.attribution.curves.proportions import agresti_coull
 from poslens.attribution.datasets.corpus import Collection, Query
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.evidence_profile import EvidenceProfile, evidence_profile
@@ -18,7 +19,6 @@ from poslens.attribution.evaluation.ranking_measures import (
     NDCG,
     SUCCESS,
     TOP,
-    agresti_coull,
     success_of_pairs,
 )
 from poslens.rows import Table

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from poslens.attribution.curves.proportions import agresti_coull
 from poslens.attribution.evaluation.audit import SentenceRanks, unretrieved_share
 from poslens.attribution.evaluation.audit_precision import Outlook, Precision, search_order
 
@@ -41,7 +42,9 @@ def test_the_target_is_reached_when_the_interval_is_narrow_enough() -> None:
         share = Precision("sentence", TOP).share(documents[:n], "original")
         assert share is not None and share.interval is not None
         width = share.interval[1] - share.interval[0]
-        assert Precision("sentence", TOP, max(width, 3 / n) + 1e-9).reached(documents[:n])
+        at_least = agresti_coull(0, n).high
+        assert at_least is not None
+        assert Precision("sentence", TOP, max(width, at_least) + 1e-9).reached(documents[:n])
         assert not Precision("sentence", TOP, width - 1e-3).reached(documents[:n])
         # The order of the searches doesn't matter.
         precision = Precision("sentence", TOP)
@@ -52,10 +55,11 @@ def test_the_target_is_reached_when_the_interval_is_narrow_enough() -> None:
 
 
 def test_a_sample_without_unretrieved_sentences_is_not_precise() -> None:
-    """Their bootstrap interval has width 0, but the upper limit is about 3 / n."""
-    perfect = [document(number, 0) for number in range(80)]
-    assert not Precision("sentence", TOP, 0.04).reached(perfect[:74])
-    assert Precision("sentence", TOP, 0.04).reached(perfect[:75])
+    """The interval ends at (z^2 / 2 + z sqrt(z^2 / 2 (1 - z^2 / 2 / n'))) / n' with n' = n + z^2,
+    0.0402 for 111 documents and 0.0399 for 112."""
+    perfect = [document(number, 0) for number in range(112)]
+    assert not Precision("sentence", TOP, 0.04).reached(perfect[:111])
+    assert Precision("sentence", TOP, 0.04).reached(perfect)
     assert not Precision("sentence", TOP, 0.9).reached(perfect[:9]), "no interval below ten"
 
 

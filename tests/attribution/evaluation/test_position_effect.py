@@ -8,6 +8,7 @@ import ir_measures
 import numpy as np
 import pytest
 
+from poslens.attribution.curves.proportions import agresti_coull
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.position_effect import (
     PositionRanks,
@@ -17,7 +18,6 @@ from poslens.attribution.evaluation.position_effect import (
     query_positions,
     third_parts,
 )
-from poslens.attribution.evaluation.ranking_measures import agresti_coull
 from poslens.attribution.interventions.relocation import Relocation
 from poslens.attribution.types import EvidenceSpan, TextPair
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from poslens.attribution.curves.proportions import agresti_coull
 from poslens.attribution.datasets import from_pairs
 from poslens.attribution.datasets.corpus import Collection, Document, Query
 from poslens.attribution.datasets.types import DataSet
@@ -19,7 +20,6 @@ from poslens.attribution.evaluation.ranking_measures import (
     RECALL,
     SUCCESS,
     SUCCESS_OF_PAIRS,
-    agresti_coull,
     evaluate,
     mean_over_queries,
     measure,

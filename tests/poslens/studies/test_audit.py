@@ -159,7 +159,7 @@ def test_a_models_truncation_is_stated_with_its_limit(summaries: list[AuditSumma
 
 def test_provenance_states_documents_top_k_and_control(summaries: list[AuditSummary]) -> None:
     entry = AUDIT.provenance(summaries[0]).entry()
-    assert entry["n_documents"] == 12 and "bootstrap over 12 documents" in str(entry["interval"])
+    assert entry["n_documents"] == 12 and entry["interval"] == "95%, Agresti-Coull for 12 documents"
     assert entry["method"] == "reachability(chunks=whole, version=1)"
     assert "top 3" in str(entry["selection"]) and "shuffled" in str(entry["control"])
 
