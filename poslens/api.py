@@ -36,12 +36,13 @@ from poslens.compute.compute import service
 from poslens.failures import failure_rows
 from poslens.names import data_name, with_rejections
 from poslens.quietly import quietly
-from poslens.results import ByModel, Curve, Explanation, Passport, StudyResult
+from poslens.results import Explanation, Passport, StudyResult
 from poslens.studies import declared
 from poslens.studies.cause.service import DEFAULT_PAIRS
 from poslens.studies.check import service as checking
 from poslens.studies.check.baseline import read_baseline
 from poslens.studies.check.measures import NAMES, Check
+from poslens.studies.curves.result import Curves
 from poslens.studies.explain import service as explaining
 from poslens.studies.passport import service as passports
 from poslens.study import plan, stored
@@ -92,24 +93,6 @@ def explain(
     return Explanation(tuple(results), tuple(rails))
 
 
-@overload
-def curve(
-    model: Model,
-    dataset: str | Path = SAMPLE,
-    *,
-    method: str = "saliency",
-    pairs: int = 0,
-    **options: Option,
-) -> Curve: ...
-@overload
-def curve(
-    model: Models,
-    dataset: str | Path = SAMPLE,
-    *,
-    method: str = "saliency",
-    pairs: int = 0,
-    **options: Option,
-) -> ByModel: ...
 @quietly()
 def curve(
     model: Model | Models,
@@ -118,10 +101,9 @@ def curve(
     method: str = "saliency",
     pairs: int = 0,
     **options: Option,
-) -> Curve | ByModel:
-    """A method's mean curve over a data set; for several models, a dictionary of curves by model
-    name. Missing results are computed and stored, with a progress bar on stderr. Repeat an
-    interrupted call to resume.
+) -> Curves:
+    """A method's mean curve over a data set, for one model or several. Missing results are computed
+    and stored, with a progress bar on stderr. Repeat an interrupted call to resume.
 
     Args:
         model: as in `explain`, or a list of models.
@@ -133,18 +115,13 @@ def curve(
     data, how, compute = data_set(dataset), method_of(method, options), service()
     chosen, words = chosen_pairs(data.pairs, pairs)
 
-    def averaged(spec: RetrieverSpec) -> Curve:
-        run_job(compute.attribution_job(spec, how, chosen, f"{data.name}: {words}"))
-        average = compute.curve(spec, how, chosen, data.name, words)
-        summary = average.summary
-        numbers = {
-            "primacy_recency_index": summary.primacy_recency_index,
-            "center_of_mass": summary.center_of_mass,
-        }
-        return Curve(summary.curve, numbers, average.provenance())
-
-    curves = {spec.name: averaged(spec) for spec in specs_of(model, data)}
-    return ByModel(curves) if isinstance(model, list | tuple) else next(iter(curves.values()))
+    averages, jobs = [], []
+    for spec in specs_of(model, data):
+        job = compute.attribution_job(spec, how, chosen, f"{data.name}: {words}")
+        run_job(job)
+        jobs.append(job)
+        averages.append(compute.curve(spec, how, chosen, data.name, words))
+    return Curves(averages, chosen, failure_rows(jobs))
 
 
 @quietly()

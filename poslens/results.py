@@ -12,25 +12,22 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pandas as pd
 import plotly.graph_objects as go
 
-from poslens.attribution.curves.bootstrap import Estimate
-from poslens.attribution.curves.curve_summary import CurveSummary
 from poslens.attribution.curves.positions import document_curve
 from poslens.attribution.errors import UserError
 from poslens.attribution.methods import METHODS
-from poslens.attribution.types import Array, PositionCurve, Provenance
+from poslens.attribution.types import Array, Provenance
 from poslens.cache.exchange.atomic_file import replacing
 from poslens.commands.result_files import suffix_of
 from poslens.compute.compute import Explained
-from poslens.export.files import TABLE_FORMATS, curve_frame, figure_bytes, table_files
+from poslens.export.files import TABLE_FORMATS, figure_bytes, table_files
 from poslens.export.json_text import json_text
 from poslens.failures import FAILURE_TABLE, FAILURES, FailureRow
-from poslens.figures.curves import mean_curves, pair_curves
+from poslens.figures.curves import pair_curves
 from poslens.figures.figure_base import quantity
 from poslens.figures.palettes import Style, styled
 from poslens.heatmap.data import MAX_COLUMNS, Pane, Rail, View, payload
 from poslens.heatmap.results import heatmap_bytes, panes
 from poslens.paired import difference_sentences
-from poslens.studies.curves.answers import SUMMARY
 from poslens.studies.explain import service as explaining
 from poslens.studies.explain.answers import explanation_answer
 from poslens.studies.explain.service import head
@@ -39,7 +36,6 @@ from poslens.studies.passport import service as passports
 from poslens.studies.passport.document import FORMATS as PASSPORT_FORMATS
 from poslens.studies.passport.document import document_bytes
 from poslens.studies.passport.service import ModelPassport as Card
-from poslens.studies.published import summary_rows
 from poslens.study import Study
 
 if TYPE_CHECKING:
@@ -94,9 +90,9 @@ class Result(ABC):
         if fmt in PICTURES:
             style = styled(size, palette) if size or palette else None
             return _written(path, self._picture(fmt, style, table))
-        return _table_written(path, self.to_frame(table), fmt, self._sources(table))
+        return _table_written(path, self.to_frame(table), fmt, self.sources(table))
 
-    def _sources(self, table: str | None) -> list[Provenance]:
+    def sources(self, table: str | None) -> list[Provenance]:
         """The provenance of one table."""
         return self.provenance
 
@@ -109,7 +105,7 @@ class Result(ABC):
         return _framed(self._picture("html"))
 
 
-def _chosen(tables: Mapping[str, T], table: str | None, of: str) -> T:
+def chosen(tables: Mapping[str, T], table: str | None, of: str) -> T:
     """The table of this name, by default the first one.
 
     Raises:
@@ -191,7 +187,7 @@ class Explanation(Result):
             UserError: there is no such table.
         """
         tables = {"tokens": explained_frame, "comparison": comparison_frame}
-        return _chosen(tables, table, "explain")(self.results)
+        return chosen(tables, table, "explain")(self.results)
 
     def save(
         self, path: str | Path, table: str | None = None, *, size: str = "", palette: str = ""
@@ -255,79 +251,6 @@ class Explanation(Result):
         scores = ", ".join(f"{name} {score:.4f}" for name, score in self.scores.items())
         method = self.results[0].attribution.method.name
         return f"<Explanation by {method}: {scores}>"
-
-
-@dataclass(frozen=True, repr=False, eq=False)
-class Curve(Result):
-    """A mean curve over a data set; its `numbers`, with intervals, are available as attributes."""
-
-    summary: PositionCurve
-    numbers: Mapping[str, Estimate | None]
-    source: Provenance
-
-    @property
-    def provenance(self) -> list[Provenance]:
-        """See `Result`."""
-        return [self.source]
-
-    @property
-    def curve(self) -> Array:
-        """The mean at 100 relative positions, float32 [100]."""
-        return self.summary.mean
-
-    def __getattr__(self, name: str) -> Estimate | None:
-        if name in self.__dict__.get("numbers", {}):
-            return self.numbers[name]
-        raise AttributeError(f"a curve has no {name}; it has {', '.join(self.numbers)}")
-
-    def to_frame(self, table: str | None = None) -> pd.DataFrame:
-        """The table `curves` or `summary`, as of several models (`ByModel.to_frame`)."""
-        return ByModel({self.summary.model: self}).to_frame(table)
-
-    def figure(self, style: Style | None = None) -> go.Figure:
-        """The mean curve with its band."""
-        return ByModel({self.summary.model: self}).figure(style)
-
-    def __repr__(self) -> str:
-        mean = self.summary
-        numbers = ", ".join(f"{k} {v}" for k, v in self.numbers.items() if v is not None)
-        return (
-            f"<Curve of {mean.model} by {mean.method.name} over {mean.dataset}: {mean.n:,} pairs "
-            f"of {mean.n_documents:,} documents{'; ' + numbers if numbers else ''}>"
-        )
-
-
-class ByModel(Result, dict[str, Curve]):
-    """Mean curves by model name; the table and the figure show all of them."""
-
-    @property
-    def provenance(self) -> list[Provenance]:
-        """See `Result`."""
-        return [curve.source for curve in self.values()]
-
-    def to_frame(self, table: str | None = None) -> pd.DataFrame:
-        """The table `curves`, 100 rows for each model: position, mean, standard deviation and
-        interval; or `summary`, one row for each model: center of mass and primacy-recency index
-        with their intervals.
-
-        Raises:
-            UserError: there is no such table.
-        """
-        tables = {
-            "curves": lambda: curve_frame([curve.summary for curve in self.values()]),
-            "summary": lambda: SUMMARY.frame(
-                list(summary_rows([CurveSummary(of.summary, **of.numbers) for of in self.values()]))
-            ),
-        }
-        return _chosen(tables, table, "curve")()
-
-    def figure(self, style: Style | None = None) -> go.Figure:
-        """The mean curves with their bands, one line for each model."""
-        curves = [curve.summary for curve in self.values()]
-        return mean_curves(curves, style or Style(), provenance=self.provenance)
-
-    def __repr__(self) -> str:
-        return "\n".join(map(repr, self.values()))
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -402,7 +325,7 @@ class StudyResult(Result):
         Raises:
             UserError: the study has no such table.
         """
-        _chosen(self.study.listed_tables, table, self.study.title)
+        chosen(self.study.listed_tables, table, self.study.title)
         if table == FAILURES:
             return FAILURE_TABLE.frame(self.failures)
         return self.study.frame(self.summaries, table or next(iter(self.study.all_tables)))
@@ -414,16 +337,16 @@ class StudyResult(Result):
         Raises:
             UserError: there is none, or the study has no such table.
         """
-        _chosen(self.study.all_tables, table, self.study.title)
-        sources = self._sources(table)
+        chosen(self.study.all_tables, table, self.study.title)
+        sources = self.sources(table)
         return self.study.draw(self.summaries, style or Style(), sources, table or "")
 
-    def _sources(self, table: str | None) -> list[Provenance]:
+    def sources(self, table: str | None) -> list[Provenance]:
         return self.study.provenances(self.summaries, table or "")
 
     def _picture(self, fmt: str, style: Style | None = None, table: str | None = None) -> bytes:
         style = style or Style()
-        return figure_bytes(self.figure(style, table), fmt, style, self._sources(table))  # type: ignore[arg-type]
+        return figure_bytes(self.figure(style, table), fmt, style, self.sources(table))  # type: ignore[arg-type]
 
     def _repr_html_(self) -> str:
         table = next(iter(self.study.all_tables.values()))

@@ -180,7 +180,8 @@ def test_curves_relocation_and_rankings_of_a_file_are_computed(_data: str, tmp_p
     saved = pd.read_csv(curve.save(tmp_path / "numbers.csv", "summary"))
     assert saved["center_of_mass"].tolist() == [curve.center_of_mass.value]
     with pytest.raises(
-        poslens.UserError, match="curve has no table 'index': choose from curves, summary"
+        poslens.UserError,
+        match="curve has no table 'index': choose from curves, summary, differences, failures",
     ):
         curve.to_frame("index")
     moved = poslens.cause("BM25", _data)
@@ -208,8 +209,6 @@ def test_curves_relocation_and_rankings_of_a_file_are_computed(_data: str, tmp_p
     assert card.figure().data and repr(card).startswith("<Passport of BM25: ")
     with pytest.raises(poslens.UserError, match="no figure of 'nope': it has"):
         card.figure("nope")
-    with pytest.raises(AttributeError, match="it has primacy_recency_index, center_of_mass"):
-        _ = curve.psi
 
 
 def test_several_models_give_the_results_of_each_by_name(_data: str, tmp_path: Path) -> None:
@@ -234,6 +233,12 @@ def test_several_models_give_the_results_of_each_by_name(_data: str, tmp_path: P
         several.save(tmp_path / "curves.svg", size="tiny")
     entries = json.loads((tmp_path / "curves.provenance.json").read_bytes())
     assert [entry["model"] for entry in entries] == names
+    (row,) = several.to_frame("differences").to_dict("records")
+    indices = [several[name].primacy_recency_index.value for name in names]
+    assert [row["other_value"], row["value"]] == pytest.approx(indices)
+    assert row["difference"] == pytest.approx(indices[1] - indices[0])
+    assert len(several.verdicts) == 3 and "BM25" in several.verdicts[2]
+    assert several.to_frame("failures").empty
     with pytest.raises(KeyError):
         _ = several["MiniLM-recency"]
     ranked = poslens.rank(names, _data)

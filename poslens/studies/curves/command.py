@@ -42,12 +42,10 @@ from poslens.commands.command_output import (
     watched,
 )
 from poslens.commands.result_files import FigureFile, FigureOption
-from poslens.failures import FAILURE_TABLE, FailureRow, failure_provenance, failure_rows
+from poslens.failures import FailureRow, failure_provenance, failure_rows
 from poslens.names import for_data, named, resolve, specs_of
-from poslens.paired import DifferenceRow, curve_differences, difference_rows, difference_sentences
-from poslens.rows import frame_of
+from poslens.paired import DifferenceRow
 from poslens.studies.curves.answers import (
-    SUMMARY,
     CurveRow,
     CurveSummaryRow,
     Precomputed,
@@ -309,10 +307,7 @@ def curve(
     """Print the mean curves of models over a data set. Missing results are computed first; stop
     with Ctrl-C and run again to resume."""
     from poslens.attribution.curves.published import read_bytes, read_curves
-    from poslens.compute.provenance import of_published
-    from poslens.export.files import curve_frame
-    from poslens.studies.curves.words import index_sentence
-    from poslens.studies.published import curves_frame, means, summary_rows
+    from poslens.studies.curves.result import Curves
 
     chosen = _on(axis, method_of(method, normalization, resampling, posir, option), posir)
     files = [named(value, "--published", "FILE") for value in published or []]
@@ -333,43 +328,18 @@ def curve(
     averages, jobs, averaged = _curves(
         models, chosen, dataset, posir, readable, pairs, without_curve
     )
-    curves = [average.summary.curve for average in averages]
-    of_models = [average.provenance() for average in averages]
-    of_files = [of_published(each) for each in published_curves]
+    curves = Curves(averages, averaged, failure_rows(jobs), published_curves)
     if curves:
         say_caveat(chosen)
-    # Indices are computed over the tokens that each model read; a curve over the text has none.
-    differences = curve_differences(averages, averaged)
-    indices = (
-        index_sentence(average.model.spec.name, average.summary.primacy_recency_index)
-        for average in averages
-        if axis is CurveAxis.read
-    )
-    for sentence in (*indices, *difference_sentences(differences)):
+    for sentence in curves.verdicts:
         print(sentence, file=sys.stderr)
     if figure is not None:
-        from poslens.figures.curves import mean_curves
-
-        provenance, shown = [*of_models, *of_files], means(published_curves, band=not curves)
-        y_title = None if curves else "Normalized gradient L2 norm"  # as in the PosIR paper
-        drawn = mean_curves(
-            curves, figure.style, published=shown, y_title=y_title, provenance=provenance
-        )
-        figure.draw(drawn, provenance)
-    if table is CurveTable.published:
-        print_table(curves_frame(published_curves), format.value, of_files)
-    elif table is CurveTable.summary:
-        rows = list(summary_rows([average.summary for average in averages], published_curves))
-        print_table(SUMMARY.frame(rows), format.value, [*of_models, *of_files])
-    elif table is CurveTable.differences:
-        frame = frame_of(DifferenceRow, difference_rows(differences))
-        print_table(frame, format.value, of_models)
-    elif table is CurveTable.failures:
+        figure.draw(curves.figure(figure.style), curves.provenance)
+    sources = curves.sources(table)
+    if table is CurveTable.failures:
         from poslens.compute.compute import service
 
         name = averaged[0].dataset
         specs = specs_of(models, name, lambda model: resolve(model, posir))
-        provenance = failure_provenance(service(), specs, chosen, name)
-        print_table(FAILURE_TABLE.frame(failure_rows(jobs)), format.value, provenance)
-    else:
-        print_table(curve_frame(curves), format.value, of_models)
+        sources = failure_provenance(service(), specs, chosen, name)
+    print_table(curves.to_frame(table), format.value, sources)
