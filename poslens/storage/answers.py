@@ -33,7 +33,7 @@ class StoredAnswer(TypedDict):
     results: Annotated[int, "Number of stored results."]
     failed: Annotated[int, "Number of failed pairs."]
     bytes: Annotated[int, "Size in bytes."]
-    last_used: Annotated[int, "Time of the last use, in seconds since 1970."]
+    last_used: Annotated[str, "Time of the last use in UTC, such as 2026-01-31T14:05:00Z."]
     problem: NotRequired[Problem]
 
 

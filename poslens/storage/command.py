@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -119,7 +120,7 @@ def list_files(format: Format = LineFormat.json) -> None:
             model=file.model.name,
             fingerprint=file.model.fingerprint,
             method=file.method.core,
-            last_used=round(file.last_used),
+            last_used=f"{datetime.fromtimestamp(file.last_used, UTC):%Y-%m-%dT%H:%M:%SZ}",
         )
         if not file.problem:
             del stored["problem"]
