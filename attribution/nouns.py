@@ -37,3 +37,8 @@ def plural(noun: str) -> str:
     if noun.endswith("y"):
         return f"{noun[:-1]}ies"
     return f"{noun}es" if noun.endswith("s") else f"{noun}s"
+
+
+def uncapitalized(title: str) -> str:
+    """A title within a sentence; one that begins with an acronym stays as it is."""
+    return title[:1].lower() + title[1:] if title[1:2].islower() else title

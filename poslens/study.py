@@ -20,6 +20,7 @@ from poslens.attribution import datasets
 from poslens.attribution.datasets import SAMPLE, DataSet
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.comparison import adjusted
+from poslens.attribution.nouns import uncapitalized
 from poslens.attribution.pairs import Pairs
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Provenance
@@ -257,7 +258,8 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
         """The table of this name, as written to files, with the study in its title."""
         declared = self.all_tables[table]
         frame = declared.frame(summaries)
-        frame.attrs["title"] = ": ".join(filter(None, (self.title, declared.title)))
+        table_title = "" if declared.title == self.title else uncapitalized(declared.title)
+        frame.attrs["title"] = ", ".join(filter(None, (self.title, table_title)))
         return frame
 
     def tables_of(self, summaries: Sequence[Summary]) -> Mapping[str, Table[Any]]:

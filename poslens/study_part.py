@@ -70,7 +70,8 @@ class Number:
             f", {estimate.resampled}: {estimate.n_resampled:,}"
             if estimate.interval
             and estimate.n_resampled
-            and estimate.resampled not in ("", self.unit)
+            and not estimate.formula
+            and estimate.resampled != self.unit
             else ""
         )
         n = f" ({self.unit}: {estimate.n:,}{resampled})" if estimate.n else ""

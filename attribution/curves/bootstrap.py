@@ -53,10 +53,10 @@ _ROUNDING = 1e-12
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """A statistic of `n` rows with its 95% interval, which resamples `n_resampled` units;
-    `resampled` names the units.
+    `resampled` names the units. If the interval comes from a formula instead, `formula` names it.
 
     `low` and `high` are None if there are too few units to resample, or if the interval would not
-    contain the estimate. `resampled` is empty if the interval comes from a formula.
+    contain the estimate.
     """
 
     value: float
@@ -65,6 +65,7 @@ class Estimate:
     n: int = 0
     n_resampled: int = 0
     resampled: str = "documents"
+    formula: str = ""
 
     @property
     def interval(self) -> tuple[float, float] | None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from poslens.attribution.curves.bootstrap import Estimate
 
+_NAME = "Agresti-Coull"
 _Z = 1.959963984540054  # 97.5% quantile of the normal distribution
 
 
@@ -28,7 +29,7 @@ def agresti_coull(successes: int, n: int) -> Estimate:
     middle = (successes + _Z**2 / 2) / total
     half = _Z * math.sqrt(middle * (1 - middle) / total)
     low, high = max(0.0, middle - half), min(1.0, middle + half)
-    return Estimate(successes / n, low, high, n, resampled="")
+    return Estimate(successes / n, low, high, n, formula=_NAME)
 
 
 def even_if_constant(mean: Estimate) -> Estimate:
@@ -37,4 +38,4 @@ def even_if_constant(mean: Estimate) -> Estimate:
     if mean.interval is None or mean.low != mean.high or mean.value not in (0, 1):
         return mean
     by_formula = agresti_coull(round(mean.value * mean.n_resampled), mean.n_resampled)
-    return replace(mean, low=by_formula.low, high=by_formula.high, resampled="")
+    return replace(mean, low=by_formula.low, high=by_formula.high, formula=_NAME)

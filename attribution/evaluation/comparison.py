@@ -59,10 +59,12 @@ POWER = 0.8
 """Probability with which as many documents as `Comparison.needed` decide."""
 
 TEST = (
-    "95% bootstrap intervals over documents. Two-sided p: Student's t with the jackknife's "
-    "standard error over documents, Holm-adjusted over all comparisons shown. Verdicts use p, so a "
-    "model can be neither higher nor lower although the interval excludes 0. Equivalent: the 90% "
-    "interval of the difference is within the measure's margin (two one-sided tests)"
+    "95% bootstrap intervals over documents; where all documents have the same value, by formula "
+    "(Agresti-Coull; Clopper-Pearson for differences). Two-sided p: Student's t with the "
+    "jackknife's standard error over documents, Holm-adjusted over all comparisons shown. Verdicts "
+    "use p, so a model can be neither higher nor lower although the interval excludes 0. "
+    "Equivalent: the 90% interval of the difference is within the measure's margin (two one-sided "
+    "tests)"
 )
 """The description of comparisons in captions."""
 
@@ -179,7 +181,8 @@ def compared(
         n, (low, high) = difference.n_resampled, narrow
         wide, reach = (_unseen(n, largest, level) for level in (LEVEL / 2, LEVEL))
         if narrow == (0, 0):
-            difference, narrow = replace(difference, low=-wide, high=wide), (-reach, reach)
+            difference = replace(difference, low=-wide, high=wide, formula="Clopper-Pearson")
+            narrow = (-reach, reach)
         elif any(differing := _differing(values, groups, statistic)):
             lower, higher = (few < FEW for few in differing)
             narrow = (

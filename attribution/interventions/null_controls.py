@@ -194,7 +194,7 @@ def curves_agree(first: NDArray[np.floating], second: NDArray[np.floating]) -> E
     a, b = (side.astype(np.float64).mean(0) for side in (first, second))
     a, b = a - a.mean(), b - b.mean()
     size = math.sqrt((a @ a) * (b @ b))
-    return Estimate(float(a @ b) / size, n=len(first), resampled="") if size else None
+    return Estimate(float(a @ b) / size, n=len(first)) if size else None
 
 
 def shape_distance(means: Values) -> Values:

@@ -196,7 +196,13 @@ def with_figure(command: Callable[P, R]) -> Callable[P, R]:
     if option.styled:
         default = next(iter(PALETTES))
         added += [
-            _replaced(declared, "size", Size, f"Size of the figure; {SIZE} by default."),
+            _replaced(
+                declared,
+                "size",
+                Size,
+                f"Size of the figure: a single column is 3.5 inches wide, a double column 7; {SIZE} "
+                "by default.",
+            ),
             _replaced(declared, "palette", Palette, f"Colors of the figure; {default} by default."),
         ]
     parameters: list[inspect.Parameter] = []

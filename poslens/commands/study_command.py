@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic
 import typer
 
 from poslens.attribution.errors import UserError
-from poslens.attribution.nouns import counted
+from poslens.attribution.nouns import counted, uncapitalized
 from poslens.commands.answers import print_table, table_answer
 from poslens.commands.command_options import Dataset, print_error, several_models
 from poslens.commands.command_output import TextFormat, cli_command, quiet, watched
@@ -76,7 +76,7 @@ def _signature(study: Study[Any, Any, Any], tables: type[StrEnum]) -> inspect.Si
 
     models = several_models(f"{', '.join(study.models)} by default.")
     names = "; ".join(
-        f"{name} ({_uncapitalized(table.title)})" if table.title.lower() not in ("", name) else name
+        f"{name} ({uncapitalized(table.title)})" if table.title.lower() not in ("", name) else name
         for name, table in study.listed_tables.items()
     )
     options = [
@@ -110,15 +110,11 @@ def _drawn(study: Study[Any, Any, Any]) -> str:
     """What --figure draws."""
     first, *others = study.figures
     of_tables = (
-        f"with --table {' or '.join(figure.tables)}: {_uncapitalized(figure.title)}"
+        f"with --table {' or '.join(figure.tables)}: {uncapitalized(figure.title)}"
         for figure in others
         if figure.tables
     )
-    return "; ".join((_uncapitalized(first.title), *of_tables))
-
-
-def _uncapitalized(title: str) -> str:
-    return title[0].lower() + title[1:] if title[1:2].islower() else title
+    return "; ".join((uncapitalized(first.title), *of_tables))
 
 
 def _option(name: str, parameter: Parameter[Any]) -> Any:

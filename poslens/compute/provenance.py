@@ -286,19 +286,19 @@ def _resampled(number: Estimate | None) -> str:
     """The items resampled for an interval, as text; empty without an interval."""
     if number is None or number.interval is None or not number.n_resampled:
         return ""
-    if not number.resampled:
-        return f"95%, Agresti-Coull for {number.n_resampled:,} documents"
+    if number.formula:
+        return f"95%, {number.formula} for {number.n_resampled:,} {number.resampled}"
     return resampling(number.n_resampled, number.resampled)
 
 
 def resampled_of(estimates: Mapping[str, Estimate]) -> str:
     """The items resampled for the intervals of measures, and which intervals have a formula."""
-    resampled = [number for number in estimates.values() if number.resampled]
+    resampled = [number for number in estimates.values() if not number.formula]
     intervals = [*dict.fromkeys(filter(None, map(_resampled, resampled)))]
     formulas: dict[str, list[str]] = {}
     for name, number in estimates.items():
-        if number.interval and not number.resampled:
-            formulas.setdefault(_resampled(number) or "95%, Agresti-Coull", []).append(name)
+        if number.interval and number.formula:
+            formulas.setdefault(_resampled(number) or f"95%, {number.formula}", []).append(name)
     intervals += [f"{' and '.join(names)}: {formula}" for formula, names in formulas.items()]
     return "; ".join(intervals)
 

@@ -1,9 +1,10 @@
-"""Tables as LaTeX with `booktabs`, with their provenance in a note."""
+"""Tables as LaTeX with `booktabs`, with their provenance in a note and a comment."""
 
 from __future__ import annotations
 
 import math
 import re
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -26,32 +27,68 @@ _SPECIAL = {
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "−": "$-$",
+    "≤": r"$\le$",
+    "≥": r"$\ge$",
+    "≈": r"$\approx$",
 }
 _LOW, _HIGH = re.compile(r"(^|[ _])low$"), re.compile(r"(^|[ _])high$")
-_NOT_IN_PDFLATEX = re.compile("[^\\x00-\\u017f\u2010-\u2014\u2018-\u201e†‡•…‰€™]")
+_NOT_IN_PDFLATEX = re.compile(
+    "[^\\x00-\u0125\u0128-\u0137\u0139-\u013e\u0141-\u0148\u014a-\u0165\u0168-\u017e"
+    "\u2010-\u2014\u2018-\u201a\u201c-\u201e†‡•…‰€™]"
+)
+"""What pdfLaTeX rejects with the font encoding T1."""
 _LONG = 40
-"""Number of rows from which a table can break across pages."""
+"""Number of lines from which a table can break across pages."""
+_COLUMN, _PAGE = 45, 90
+"""Characters in a line of a two-column article's column, and of its page."""
+_SIZES = ((_PAGE, r"\small"), (120, r"\footnotesize"), (140, r"\scriptsize"), (1e9, r"\tiny"))
+"""Font sizes of long tables, which can't be scaled, by their width in characters."""
+_HEADING, _TEXT = 12, 32
+"""Characters at which a column's heading wraps if its cells are not wider, and at which texts wrap
+in a wide table."""
 _NAMED = 6
 """Number of models up to which the caption names them."""
+_NOT_IN_NOTE = ("dataset", "model_source", "weights", "precision", "prompts")
+"""Provenance that only the caption or the comment has."""
+_P = re.compile(r"(^|[ _])p([ _]holm)?$")
 _PERMUTATION = "p of PSI: share of permutations of the evidence positions whose PSI is as large"
 
 
 def latex(frame: pd.DataFrame, entries: Sequence[Mapping[str, Any]], name: str) -> bytes:
-    """A table as a `table` float that needs the package booktabs, or a `longtable` if it is long,
-    with the label `tab:NAME`. A number and both ends of its interval become one cell: columns `x`,
-    `x_low`, `x_high`; `x`, `low`, `high`; or `mean` with later `ci_low`, `ci_high`. Headings are
-    those of pages (`poslens.rows`). The caption says what the table shows, for which models and
-    data set, and of how many items. Empty columns are left out. A note below the table has the
-    columns with the same value in every row, the provenance, which names the resampled items, and
-    the test that verdicts or p values come from. The first line names other engines if the text has
-    characters that pdfLaTeX rejects."""
+    """A table as a float with the label `tab:NAME`, or a `longtable` if it is long. It is at most
+    as wide as the text: a float that needs more than a column of a two-column article is a
+    `table*`, with intervals below their numbers if it is wide, and scaled if it is still too wide.
+
+    A number and both ends of its interval become one cell: columns `x`, `x_low`, `x_high`; `x`,
+    `low`, `high`; or `mean` with later `ci_low`, `ci_high`. Headings are those of pages
+    (`poslens.rows`). The caption says what the table shows, for which models and data set, and of
+    how many items. Empty columns are left out. A note below the table has counts and settings that
+    are the same in every row, the method, the resampled items, and the test that verdicts or p
+    values come from. Comments at the beginning have the whole provenance, and name the packages
+    and engines that the table needs.
+    """
     names = [str(name) for name in frame.columns]
     titles = {each: _heading(each) for each in names} | frame.attrs.get("titles", {})
     columns = [
         each for each in _columns(names) if not len(frame) or _filled(frame.iloc[:, each[1][0]])
     ]
-    same = _same(frame, columns)
+    same = _same(frame, columns, entries)
     columns = [each for each in columns if each[0] not in same]
+    rows = [list(_cells(row, columns)) for row in frame.itertuples(index=False, name=None)]
+    headings = [
+        _wrapped(titles[name], max([_HEADING, *(len(row[at]) for row in rows)]), whole_words=True)
+        for at, (name, _) in enumerate(columns)
+    ]
+    width = _width(headings, rows)
+    if width > _PAGE:
+        with_interval = [len(indices) > 1 for _, indices in columns]
+        rows = [
+            [
+                cell.replace(" [", "\n[") if stacked else _wrapped(cell, _TEXT)
+                for cell, stacked in zip(row, with_interval, strict=True)
+            ]
+            for row in rows
+        ]
     label = re.sub(r"[^A-Za-z0-9.:-]+", "-", name).strip("-") or "table"
     head = rf"\caption{{{escaped(_caption(frame, entries))}}}\label{{tab:{label}}}"
     constants = "; ".join(
@@ -62,40 +99,54 @@ def latex(frame: pd.DataFrame, entries: Sequence[Mapping[str, Any]], name: str) 
     parts = [constants and f"in every row, {constants}", *_notes(names, entries)]
     note = rf"\footnotesize {escaped(' '.join(map(_sentence, filter(None, parts))))}"
     kinds = "".join("r" if _numeric(frame.iloc[:, indices[0]]) else "l" for _, indices in columns)
-    body = [r"\toprule", _line(titles[each] for each, _ in columns), r"\midrule"]
-    rows = [_line(_cells(row, columns)) for row in frame.itertuples(index=False, name=None)]
-    unicode = _NOT_IN_PDFLATEX.search("".join((head, note, *body, *rows)))
-    engine = " Compile with XeLaTeX or LuaLaTeX, and a font for all scripts." if unicode else ""
-    if len(rows) >= _LONG:
-        lines = [
-            f"% Needs \\usepackage{{booktabs,longtable}}.{engine}",
+    top = [r"\toprule", _line(headings, kinds, "b"), r"\midrule"]
+    lines = [_line(row, kinds, "c") for row in rows]
+    if sum(max(cell.count("\n") for cell in row) + 1 for row in rows) >= _LONG:
+        package = "longtable"
+        comments = [r"In a two-column article, put it between \onecolumn and \twocolumn."]
+        size = next(size for limit, size in _SIZES if _width(headings, rows) <= limit)
+        table = [
+            rf"{{{size}\setlength{{\tabcolsep}}{{3pt}}",
             f"\\begin{{longtable}}{{{kinds}}}",
             rf"{head} \\",
-            *body,
+            *top,
             r"\endhead",
-            *rows,
+            *lines,
             r"\bottomrule",
             r"\end{longtable}",
-            rf"{{\noindent{note}\par}}",
+            rf"\noindent{note}\par}}",
         ]
     else:
-        lines = [
-            f"% Needs \\usepackage{{booktabs}}.{engine}",
-            r"\begin{table}",
+        package, comments = "adjustbox", []
+        kind = "table*" if width > _COLUMN else "table"
+        table = [
+            rf"\begin{{{kind}}}",
             r"\centering",
             head,
+            r"\begin{adjustbox}{max width=\linewidth}",
             f"\\begin{{tabular}}{{{kinds}}}",
-            *body,
-            *rows,
+            *top,
+            *lines,
             r"\bottomrule",
             r"\end{tabular}",
+            r"\end{adjustbox}",
             r"\par\smallskip",
             r"\begin{minipage}{\linewidth}",
             note,
             r"\end{minipage}",
-            r"\end{table}",
+            rf"\end{{{kind}}}",
         ]
-    return ("\n".join(lines) + "\n").encode()
+    engine = (
+        ", XeLaTeX or LuaLaTeX, and a font for all scripts."
+        if _NOT_IN_PDFLATEX.search("".join((head, note, *top, *lines)))
+        else r" and \usepackage[T1]{fontenc}."
+    )
+    comments = [
+        rf"Needs \usepackage{{booktabs,{package}}}{engine}",
+        *comments,
+        f"Provenance: {' '.join(caption_text(entries).split())}",
+    ]
+    return ("\n".join([*(f"% {comment}" for comment in comments), *table]) + "\n").encode()
 
 
 def _filled(values: pd.Series) -> bool:
@@ -103,10 +154,15 @@ def _filled(values: pd.Series) -> bool:
     return any(_text(value, 0.0) for value in values)
 
 
-def _same(frame: pd.DataFrame, columns: Sequence[tuple[str, list[int]]]) -> dict[str, str]:
-    """The columns that have one value in all of several rows, and that value. Verdicts and numbers
-    with intervals stay in the table, because they are its results, and so does everything if
-    nothing else would."""
+def _same(
+    frame: pd.DataFrame,
+    columns: Sequence[tuple[str, list[int]]],
+    entries: Sequence[Mapping[str, Any]],
+) -> dict[str, str]:
+    """The columns that have one value in all of several rows, and that value. Measured numbers,
+    verdicts and the names of compared models stay in the table, because they are its results, and
+    so does everything if nothing else would."""
+    models = {str(entry.get("model")) for entry in entries}
     same = {
         name: next(_cells([*frame.iloc[0]], [(name, indices)]))
         for name, indices in columns
@@ -114,8 +170,22 @@ def _same(frame: pd.DataFrame, columns: Sequence[tuple[str, list[int]]]) -> dict
         and len(indices) == 1
         and frame.iloc[:, indices[0]].nunique(dropna=False) == 1
         and not name.endswith("verdict")
+        and (name.endswith("margin") or not pd.api.types.is_float_dtype(frame.iloc[:, indices[0]]))
+        and (len(models) < 2 or name not in ("model", "against"))
     }
     return same if len(same) < len(columns) else {}
+
+
+def _wrapped(text: str, width: int, *, whole_words: bool = False) -> str:
+    """A text on several lines of `width` characters, or of longer words if these stay whole."""
+    return "\n".join(textwrap.wrap(text, width, break_long_words=not whole_words))
+
+
+def _width(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> float:
+    """The width of a table in characters, with the space between its columns."""
+    columns = zip(headings, *rows, strict=True)
+    widths = [max(len(line) for cell in column for line in cell.split("\n")) for column in columns]
+    return sum(widths) + 2.4 * len(widths)
 
 
 def _heading(name: str) -> str:
@@ -149,7 +219,10 @@ def _sentence(text: str) -> str:
 
 
 def _notes(names: Sequence[str], entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    yield caption_text(entries)
+    brief = [_without(entry, ("model", *_NOT_IN_NOTE)) for entry in entries]
+    if any(each != brief[0] for each in brief):  # the note says which model each number is of
+        brief = [_without(entry, _NOT_IN_NOTE) for entry in entries]
+    yield caption_text(brief)
     if any(name.endswith("verdict") for name in names):
         intervals = [str(entry.get("interval", "")) for entry in entries]
         by_error = any("jackknife" in text or "t interval" in text for text in intervals)
@@ -158,11 +231,16 @@ def _notes(names: Sequence[str], entries: Sequence[Mapping[str, Any]]) -> Iterat
         yield _PERMUTATION
 
 
+def _without(entry: Mapping[str, Any], fields: Sequence[str]) -> dict[str, Any]:
+    return {name: value for name, value in entry.items() if name not in fields}
+
+
 def escaped(text: str) -> str:
     """Text escaped for LaTeX, on one line."""
     quoted = re.sub(r'"([^"]*)"', r"``\1''", " ".join(text.split()))
     signs = (_SPECIAL.get(sign, sign) for sign in quoted)
-    return "".join(sign for sign in signs if len(sign) > 1 or sign.isprintable())
+    text = "".join(sign for sign in signs if len(sign) > 1 or sign.isprintable())
+    return text.replace("--", "-{}-")  # not an en dash
 
 
 def _columns(names: Sequence[str]) -> Iterator[tuple[str, list[int]]]:
@@ -182,9 +260,11 @@ def _columns(names: Sequence[str]) -> Iterator[tuple[str, list[int]]]:
 
 
 def _cells(row: Sequence[Any], columns: Sequence[tuple[str, list[int]]]) -> Iterator[str]:
-    for _, indices in columns:
+    for name, indices in columns:
         largest = max((abs(row[i]) for i in indices if isinstance(row[i], float)), default=0.0)
         value, *ends = (_text(row[i], largest) for i in indices)
+        if _P.search(name) and 0 <= (row[indices[0]] or 1) < 0.001:
+            value = "<0.001"
         yield f"{value} [{', '.join(ends)}]" if all(ends) and ends else value
 
 
@@ -193,14 +273,37 @@ def _text(value: Any, largest: float) -> str:
     if value is None or value is pd.NA or (isinstance(value, float) and not math.isfinite(value)):
         return ""
     if isinstance(value, float):
-        return f"{value:.3f}" if 0.001 <= largest < 10_000 or not value else f"{value:.3g}"
-    return str(value)
+        return f"{value:.3f}" if 0.001 <= largest < 10_000 or not value else f"{value:.2e}"
+    return " ".join(str(value).split())
 
 
 def _numeric(values: pd.Series) -> bool:
     return pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
 
 
-def _line(cells: Any) -> str:
-    # A hyphen before a digit is a minus sign.
-    return " & ".join(re.sub(r"(?<![\w])-(?=\d)", "$-$", escaped(cell)) for cell in cells) + r" \\"
+def _line(cells: Sequence[str], kinds: str, place: str) -> str:
+    """A row of a table; a cell of several lines is aligned at its bottom (`b`) or center (`c`)."""
+    line = " & ".join(
+        _signed(cell, kind)
+        if "\n" not in cell
+        else rf"\begin{{tabular}}[{place}]{{@{{}}{kind}@{{}}}}"
+        + r"\\".join(_signed(part, kind) for part in cell.split("\n"))
+        + r"\end{tabular}"
+        for cell, kind in zip(cells, kinds, strict=True)
+    )
+    return rf"{line} \\"
+
+
+def _signed(cell: str, kind: str) -> str:
+    """An escaped cell, in which a hyphen before a number is a minus sign; numbers (`kind` r) have
+    no exponent in the notation of programs."""
+    text = re.sub(r"(?<![\w}-])-(?=\d)", "$-$", escaped(cell))
+    if kind == "r":
+        text = re.sub(r"(\d)e([+-])0*(\d+)", _power, text)
+    # Line ends and rules can have an argument in brackets, and a starred form.
+    return f"{{}}{text}" if text.startswith(("[", "*")) else text
+
+
+def _power(number: re.Match[str]) -> str:
+    sign = "-" if number[2] == "-" else ""
+    return rf"{number[1]}$\cdot10^{{{sign}{number[3]}}}$"

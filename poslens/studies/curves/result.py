@@ -33,6 +33,11 @@ from poslens.studies.curves.answers import SUMMARY
 from poslens.studies.curves.words import index_sentence
 from poslens.studies.published import curves_frame, means, summary_rows
 
+_TITLES = {
+    "summary": "Mean curves, center of mass and primacy-recency index",
+    DIFFERENCES: "Mean curves, paired differences",
+}
+
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Curves(Result, Mapping[str, "Curves"]):
@@ -126,7 +131,10 @@ class Curves(Result, Mapping[str, "Curves"]):
         }
         if not self.published:
             del tables["published"]
-        return chosen(tables, table, "curve")()
+        frame = chosen(tables, table, "curve")()
+        if table in _TITLES:
+            frame.attrs["title"] = _TITLES[table]
+        return frame
 
     def figure(self, style: Style | None = None) -> go.Figure:
         """The mean curves with their bands, one line for each model."""

@@ -251,7 +251,7 @@ class Hubs(Study[HubCorpus, HubIndex, HubSummary]):
             n_documents=len(summary.ids),
             selection=collection.drawn,
             control=CONTROL,
-            interval=f"95%, jackknife over {skewness.n_resampled:,} documents"
+            interval=f"95%, jackknife over the {skewness.n_resampled:,} documents of the queries"
             if skewness is not None and skewness.interval is not None
             else "",
         )

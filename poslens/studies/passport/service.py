@@ -303,7 +303,9 @@ def _part_entry(part: Part) -> PartEntry:
             NumberEntry,
             number.estimate,
             name=number.name,
-            resampled=number.estimate.resampled if number.estimate.interval else "",
+            resampled=""
+            if number.estimate.formula or not number.estimate.interval
+            else number.estimate.resampled,
             note=number.note,
             items={item.item_id: answer_from(ItemEntry, item) for item in number.items},
         )
@@ -329,7 +331,9 @@ def table(passports: Sequence[ModelPassport]) -> pd.DataFrame:
         for part in passport.parts
         for number in part.numbers
     ]
-    return pd.DataFrame(rows, columns=["model", "part", "measure", *estimate, "note"])
+    frame = pd.DataFrame(rows, columns=["model", "part", "measure", *estimate, "note"])
+    frame.attrs["title"] = "Passport"
+    return frame
 
 
 def model_card(passports: Sequence[ModelPassport]) -> str:

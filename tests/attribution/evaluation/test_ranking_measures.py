@@ -164,8 +164,8 @@ def test_intervals_resample_documents_with_all_their_queries() -> None:
     for name in (NDCG, MRR, RECALL):
         one = found.estimates[name]
         # Every query retrieves its document, so the interval of recall is from a formula.
-        resampled = "" if name == RECALL else "documents"
-        assert (one.n, one.n_resampled, one.resampled) == (60, 12, resampled)
+        formula = "Agresti-Coull" if name == RECALL else ""
+        assert (one.n, one.n_resampled, one.formula) == (60, 12, formula)
         # The five queries add nothing to one of them.
         alone = evaluate("m", ranked[::5], collection(queries[::5])).estimates[name]
         assert one.interval == pytest.approx(alone.interval)
