@@ -16,7 +16,7 @@ from poslens.attribution.methods import METHODS
 from poslens.attribution.types import N_BINS, Method
 from poslens.figures.captions import Provenances, caption_text, provenance_entries
 from poslens.figures.legends import group, with_legend
-from poslens.figures.palettes import Style, escape, text_width, wrap
+from poslens.figures.palettes import TITLE_EM, Style, escape, text_width, wrap
 
 __all__ = ["group", "with_legend"]
 
@@ -27,7 +27,7 @@ and not read."""
 Span = tuple[float, float]
 
 POSITION_TITLE = "Relative position in the tokens read (%)"
-READ_TITLE = "Relative position in the text read (% of characters)"
+READ_TITLE = "Position in the text read (% of characters)"
 TEXT_TITLE = "Position in the text (% of characters)"
 BINS = np.arange(N_BINS)
 CLEAR = "rgba(0,0,0,0)"
@@ -175,7 +175,7 @@ def canvas(
     """
     entries = provenance_entries(provenance)
     theme, size, small = style.colors, style.font_size, style.small
-    x_lines = wrap(x_title, style.width_px - 8 * size, size)
+    x_lines = wrap(x_title, min(style.width_px - 8 * size, TITLE_EM * size), size)
     y_lines = wrap(y_title, style.height_px - 6 * size, size)
     # The height of ticks, their labels and the title, between the plot and the caption.
     foot = 1.8 * size if top else (2.4 + 1.3 * len(x_lines)) * size

@@ -8,7 +8,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from poslens.figures.palettes import Style, escape, text_width, wrap
+from poslens.figures.palettes import TITLE_EM, Style, escape, text_width, wrap
 
 MAX_LINES = 4
 """Maximum number of lines in one plot, because the bands of more hide each other."""
@@ -92,7 +92,8 @@ def _panels(figure: go.Figure, names: dict[str, str], style: Style) -> go.Figure
     # If the last row is not full, the gap above it has the x axis labels of another column.
     gap_px = title_px + (2 if n % _COLUMNS else 0.8) * size
     plot_px = rows * panel_px + (rows - 1) * gap_px
-    y_lines = wrap(_title(layout["yaxis"]), style.width_px - 3 * size, size)
+    title_room = min(style.width_px - 3 * size, TITLE_EM * size)
+    y_lines = wrap(_title(layout["yaxis"]), title_room, size)
 
     # Plain dictionaries until the end, because Plotly validates a figure at each change.
     traces: list[dict[str, Any]] = []
@@ -175,7 +176,7 @@ def _panels(figure: go.Figure, names: dict[str, str], style: Style) -> go.Figure
             entry = {"type": "scatter", "x": [None], "y": [None], "mode": "lines"}
             traces.append({**entry, "name": escape(role), **look})
     foot = (2.2 if layout["xaxis"].get("showticklabels", True) else 0.6) * size
-    x_lines = wrap(_title(layout["xaxis"]), style.width_px - 3 * size, size)
+    x_lines = wrap(_title(layout["xaxis"]), title_room, size)
     notes.append(
         _note(x_lines, 0.5, 0, size, style.colors.ink, yshift=-foot, yanchor="top", at="center")
     )

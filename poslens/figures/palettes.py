@@ -216,6 +216,11 @@ def escape(text: object) -> str:
     return shown.replace("%{", "&#37;{")
 
 
+TITLE_EM = 22
+"""Maximum width of a line of an axis title in em, so that it fits on a phone: figures on pages are
+as wide as the window, but their text is wrapped before that width is known."""
+
+
 def text_width(text: str, font_size: float) -> float:
     """Approximate width of `text` in px: half an em per letter, an em per wide character."""
     wide = sum(unicodedata.east_asian_width(letter) in "WF" for letter in text)

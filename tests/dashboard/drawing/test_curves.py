@@ -19,12 +19,24 @@ from poslens.attribution.methods import make_method
 from poslens.attribution.types import Method, PositionCurve, Provenance
 from poslens.export.files import figure_bytes
 from poslens.figures import curves as curve_figures
+from poslens.figures import figure_base
 from poslens.figures.matrix import interaction_matrix, unit_rails
-from poslens.figures.palettes import PALETTES, PRESETS, SYMBOLS, THEMES, Style, escape, wrap
+from poslens.figures.palettes import (
+    PALETTES,
+    PRESETS,
+    SYMBOLS,
+    THEMES,
+    Style,
+    escape,
+    text_width,
+    wrap,
+)
 from poslens.figures.scatter import rank_scatter
 from poslens.studies.map import point_map
 
 STYLE = Style()
+PHONE_PX = 310
+"""Width for an axis title on a phone: its 390 px without the page's margins and the y axis."""
 CENTERS = np.arange(100) + 0.5
 HOSTILE = (
     "<b>bold</b>",
@@ -381,6 +393,19 @@ def test_lines_of_a_panel_are_distinguished_without_color() -> None:
     assert {trace.line.color for trace in legend} == {STYLE.colors.ink}
     assert len({trace.line.width for trace in legend}) == 2
     assert [shape.xref for shape in figure.layout.shapes] == ["x", "x2", "x3"]
+
+
+@pytest.mark.parametrize("n", [1, 5])
+def test_axis_titles_fit_on_a_phone(n: int) -> None:
+    """Figures on pages become as narrow as the window; their titles keep their lines."""
+    title = "Cosine of each segment's vector with the vector of the whole text, minus its mean"
+    curves = [curve(f"m{number}", number) for number in range(n)]
+    figure: Any = curve_figures.mean_curves(curves, STYLE, y_title=title)
+    figure = figure_base.canvas("any", STYLE, title, "y", ()) if n == 1 else figure
+    texts = [note.text for note in figure.layout.annotations] + [figure.layout.xaxis.title.text]
+    (lines,) = [text.split("<br>") for text in texts if str(text).startswith("Cosine")]
+    assert len(lines) > 1 and " ".join(lines) == escape(title)
+    assert max(text_width(line, STYLE.font_size) for line in lines) <= PHONE_PX
 
 
 def drawn_in(figure: go.Figure, style: Style) -> ET.Element:
