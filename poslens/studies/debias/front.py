@@ -83,17 +83,33 @@ def _front(
     """A measure of quality against the size of the position bias (`bias_and_quality`), with a line
     from an uncalibrated version through the strengths of each block size and depth. Bars are 95%
     intervals. Filled points are on the Pareto front: no other version has both a higher nDCG@10
-    and less position bias. The recommended version has a ring, and hollow diamonds show the PSI
-    under permutation."""
+    and less position bias. Calibrated versions have smaller points, because those of strength 0
+    coincide with the uncalibrated version. The recommended version has a ring, and hollow diamonds
+    show the PSI under permutation."""
     figure = canvas("debias_front", style, *titles, provenance)
-    for number, versions in enumerate(_families(summaries)):
+    for number, (origin, versions) in enumerate(_families(summaries)):
         look = style.line(number)
         last = versions[-1]
         name, setting = last.name, last.point.calibration
-        if setting is not None and len(versions) > 2:
+        if setting is not None and len(versions) > 1:
             depth = "half of the" if setting.layers is None else setting.layers
             name = f"{last.point.base.name}, blocks of {setting.block} tokens, last {depth} layers"
-        figure.add_trace(_trace(versions, y, style, legend_name(name, style), look))
+        key = f"versions {number}"
+        if origin is not None:
+            # Without the point of the origin, whose symbol the legend would otherwise show.
+            start = _trace([origin, versions[0]], y, style, "", look)
+            figure.add_trace(
+                start.update(
+                    mode="lines",
+                    error_y={"visible": False},
+                    hoverinfo="skip",
+                    hovertemplate=None,
+                    showlegend=False,
+                    legendgroup=key,
+                )
+            )
+        trace = _trace(versions, y, style, legend_name(name, style), look)
+        figure.add_trace(trace.update(legendgroup=key))
     ink, muted = style.colors.ink, style.colors.muted
     permuted = [
         (ranking.psi_under_permutation, height.value)
@@ -134,9 +150,12 @@ def _front(
     return with_legend(figure, style)
 
 
-def _families(summaries: Sequence[DebiasSummary]) -> list[list[DebiasSummary]]:
-    """The versions as lines: each uncalibrated version alone, and for each block size and depth the
-    uncalibrated version followed by its calibrated versions in order of strength."""
+def _families(
+    summaries: Sequence[DebiasSummary],
+) -> list[tuple[DebiasSummary | None, list[DebiasSummary]]]:
+    """The versions as lines, each with the version it starts at: each uncalibrated version alone,
+    and for each block size and depth the calibrated versions in order of strength, starting at the
+    uncalibrated one."""
     families: dict[tuple[object, ...], list[DebiasSummary]] = {}
     origins: dict[tuple[object, ...], DebiasSummary] = {}
     for summary in summaries:
@@ -146,10 +165,11 @@ def _families(summaries: Sequence[DebiasSummary]) -> list[list[DebiasSummary]]:
             origins[origin] = summary
             families[origin] = [summary]
         else:
-            key = (*origin, setting.block, setting.layers)
-            start = [origins[origin]] if origin in origins else []
-            families.setdefault(key, start).append(summary)
-    return [sorted(family, key=_strength) for family in families.values()]
+            families.setdefault((*origin, setting.block, setting.layers), []).append(summary)
+    return [
+        (origins.get(key[:2]) if len(key) > 2 else None, sorted(family, key=_strength))
+        for key, family in families.items()
+    ]
 
 
 def _strength(summary: DebiasSummary) -> float:
@@ -173,7 +193,10 @@ def _trace(
         line=look,
         marker={
             "symbol": [_SYMBOLS[summary.point.kind] for summary, _, _ in points],
-            "size": 0.9 * style.font_size,
+            "size": [
+                (1.4 if summary.point.calibration is None else 0.8) * style.font_size
+                for summary, _, _ in points
+            ],
             "color": [color if s.on_front else style.colors.paper for s, _, _ in points],
             "line": {"color": color, "width": 1.5},
         },

@@ -251,7 +251,11 @@ def test_tables_and_figures_show_every_setting(summaries: list[DebiasSummary]) -
     for figure in DEBIAS.figures[:2]:
         drawn = figure.draw(summaries, Style(), [])
         (line,) = [t for t in drawn.data if t.name.replace("<br>", " ") == WINDOWS]
-        assert len(line.x) == 3
+        assert len(line.x) == 2 and line.marker.symbol[0] == "triangle-up"
+        (start,) = [t for t in drawn.data if t.legendgroup == line.legendgroup and t != line]
+        (plain,) = [t for t in drawn.data if t.name == "MiniLM"]
+        assert (start.x[0], start.x[1]) == (plain.x[0], line.x[0])
+        assert plain.marker.size[0] > 1.5 * line.marker.size[0], "hidden by strength 0"
         (permuted,) = [t for t in drawn.data if t.name == "PSI under permutation"]
         assert len(permuted.x) == 3
 
