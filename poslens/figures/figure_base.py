@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -104,6 +105,18 @@ WHOLE_UNIT: dict[str, Any] = {"range": [0, 1.03]}
 all values are 1."""
 WITHIN_UNIT: dict[str, Any] = {"autorangeoptions": {"clipmin": -0.03, "clipmax": 1.03}}
 """Properties of an axis that covers its values only, but nothing below 0 or above 1."""
+
+
+def near_unit(figure: go.Figure) -> dict[str, Any]:
+    """Properties of an axis of the figure's values, which are in [0, 1]: from the tenth below the
+    lowest to the tenth above the highest, so that small differences are visible, but at least 0.2
+    wide, so that noise is not magnified."""
+    values = [value for trace in figure.data for value in trace.y if value is not None]
+    low, high = math.floor(10 * min(values)), math.ceil(10 * max(values))
+    low = max(0, min(low, high - 2))
+    high = max(high, low + 2)
+    return {"range": [low / 10, 1.03 if high == 10 else high / 10]}
+
 
 _PATTERNS = ("", "/", ".", "x")
 

@@ -157,11 +157,15 @@ class Style:
         """The symbol of the `index`-th line's points."""
         return SYMBOLS[index % len(SYMBOLS)]
 
-    def marker(self, index: int, size: float) -> dict[str, object]:
-        """Markers of the `index`-th series, `size` times as large as the font."""
+    def marker(self, index: int, size: float, later: int = 0) -> dict[str, object]:
+        """Markers of the `index`-th series, `size` times as large as the font.
+
+        They are larger the more series are drawn `later`, whose markers would hide them if values
+        are equal.
+        """
         return {
             "color": self.line(index)["color"],
-            "size": size * self.font_size,
+            "size": (size + 0.2 * min(later, 3)) * self.font_size,
             "symbol": self.symbol(index),
         }
 

@@ -25,12 +25,12 @@ from poslens.attribution.types import TextPair
 from poslens.cache.kinds.interventions import RankedPair
 from poslens.figures.captions import Provenances
 from poslens.figures.figure_base import (
-    WHOLE_UNIT,
     band,
     canvas,
     faint,
     group,
     legend_name,
+    near_unit,
     with_legend,
 )
 from poslens.figures.palettes import Style
@@ -362,7 +362,7 @@ def ndcg_by_position(
                 mode="lines+markers" if not role else "lines",
                 name=legend_name(name, style),
                 line=look if not role else {**look, "width": 0.6 * style.line_width},
-                marker=style.marker(number, 0.6),
+                marker=style.marker(number, 0.5, later=len(summaries) - 1 - number),
                 cliponaxis=False,  # a marker at 0 is drawn in full
                 customdata=[
                     [str(value), f"{rank.value:.2f}"]
@@ -376,7 +376,7 @@ def ndcg_by_position(
         tickvals=list(range(0, 101, 20)),
         unifiedhovertitle={"text": "position %{x:.0f}%"},
     )
-    figure.update_yaxes(**WHOLE_UNIT)
+    figure.update_yaxes(**near_unit(figure))
     figure.update_layout(hovermode="x unified")
     return with_legend(figure, style)
 

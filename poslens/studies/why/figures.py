@@ -81,6 +81,7 @@ def ladder_chart(
     ]
     for index, (name, explanation) in enumerate(explanations.items()):
         color = str(style.line(index)["color"])
+        marker = style.marker(index, 0.7, later=len(explanations) - 1 - index)
         steps: list[tuple[str, int, int | None, str]] = [(labels[0], explanation.rank, None, "")]
         for cause, words in CHANGES.items():
             if step := explanation.steps.get(cause):
@@ -99,7 +100,7 @@ def ladder_chart(
                 textfont={"size": style.small, "color": style.colors.ink},
                 cliponaxis=False,
                 line={"color": faint(color, 0.45), "width": style.line_width},
-                marker=style.marker(index, 0.8),
+                marker=marker,
                 hovertext=[
                     f"{escape(label)}: rank {rank_words(rank)}" for label, rank, *_ in steps
                 ],
@@ -116,7 +117,7 @@ def ladder_chart(
                     name=legend_name(f"{name}, control", style),
                     cliponaxis=False,
                     marker={
-                        **style.marker(index, 0.8),
+                        **marker,
                         "color": style.colors.paper,
                         "line": {"color": color, "width": 1.5},
                     },

@@ -395,6 +395,21 @@ def test_lines_of_a_panel_are_distinguished_without_color() -> None:
     assert [shape.xref for shape in figure.layout.shapes] == ["x", "x2", "x3"]
 
 
+@pytest.mark.parametrize(
+    ("values", "ends"),
+    [
+        ([0.91, 0.98], [0.8, 1.03]),
+        ([1.0, 1.0], [0.8, 1.03]),
+        ([0.0, 0.0], [0.0, 0.2]),
+        ([0.34, 0.76], [0.3, 0.8]),
+        ([0.05, 0.97, None], [0.0, 1.03]),
+    ],
+)
+def test_an_axis_of_shares_shows_small_differences(values: Any, ends: list[float]) -> None:
+    figure = go.Figure(go.Scatter(y=values))
+    assert figure_base.near_unit(figure)["range"] == pytest.approx(ends)
+
+
 @pytest.mark.parametrize("n", [1, 5])
 def test_axis_titles_fit_on_a_phone(n: int) -> None:
     """Figures on pages become as narrow as the window; their titles keep their lines."""
