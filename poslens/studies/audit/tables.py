@@ -259,6 +259,7 @@ def unretrieved_by_position(
                 line=look if original else {**look, "width": 0.6 * style.line_width},
                 opacity=1 if original else 0.7,
                 marker=style.marker(number, 0.5),
+                cliponaxis=False,  # a marker at 0 is drawn in full
                 customdata=[_interval(curve, b) for b in range(N_BINS)],
                 hovertemplate="%{y:.1f}%%{customdata}",
             )
