@@ -55,8 +55,7 @@ def all_models(compute: Compute, data: DataSet) -> None:
         cohort.chart(cards, style, effect), "passport.cohort", "Position effect against quality"
     )
     frame = with_values(cohort.page_frame(cards))
-    formats = dict.fromkeys(cohort.TITLES.values(), ".3f")
-    settings = column_settings(cohort.TABLE, formats)
+    settings = column_settings(cohort.TABLE, cohort.FORMS)
     st.dataframe(frame, hide_index=True, placeholder=NOTHING, column_config=settings)
     st.caption("Click a heading to sort.")
     panels.caption(origin)

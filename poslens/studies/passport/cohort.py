@@ -88,6 +88,9 @@ _NUMBERS = {
 TITLES = {f.name: f.metadata["title"] for f in fields(CohortRow) if f.name in _NUMBERS}
 """Title of each measure by its column."""
 
+FORMS = {f.metadata["title"]: f.metadata["form"] for f in fields(CohortRow) if f.name in _NUMBERS}
+"""Number format of each measure by its title."""
+
 EFFECTS = tuple(name for name in _NUMBERS if name != QUALITY)
 """Columns that a chart can set against quality."""
 
@@ -140,7 +143,8 @@ def chart(cards: Sequence[ModelPassport], style: Style, effect: str = "") -> go.
             )
         )
     figure.update_yaxes(**WITHIN_UNIT)
-    figure.add_vline(x=0, line={"color": style.colors.muted, "width": 1, "dash": "dot"})
+    zero = {"color": style.colors.muted, "width": 1, "dash": "dot"}
+    figure.add_vline(x=0, line=zero, layer="below")  # BM25 has no effect, so its marker is on it
     return with_legend(figure, style)
 
 
@@ -164,7 +168,7 @@ def page_frame(cards: Sequence[ModelPassport]) -> pd.DataFrame:
         ends = zip(files[f"{name}_low"], files[f"{name}_high"], strict=True)
         shown[title] = files[name].astype(float)
         shown[f"{title}: 95% interval"] = [
-            "" if pd.isna(low) else interval_text(low, high, ".3f") for low, high in ends
+            "" if pd.isna(low) else interval_text(low, high, FORMS[title]) for low, high in ends
         ]
     return pd.DataFrame(shown)
 

@@ -377,7 +377,8 @@ def _changes(test: HeldOutTest) -> list[Number]:
 RANKING = PartQuestion(
     "ranking",
     "Ranking by position of the evidence",
-    "Queries differ between positions and may differ in difficulty.",
+    "Queries differ between positions and may differ in difficulty. In the chart, a fuller marker "
+    "means that the model reads more of the evidence.",
     "queries",
     _ranking,
     needs_queries=True,

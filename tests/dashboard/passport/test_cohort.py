@@ -88,7 +88,7 @@ def test_the_page_table_sorts_by_number(cards: list[ModelPassport]) -> None:
     title = cohort.TITLES["position_effect"]
     assert frame[title].dtype == float
     assert list(frame.sort_values(title)["model"])[::3] == ["MiniLM-recency", "MiniLM-primacy"]
-    assert frame[f"{title}: 95% interval"].str.match(r"\[-?\d\.\d{3}, -?\d\.\d{3}\]").all()
+    assert frame[f"{title}: 95% interval"].str.match(r"\[[-+]\d\.\d{3}, [-+]\d\.\d{3}\]").all()
 
 
 def test_the_html_page_sorts_and_filters_without_a_network(
