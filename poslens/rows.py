@@ -209,13 +209,21 @@ class Table(Generic[Summary]):
 
     def formats(self) -> dict[str, str]:
         """The format of each number without an interval, by its page heading."""
-        return {
-            _heading(item): item.metadata["form"]
+        return {_heading(item): item.metadata["form"] for item in self._shown(float)}
+
+    def whole_numbers(self) -> set[str]:
+        """The page headings of whole numbers."""
+        return {_heading(item) for item in self._shown(int)}
+
+    def _shown(self, kind: type) -> list[Field[Any]]:
+        """The fields of this type that pages show."""
+        return [
+            item
             for item in fields(self.row)
             if item.metadata["shown"]
             and not item.metadata["keys"]
-            and _has(_hints(self.row)[item.name], float)
-        }
+            and _has(_hints(self.row)[item.name], kind)
+        ]
 
     def meanings(self) -> dict[str, str]:
         """The meaning of each column of a page, by its heading."""

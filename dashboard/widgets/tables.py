@@ -20,6 +20,9 @@ from poslens.rows import Table
 
 MOST_ROWS = 1000
 """Maximum number of listed failures or rejected rows."""
+_COUNTS = ("pairs", "queries", "documents", "sentences", "truncated", "failed", "n", "units")
+"""Columns that say what results are of. They are the last ones, because a phone shows only the
+first."""
 NOTHING = "–"
 """The text of an empty cell."""
 
@@ -45,8 +48,11 @@ def column_settings(table: Table[Any], formats: Mapping[str, str] | None = None)
     shown in `formats`, by default those of the table, which are specifications for Python's
     `format`; numbers in percent are already multiplied by 100."""
     meanings = table.meanings()
+    whole = table.whole_numbers()
     settings: dict[str, Any] = {
-        name: st.column_config.Column(help=plain(meaning) if meaning else None)
+        name: st.column_config.NumberColumn(format="localized", help=plain(meaning))
+        if name in whole
+        else st.column_config.Column(help=plain(meaning) if meaning else None)
         for name, meaning in meanings.items()
     }
     for name, form in (table.formats() if formats is None else formats).items():
@@ -58,11 +64,13 @@ def column_settings(table: Table[Any], formats: Mapping[str, str] | None = None)
 
 
 def show_table(frame: pd.DataFrame, **options: Any) -> None:
-    """Show a table without empty columns and without rows that have only a name; nothing if the
-    table is then empty. `options` are those of `st.dataframe`."""
+    """Show a table without empty columns and without rows that have only a name, numbers of items
+    last; nothing if the table is then empty. `options` are those of `st.dataframe`."""
     marked, filled = _marked(frame)
     named_only = np.zeros(len(frame), bool) if filled.shape[1] < 2 else ~filled[:, 1:].any(axis=1)
     shown = marked.iloc[np.flatnonzero(~named_only), np.flatnonzero(filled.any(axis=0))]
+    counts = [name for name in shown if name in _COUNTS]
+    shown = shown[[*(name for name in shown if name not in _COUNTS), *counts]]
     if len(shown):
         st.dataframe(shown, hide_index=True, placeholder=NOTHING, **options)
 

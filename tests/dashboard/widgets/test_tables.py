@@ -64,18 +64,18 @@ def empty_cells() -> None:
 
     from poslens.dashboard.widgets.tables import show_table
 
-    columns = ["model", "value", "low", "note"]
-    rows = [("a", 0.5, None, ""), ("b", None, None, "–"), ("c", None, None, "seen")]
+    columns = ["model", "documents", "value", "low", "note"]
+    rows = [("a", 8, 0.5, None, ""), ("b", None, None, None, "–"), ("c", 9, None, None, "seen")]
     show_table(pd.DataFrame(rows, columns=columns))
     show_table(pd.DataFrame([("a", None)], columns=["model", "value"]))
     show_table(pd.DataFrame({"model": ["a"]}))
 
 
-def test_a_table_shows_no_empty_column_and_no_empty_row() -> None:
+def test_a_table_shows_no_empty_column_and_no_empty_row_and_counts_last() -> None:
     app = AppTest.from_function(empty_cells, default_timeout=SECONDS).run()
     assert not app.exception
     first, last = app.dataframe
-    assert list(first.value) == ["model", "value", "note"]
+    assert list(first.value) == ["model", "value", "note", "documents"]
     assert first.value["model"].tolist() == ["a", "c"]
     assert first.proto.placeholder == "–"
     assert last.value.to_dict("list") == {"model": ["a"]}
