@@ -10,6 +10,7 @@ import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
 
+from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.curves.positions import positions
 from poslens.attribution.curves.published import PublishedCurves
 from poslens.attribution.interventions.null_controls import CONTROLS
@@ -282,16 +283,16 @@ def _indices(subject: ExplainedSubject) -> None:
     summaries = []
     for column in subject.columns:
         mass, index = service.pair_numbers(column.result)
-        rows.append((column.label, "this pair", str(mass or NOTHING), str(index or NOTHING)))
+        rows.append((column.label, "this pair", *_texts(index, mass)))
         summary = column.average.summary if column.average is not None else None
         if summary is None:
             continue
         summaries.append(summary)
         if summary.curve.n >= MIN_PAIRS:
-            numbers = (summary.center_of_mass, summary.primacy_recency_index)
+            numbers = _texts(summary.primacy_recency_index, summary.center_of_mass)
             text = f"{summary.curve.n:,} pairs of {summary.curve.n_documents:,} documents"
-            rows.append((column.label, text, *(str(number or NOTHING) for number in numbers)))
-    columns = ["model", "curve", "center of mass", "primacy-recency index"]
+            rows.append((column.label, text, *numbers))
+    columns = ["model", "curve", "primacy-recency index", "center of mass"]
     # Skip rows without any number.
     show_table(pd.DataFrame([row for row in rows if set(row[2:]) != {NOTHING}], columns=columns))
     sentences = [NUMBERS]
@@ -301,6 +302,11 @@ def _indices(subject: ExplainedSubject) -> None:
             "numbers are computed before any control is subtracted."
         )
     st.caption(" ".join([*sentences, panels.plain(why_no_number(summaries))]))
+
+
+def _texts(index: Estimate | None, mass: Estimate | None) -> tuple[str, str]:
+    """The cells of a primacy-recency index and a center of mass."""
+    return index.text("+.3f") if index else NOTHING, mass.text(".3f") if mass else NOTHING
 
 
 def _export(
