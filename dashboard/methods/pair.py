@@ -124,6 +124,7 @@ def _curves(
     style = panels.screen_style(width_px=panels.BESIDE_PX, height_px=360)
     for column, kind in zip(columns, ("deletion", "insertion"), strict=True):
         with column:
+            say.heading(kind.capitalize())
             panels.show(
                 deletion_insertion(drawn, kind, style),
                 f"faithfulness.{kind}",
