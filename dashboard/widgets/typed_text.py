@@ -56,15 +56,18 @@ def typed_text(place: DeltaGenerator) -> tuple[TextPair | None, bool]:
     if not asked and not popover.open:
         return None, False
     with popover, st.container(key="pair_own"):
+        above_form = st.container()
         _form()
         uploader()
     if not asked:
         return None, False
     if not shown.complete:
-        st.info(
-            "Enter a query and a document under Own text. Texts that the address doesn't include "
-            "are lost when the page is reloaded."
-        )
+        # On a phone, the open form covers the page.
+        with above_form if popover.open else st.container():
+            st.info(
+                f"Enter a query and a document{'' if popover.open else ' under Own text'}. Texts "
+                "that the address doesn't include are lost when the page is reloaded."
+            )
         return None, True
     return _pair(shown), True
 
