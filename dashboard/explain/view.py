@@ -103,11 +103,17 @@ def _draw(subject: ExplainedSubject, key: str, comparing: bool) -> None:
     if comparing:
         both = [SIDE_BY_SIDE, MINUS]
         painted = choices.one_of("Show", both, "paint", label_visibility="collapsed")
-    picture, progress = st.container(), st.container()
-    with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
-        which = _tools(subject)
-        # Filled last, because only then is it known which figures can be exported.
-        export = st.container(horizontal=True, horizontal_alignment="right")
+    text = charts = st.container()
+    if len(results) == 1:
+        with text:
+            text, charts = panels.beside_text(key)
+    picture, progress = text.container(), text.container()
+    with charts:
+        with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
+            which = _tools(subject)
+            # Filled last, because only then is it known which figures can be exported.
+            export = st.container(horizontal=True, horizontal_alignment="right")
+        chart = st.container()
     subject.read()
     gap = subject.gap(0, 1) if comparing else None
     with picture:
@@ -116,12 +122,13 @@ def _draw(subject: ExplainedSubject, key: str, comparing: bool) -> None:
     with progress:
         _progress(subject, key)
     _let_the_text_be_drawn()
-    figures: dict[str, panels.Draw] = {"Curves": _curves(subject, which, key)}
-    with panels.guarded():
-        _indices(subject)
-    pair, data = results[0].pair, subject.columns[0].data
-    names = [result.model.spec.name for result in results if result.pair == pair]
-    links.other_views(key, data, pair.pair_id, names, subject.method)
+    with chart:
+        figures: dict[str, panels.Draw] = {"Curves": _curves(subject, which, key)}
+        with panels.guarded():
+            _indices(subject)
+        pair, data = results[0].pair, subject.columns[0].data
+        names = [result.model.spec.name for result in results if result.pair == pair]
+        links.other_views(key, data, pair.pair_id, names, subject.method)
     if len(results) > 1:
         with panels.guarded():
             figures |= comparison.differences(subject, which, key)

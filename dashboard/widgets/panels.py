@@ -98,6 +98,14 @@ def side_by_side(key: str) -> tuple[DeltaGenerator, DeltaGenerator]:
     return row.container(), row.container()
 
 
+def beside_text(key: str) -> tuple[DeltaGenerator, DeltaGenerator]:
+    """Two containers, for one text and for its charts: side by side in a window that is wider than
+    lines of text should be, otherwise stacked."""
+    # page.css selects the row by its key.
+    row = st.container(horizontal=True, key=f"beside_text.{key}")
+    return row.container(), row.container()
+
+
 def token_heatmap(drawn: Sequence[Pane], method: Method, key: str) -> View:
     """The token heatmap of several models, with the state of its toggles in the address."""
     # Until the user selects otherwise, the aggregate is the method's default, which is not stored.

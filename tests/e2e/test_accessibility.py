@@ -95,6 +95,15 @@ def lasting_violations(page: Page, seconds: float = 20) -> list[str]:
 LINKS = "[aria-label='App pages'] a"
 PARAGRAPHS = "[...document.querySelectorAll('[data-testid=stMain] p')].map((p) => p.offsetWidth)"
 
+CUT_OFF = """[...document.querySelectorAll(".js-plotly-plot")].flatMap((chart) => {
+  const { left, right } = chart.getBoundingClientRect();
+  return [...chart.querySelectorAll("text")].filter((text) => {
+    const box = text.getBoundingClientRect();
+    return box.left < left - 1 || box.right > right + 1;
+  });
+})"""
+"""Text of charts outside of their chart."""
+
 
 @pytest.mark.parametrize("path", ADDRESSES)
 def test_each_page_is_accessible(shipped_app: App, go: Visit, path: str) -> None:
@@ -143,6 +152,7 @@ def test_each_page_is_accessible(shipped_app: App, go: Visit, path: str) -> None
             """() => [document.scrollingElement, document.querySelector("[data-testid=stMain]")]
                  .every((node) => node.scrollWidth <= Math.min(node.clientWidth, innerWidth))"""
         )
+        page.wait_for_function(CUT_OFF + ".length === 0")
     if path == "storage":
         press(page.get_by_text("Import", exact=True), page.locator("pre").first.is_visible)
         assert violations(page) == []

@@ -46,3 +46,25 @@ def test_the_document_starts_near_the_top_of_the_page(app: App, visit: Visit) ->
     page = ready(visit(app.url))
     first = page.locator(".hm-pane[data-side=document] [data-u]").first
     until(page, lambda: (first.bounding_box() or {"y": math.inf})["y"] <= 300)
+
+
+def test_the_charts_of_one_model_are_beside_the_text_if_there_is_room(
+    app: App, visit: Visit
+) -> None:
+    page = ready(visit(app.url))
+    text, chart = (
+        page.locator(".hm-pane[data-side=document]"),
+        page.locator(".js-plotly-plot").first,
+    )
+    expect(chart).to_be_visible()
+    for width, beside in ((2560, True), (390, False)):
+        page.set_viewport_size({"width": width, "height": 1000})
+
+        def is_beside() -> bool:
+            left, right = text.bounding_box(), chart.bounding_box()
+            assert left is not None and right is not None
+            return (
+                right["x"] >= left["x"] + left["width"] and right["y"] < left["y"] + left["height"]
+            )
+
+        until(page, lambda beside=beside: is_beside() == beside)
