@@ -21,8 +21,8 @@ from poslens.rows import Table
 MOST_ROWS = 1000
 """Maximum number of listed failures or rejected rows."""
 _COUNTS = ("pairs", "queries", "documents", "sentences", "truncated", "failed", "n", "units")
-"""Columns that say what results are of. They are the last ones, because a phone shows only the
-first."""
+"""Columns that say what results are of. They are the last ones, as are numbers of items left out,
+because a phone shows only the first."""
 NOTHING = "–"
 """The text of an empty cell."""
 
@@ -69,8 +69,7 @@ def show_table(frame: pd.DataFrame, **options: Any) -> None:
     marked, filled = _marked(frame)
     named_only = np.zeros(len(frame), bool) if filled.shape[1] < 2 else ~filled[:, 1:].any(axis=1)
     shown = marked.iloc[np.flatnonzero(~named_only), np.flatnonzero(filled.any(axis=0))]
-    counts = [name for name in shown if name in _COUNTS]
-    shown = shown[[*(name for name in shown if name not in _COUNTS), *counts]]
+    shown = shown[sorted(map(str, shown), key=lambda name: name in _COUNTS or "left out" in name)]
     if len(shown):
         st.dataframe(shown, hide_index=True, placeholder=NOTHING, **options)
 

@@ -159,17 +159,19 @@ def page_frame(cards: Sequence[ModelPassport]) -> pd.DataFrame:
     """The table as pages show it: each value as a number, so that it sorts, and its interval in a
     column of its own."""
     files = TABLE.frame(cards)
-    shown: dict[str, Any] = {
-        field.metadata["title"] or field.name: files[field.name]
-        for field in fields(CohortRow)
-        if field.name not in _NUMBERS
-    }
+    shown: dict[str, Any] = {"model": files["model"]}
     for name, title in TITLES.items():
         ends = zip(files[f"{name}_low"], files[f"{name}_high"], strict=True)
         shown[title] = files[name].astype(float)
         shown[f"{title}: 95% interval"] = [
             "" if pd.isna(low) else interval_text(low, high, FORMS[title]) for low, high in ends
         ]
+    # Last, because a phone shows only the first columns.
+    shown |= {
+        field.metadata["title"] or field.name: files[field.name]
+        for field in fields(CohortRow)
+        if field.name not in _NUMBERS
+    }
     return pd.DataFrame(shown)
 
 

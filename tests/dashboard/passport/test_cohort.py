@@ -86,7 +86,7 @@ def test_traces_and_cards_correspond_if_a_number_is_missing(cards: list[ModelPas
 def test_the_page_table_sorts_by_number(cards: list[ModelPassport]) -> None:
     frame = cohort.page_frame(cards)
     title = cohort.TITLES["position_effect"]
-    assert frame[title].dtype == float
+    assert frame[title].dtype == float and list(frame)[:2] == ["model", "nDCG@10"]
     assert list(frame.sort_values(title)["model"])[::3] == ["MiniLM-recency", "MiniLM-primacy"]
     assert frame[f"{title}: 95% interval"].str.match(r"\[[-+]\d\.\d{3}, [-+]\d\.\d{3}\]").all()
 
