@@ -245,13 +245,13 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
         return left
 
     def notes(self, data: DataSet, corpus: tuple[BiasPairs, ...]) -> list[str]:
+        rejected: dict[str, list[str]] = {}
+        for pairs_of_test in corpus:
+            reasons = pairs_of_test.rejected.items()
+            left_out = " ".join(f"{counted(n, 'pair')} left out. {why}" for why, n in reasons)
+            rejected.setdefault(left_out, []).append(pairs_of_test.title)
         sentences = [
-            f"{pairs_of_test.title}: "
-            + " ".join(
-                f"{counted(n, 'pair')} left out. {why}" for why, n in pairs_of_test.rejected.items()
-            )
-            for pairs_of_test in corpus
-            if pairs_of_test.rejected
+            f"{', '.join(titles)}: {left_out}" for left_out, titles in rejected.items() if left_out
         ]
         sentences += [
             f"{pairs.title}: no two documents differ, so there is nothing to test."

@@ -110,7 +110,7 @@ class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
             titled = False
             notes.append(
                 "No document has a title, so windows without titles are tried. To try titles, add "
-                "a column `title` to the file."
+                "a column named title to the file."
             )
         if not any(query.span for query in collection.queries):
             notes.append("No query marks its evidence, so cut evidence is not counted.")

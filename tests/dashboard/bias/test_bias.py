@@ -406,3 +406,11 @@ def test_an_upload_without_evidence_states_what_tests_need() -> None:
     page.file_uploader[0].upload("bare.csv", b"query,document\nwhat melts,Ice melts.\n").run()
     assert not page.exception
     assert any("evidence spans" in error.value for error in page.error)
+
+
+def test_tests_that_leave_out_the_same_pairs_share_a_note() -> None:
+    data = datasets.read("sample")
+    settings = BIAS_STUDY.parameters.settings()
+    notes = BIAS_STUDY.notes(data, BIAS_STUDY.corpus(data, settings))
+    (note,) = [note for note in notes if "Thai" in note]
+    assert note.startswith("Position, Brevity, Span necessity: 8 pairs left out.")
