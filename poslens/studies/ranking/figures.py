@@ -30,7 +30,7 @@ from poslens.studies.ranking.service import Measured
 
 _CENTERS = (np.arange(N_EVIDENCE_BINS) + 0.5) * 100 / N_EVIDENCE_BINS
 _FOOT = 0.2
-EVIDENCE_TITLE = "Midpoint of the evidence (% of the document's characters)"
+EVIDENCE_TITLE = "Midpoint of the evidence (% of characters)"
 NOTHING_TO_DRAW = "This data set has no evidence positions to draw: remove --figure."
 
 
@@ -191,15 +191,12 @@ def length_buckets(
     buckets = {measured.name: measured.evaluation.buckets for measured in summaries}
     if not any(buckets.values()):
         raise UserError(NOTHING_TO_DRAW)
-    title = (
-        "Document length in tokens ("
-        + ", ".join(
-            f"{bucket} ≤ {edge:,}"
-            for bucket, edge in zip(LENGTH_BUCKETS, BUCKET_EDGES, strict=False)
-        )
-        + f", {LENGTH_BUCKETS[-1]} longer)"
-    )
-    figure = canvas("length_buckets", style, title, "nDCG@10", provenance)
+    figure = canvas("length_buckets", style, "Document length (tokens)", "nDCG@10", provenance)
+    ends = [f"≤ {edge:,}" for edge in BUCKET_EDGES] + [f"> {BUCKET_EDGES[-1]:,}"]
+    labels = {
+        bucket: f"{bucket}<br>{escape(end)}"
+        for bucket, end in zip(LENGTH_BUCKETS, ends, strict=True)
+    }
     buckets_present = [
         b for b in LENGTH_BUCKETS if any(b in profiles for profiles in buckets.values())
     ]
@@ -219,5 +216,10 @@ def length_buckets(
             )
         )
     figure.update_layout(barmode="group", bargap=0.25)
+    figure.update_xaxes(
+        tickvals=buckets_present,
+        ticktext=[labels[bucket] for bucket in buckets_present],
+        automargin=True,
+    )
     figure.update_yaxes(**WHOLE_UNIT)
     return with_legend(figure, style)

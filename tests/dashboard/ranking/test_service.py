@@ -168,7 +168,9 @@ def test_figures_contain_the_numbers(ranked: Ranked) -> None:
     bars, line = figure.data
     assert bars.customdata[0] == 1 and line.y[0] == 1.0 and line.y[1] is None
     assert line.y[9] == 0.5 and figure.layout.meta["provenance"][0]["model"] == "BM25"
-    bars = length_buckets([measured, without], Style()).data
+    buckets = length_buckets([measured, without], Style())
+    assert buckets.layout.xaxis.ticktext == ("Q1<br>≤ 512",)
+    bars = buckets.data
     assert bars[0].x == ("Q1",) and bars[0].y[0] == pytest.approx(0.5) and bars[1].y == (None,)
     assert bars[0].marker.pattern.shape != bars[1].marker.pattern.shape  # not only by color
     curves = np.random.default_rng(0).random((9, 100)).astype(np.float32)
