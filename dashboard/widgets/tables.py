@@ -69,7 +69,9 @@ def show_table(frame: pd.DataFrame, **options: Any) -> None:
     marked, filled = _marked(frame)
     named_only = np.zeros(len(frame), bool) if filled.shape[1] < 2 else ~filled[:, 1:].any(axis=1)
     shown = marked.iloc[np.flatnonzero(~named_only), np.flatnonzero(filled.any(axis=0))]
-    shown = shown[sorted(map(str, shown), key=lambda name: name in _COUNTS or "left out" in name)]
+    names = [str(name) for name in shown]
+    last = [name for name in names if name in _COUNTS or "left out" in name]
+    shown = shown[[*(name for name in names if name not in last), *last]]
     if len(shown):
         st.dataframe(shown, hide_index=True, placeholder=NOTHING, **options)
 
