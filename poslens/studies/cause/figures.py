@@ -56,7 +56,7 @@ def relocation_scores(
     figure = canvas(
         "relocation_scores",
         style,
-        "Position of the evidence (% of the document)",
+        "Evidence position (% of the document)",
         "Score",
         provenance,
     )

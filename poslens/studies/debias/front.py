@@ -197,6 +197,7 @@ def _trace(
                 (1.4 if summary.point.calibration is None else 0.8) * style.font_size
                 for summary, _, _ in points
             ],
+            "opacity": 1,  # markers of several sizes are translucent by default
             "color": [color if s.on_front else style.colors.paper for s, _, _ in points],
             "line": {"color": color, "width": 1.5},
         },
