@@ -168,3 +168,11 @@ def test_every_tab_shows_content_and_computes_nothing(
     expect(page.get_by_role("figure", name=SHOWN[path]).first).to_be_visible()
     expect(idle(page).get_by_role("button", name=RUNNING)).to_have_count(0)
     nothing_was_computed(shipped_app, page)
+
+
+def test_a_form_in_a_popover_is_accessible(shipped_app: App, go: Visit) -> None:
+    page = go(f"{shipped_app.url}/explain?text=Own+text")
+    for theme in ("light", "dark"):
+        paint(page, theme)
+        expect(page.get_by_role("button", name="Show these texts")).to_be_visible()
+        assert lasting_violations(page) == []

@@ -82,7 +82,7 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
     )
     limits = (
         "In the first chart, models further left have less position bias, and models further up "
-        "rank better. Brackets are 95% bootstrap intervals over documents; changes are paired, and "
+        "rank better. Markers are filled unless another model does better in both. Brackets are 95% bootstrap intervals over documents; changes are paired, and "
         "verdicts on them use p, Holm-adjusted over all changes shown. With training, a model is "
         "recommended if the size of its relocation difference (score with the evidence in the last "
         "third minus first third) or of its position effect on rank (nDCG@10 with the evidence "
