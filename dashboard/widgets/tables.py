@@ -20,7 +20,10 @@ from poslens.rows import Table
 
 MOST_ROWS = 1000
 """Maximum number of listed failures or rejected rows."""
-_COUNTS = ("pairs", "queries", "documents", "sentences", "truncated", "failed", "n", "units")
+_COUNTS = (
+    *("pairs", "queries", "documents", "sentences", "sentences in several documents"),
+    *("truncated", "failed", "n", "units"),
+)
 """Columns that say what results are of. They are the last ones, as are numbers of items left out,
 because a phone shows only the first."""
 NOTHING = "–"
