@@ -82,18 +82,20 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
     )
     limits = (
         "In the first chart, models further left have less position bias, and models further up "
-        "rank better. Markers are filled unless another model does better in both. Brackets are 95% bootstrap intervals over documents; changes are paired, and "
+        "rank better. A marker is hollow if another model has a higher nDCG@10 and less position "
+        "bias. Brackets are 95% bootstrap intervals over documents; changes are paired, and "
         "verdicts on them use p, Holm-adjusted over all changes shown. With training, a model is "
-        "recommended if the size of its relocation difference (score with the evidence in the last "
-        "third minus first third) or of its position effect on rank (nDCG@10 with the evidence "
-        "first minus last) is lower, neither size is higher, nDCG@10 is not lower, and a loss of "
-        "0.01 in it is ruled out. If several qualify, only the first of these is recommended: "
-        "debiased, debiased and calibrated, calibrated. Without training, the calibration setting "
-        "with the highest harmonic mean of nDCG@10 over evidence positions on half of the "
-        "documents is tested on the other half, by that mean, PSI and nDCG@10. With few queries "
-        "per position, PSI is large even without a bias: compare it with PSI under permutation. "
-        "A debiased model is less able to distinguish texts that differ only in the "
-        "order of their sentences: if that order matters to you, measure this on your own queries."
+        "recommended if the size of its relocation difference (score with the evidence in the "
+        "last third minus first third) or of its position effect on rank (nDCG@10 with the "
+        "evidence first minus last) is lower, neither size is higher, nDCG@10 is not lower, and a "
+        "loss of 0.01 in it is ruled out. If several qualify, only the first of these is "
+        "recommended: debiased, debiased and calibrated, calibrated. Without training, the "
+        "calibration setting with the highest harmonic mean of nDCG@10 over evidence positions on "
+        "half of the documents is tested on the other half, by that mean, PSI and nDCG@10. With "
+        "few queries per position, PSI is large even without a bias: compare it with PSI under "
+        "permutation. A debiased model is less able to distinguish texts that differ only in the "
+        "order of their sentences: if that order matters to you, measure this on your own "
+        "queries."
     )
     parameters = Parameters(
         steps=Integer(
