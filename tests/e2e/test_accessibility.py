@@ -96,6 +96,7 @@ LINKS = "[aria-label='App pages'] a"
 PARAGRAPHS = "[...document.querySelectorAll('[data-testid=stMain] p')].map((p) => p.offsetWidth)"
 
 CUT_OFF = """[...document.querySelectorAll(".js-plotly-plot")].flatMap((chart) => {
+  if (!chart.checkVisibility()) return [];  // resized once its expander is opened
   const { left, right } = chart.getBoundingClientRect();
   return [...chart.querySelectorAll("text")].filter((text) => {
     const box = text.getBoundingClientRect();
