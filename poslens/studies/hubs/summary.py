@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -56,17 +57,6 @@ class HubIndex:
 
 
 @dataclass(frozen=True)
-class HubWord:
-    """A word of a hub, with its share of the score summed over its occurrences: the mean over some
-    queries that retrieve the hub, and over some that do not."""
-
-    word: str
-    occurrences: int
-    retrieving: Estimate
-    others: Estimate | None
-
-
-@dataclass(frozen=True)
 class HubSummary(ModelSummary[HubIndex]):
     """The in-degrees of a model's index and of the control, over the documents `ids` [D].
     `comparison` is the difference of their skewness. `words` are the words of the first hubs, by
@@ -76,7 +66,7 @@ class HubSummary(ModelSummary[HubIndex]):
     original: InDegrees
     control: InDegrees
     comparison: Comparison | None
-    words: dict[str, tuple[HubWord, ...]]
+    words: dict[str, tuple[HubWordRow, ...]]
     words_method: Method | None
 
     @property
@@ -308,26 +298,16 @@ def _queries(hub_summary: HubSummary) -> Iterator[HubQueryRow]:
             )
 
 
-def _words(hub_summary: HubSummary) -> Iterator[HubWordRow]:
-    method = "" if hub_summary.words_method is None else hub_summary.words_method.name
-    for document, words in hub_summary.words.items():
-        for word in words:
-            yield HubWordRow(
-                hub_summary.name,
-                document,
-                word.word,
-                word.occurrences,
-                word.retrieving,
-                word.others,
-                method,
-            )
-
-
 TABLES: Mapping[str, Table[Any]] = {
     "hubness": Table(HubnessRow, _hubness, "By model"),
     "hubs": Table(HubRow, _hubs, "Hubs", on_page=False),
     "queries": Table(HubQueryRow, _queries, "Queries of each hub", on_page=False),
-    "words": Table(HubWordRow, _words, "Words of the first hubs", on_page=False),
+    "words": Table(
+        HubWordRow,
+        lambda summary: chain.from_iterable(summary.words.values()),
+        "Words of the first hubs",
+        on_page=False,
+    ),
 }
 
 

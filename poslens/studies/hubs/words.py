@@ -3,10 +3,12 @@ queries."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
+import pandas as pd
 
 from poslens.attribution.curves.bootstrap import Values, estimate
 from poslens.attribution.curves.positions import unit_scores
@@ -19,7 +21,7 @@ from poslens.attribution.types import Attribution, Method, TextPair
 from poslens.cache.lru_cache import LRUCache
 from poslens.compute.compute import Compute
 from poslens.studies.explain.minus import fitting
-from poslens.studies.hubs.summary import HubSummary, HubWord
+from poslens.studies.hubs.summary import HubSummary, HubWordRow
 
 EACH = 12
 """Maximum number of queries that retrieve a hub, and of other queries, over which shares are
@@ -86,7 +88,7 @@ def explained_hubs(summary: HubSummary) -> list[ExplainedHub]:
 
 def hub_words(
     compute: Compute, summary: HubSummary, method: Method
-) -> dict[str, tuple[HubWord, ...]] | None:
+) -> dict[str, tuple[HubWordRow, ...]] | None:
     """The words of the first hubs by document, in descending order of share; None while
     attributions are missing."""
     hub_words = {}
@@ -97,7 +99,8 @@ def hub_words(
         stored = compute.store.get_many(summary.model.key, method, pairs)
         documents = [summary.queries[row].document for row in (*hub.retrieving, *hub.others)]
         rows = list(zip(stored, documents, strict=True))
-        hub_words[hub.key] = _words(hub.text, rows[:n], rows[n:])
+        named = partial(HubWordRow, summary.name, hub.key, method=method.name)
+        hub_words[hub.key] = _words(hub.text, rows[:n], rows[n:], named)
     return hub_words
 
 
@@ -105,27 +108,24 @@ def _words(
     text: str,
     retrieving: list[tuple[Attribution | None, str]],
     others: list[tuple[Attribution | None, str]],
-) -> tuple[HubWord, ...]:
+    named: Callable[..., HubWordRow],
+) -> tuple[HubWordRow, ...]:
     """The words of a text with the largest shares. Attributions are given with the document that
     their query belongs to; None stands for one that failed."""
     spans = word_spans(text)
-    names = [folded(text[a:b]) for a, b in spans]
-    counts = Counter(names)
-    listed = list(counts)  # in order of first occurrence
-    order = {name: number for number, name in enumerate(listed)}
-    at = np.array([order[name] for name in names], dtype=np.int64)
+    # Words in order of first occurrence, and the index of each span's word.
+    at, words = pd.factorize(np.array([folded(text[a:b]) for a, b in spans], dtype=object))
+    counts = np.bincount(at).tolist()
 
     def shares(rows: list[tuple[Attribution | None, str]]) -> tuple[Values, list[str]]:
         """Shares [n, words], and the documents of the queries [n]."""
         computed = [
             (attribution, document) for attribution, document in rows if attribution is not None
         ]
-        values = np.zeros((len(computed), len(order)))
+        values = np.zeros((len(computed), len(words)))
         for row, (attribution, _) in enumerate(computed):
-            scores = np.nan_to_num(
-                unit_scores(attribution.document, attribution.document_scores, spans, "sum")
-            )
-            np.add.at(values[row], at, scores)
+            scores = unit_scores(attribution.document, attribution.document_scores, spans, "sum")
+            np.add.at(values[row], at, np.nan_to_num(scores))
         return values, [document for _, document in computed]
 
     values, documents = shares(retrieving)
@@ -135,11 +135,11 @@ def _words(
         return ()
     first = np.argsort(-values.mean(0), kind="stable")[:LISTED]
     return tuple(
-        HubWord(
-            listed[column],
-            counts[listed[column]],
-            share,
-            estimate(other_values[:, [column]], other_documents),
+        named(
+            word=words[column],
+            occurrences=counts[column],
+            share=share,
+            share_other_queries=estimate(other_values[:, [column]], other_documents),
         )
         for column in map(int, first)
         if (share := estimate(values[:, [column]], documents)) is not None
