@@ -4,8 +4,8 @@ and the writing of a model to a folder with the results on its card."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from poslens.attribution.debiasing import folder as folders
@@ -36,17 +36,6 @@ RELOCATION = relocation_method()
 SALIENCY = make_method("saliency")
 
 
-@dataclass(frozen=True)
-class Stage:
-    """A stage of a point's computation: its title, whether its results are stored, its job, and the
-    items that failed."""
-
-    title: str
-    done: Callable[[], bool]
-    job: Callable[[], Job]
-    failures: Callable[[], Mapping[str, str]] = dict
-
-
 def audit_index(point: DebiasPoint, spec: RetrieverSpec) -> AuditIndex:
     """The audited index of a point's model: whole documents of the training corpus."""
     return AuditIndex(spec, WHOLE, point.corpus.texts, TOP, "sentence")
@@ -71,74 +60,76 @@ def positions_subject(
     return PositionSubject(spec, moved, N_POSITIONS)
 
 
-def stages(compute: Compute, point: DebiasPoint) -> list[Stage]:
-    """The stages of a point's computation, in order."""
-    corpus, setup = point.corpus, point.corpus.setup
+def stages(compute: Compute, point: DebiasPoint) -> list[tuple[str, Job | None]]:
+    """The stages of a point's computation in order, each with its job, which is None until the
+    model is trained."""
+    corpus, setup, spec = point.corpus, point.corpus.setup, point.spec(compute)
     pairs, scope = corpus.pairs, f"{corpus.name}: {len(corpus.pairs)} held-out pairs"
-
-    def stage(title: str, job_of: Callable[[RetrieverSpec], Job]) -> Stage:
-        """A stage after the training, if there is one."""
-
-        def job() -> Job:
-            spec = point.spec(compute)
-            if spec is None:
-                raise UserError(f"{point.label} is not trained yet.")
-            return job_of(spec)
-
-        def done() -> bool:
-            return point.spec(compute) is not None and (whole := job()).n_done() >= whole.total
-
-        def failures() -> dict[str, str]:
-            return {} if point.spec(compute) is None else failures_of([(title, job())])
-
-        return Stage(title, done, job, failures)
-
-    stages: list[Stage] = []
-    if point.recipe is not None:
-        stages.append(
-            Stage(
-                "Training",
-                lambda: folders.find(point.training(compute)) is not None,
-                lambda: training_job(compute, point),
-            )
-        )
+    jobs: dict[str, Callable[[RetrieverSpec], Job]] = {}
     if setup is not None:
-        stages.append(stage("Ranking", lambda spec: rankings.job(compute, spec, setup)))
+        jobs["Ranking"] = lambda spec: rankings.job(compute, spec, setup)
     if pairs:
-        stages += [
-            stage(
-                "Relocating the evidence",
-                lambda spec: interventions.job(compute, spec, RELOCATION, pairs, scope),
-            ),
-            stage("Saliency", lambda spec: compute.attribution_job(spec, SALIENCY, pairs, scope)),
-        ]
+        jobs["Relocating the evidence"] = lambda spec: interventions.job(
+            compute, spec, RELOCATION, pairs, scope
+        )
+        jobs["Saliency"] = lambda spec: compute.attribution_job(spec, SALIENCY, pairs, scope)
     if pairs and setup is not None:
-        stages.append(
-            stage(
-                "Ranking relocated documents",
-                lambda spec: POSITIONS.job(compute, positions_subject(point, spec, setup)),
-            )
+        jobs["Ranking relocated documents"] = lambda spec: POSITIONS.job(
+            compute, positions_subject(point, spec, setup)
         )
     if audits(point):
-        stages.append(
-            stage(
-                "Searching for each sentence",
-                lambda spec: AUDIT.job(compute, audit_index(point, spec)),
-            )
+        jobs["Searching for each sentence"] = lambda spec: AUDIT.job(
+            compute, audit_index(point, spec)
         )
-    return stages
+    training = [] if point.recipe is None else [("Training", training_job(compute, point))]
+    return [*training, *((title, job(spec) if spec else None) for title, job in jobs.items())]
+
+
+def is_done(job: Job | None) -> bool:
+    """Whether a stage's results are stored."""
+    return job is not None and job.n_done() >= job.total
 
 
 def point_job(compute: Compute, point: DebiasPoint) -> Job:
-    """A job that runs the missing stages of a point; progress counts stages.
+    """A job that runs the missing stages of a point and, on a retry, those with failed items, one
+    after the other; it ends if one fails or is stopped. Progress counts stages.
 
     Raises:
         UserError: the model's files are not on this machine.
     """
-    model = compute.identify(point.base)
+    model, total = compute.identify(point.base), len(stages(compute, point))
 
     def work(run: Run, report: Report) -> Progress:
-        return _in_order(stages(compute, point), run, report)
+        started, computed = time.perf_counter(), 0
+
+        def progress(done: int, stopped: bool = False) -> Progress:
+            return Progress(total, done, computed, 0, time.perf_counter() - started, stopped)
+
+        for number in range(total):
+            report(progress(number))
+            if run.stopping:
+                return progress(number, stopped=True)
+            # Read again, because the training creates the jobs of later stages.
+            title, job = stages(compute, point)[number]
+            assert job is not None
+            if is_done(job) and not (run.retry_failed and job.failures()):
+                continue
+            run.stage = title
+
+            def show(_: Progress, number: int = number) -> None:
+                report(progress(number))
+
+            part = run.part = job.start(show, retry_failed=run.retry_failed, within=run)
+            while not part.wait(0.2):
+                if run.stopping:
+                    part.stop()
+            run.part = None
+            if part.error:
+                raise UserError(part.error)
+            if part.progress.stopped or run.stopping:
+                return progress(number, stopped=True)
+            computed += 1
+        return progress(total)
 
     recipe = point.recipe.words if point.recipe else ""
     calibrated = point.calibration.words if point.calibration else ""
@@ -150,53 +141,18 @@ def point_job(compute: Compute, point: DebiasPoint) -> Job:
         f"{point.corpus.name} {training} {len(point.corpus.pairs)}",
         model.device,
     )
-    todo = stages(compute, point)
     return compute.job(
         key,
         point.label,
-        len(todo),
+        total,
         work,
-        n_done=lambda: sum(stage.done() for stage in stages(compute, point)),
-        failures=lambda: {
-            item: reason
-            for stage in stages(compute, point)
-            for item, reason in stage.failures().items()
-        },
+        n_done=lambda: sum(is_done(job) for _, job in stages(compute, point)),
+        failures=lambda: failures_of(
+            (title, job) for title, job in stages(compute, point) if job is not None
+        ),
         can_start=not model.stored_only,
         doing="debias",
     )
-
-
-def _in_order(todo: Sequence[Stage], run: Run, report: Report) -> Progress:
-    """Run the stages that are missing and, on a retry, those with failed items, one after the
-    other; stop if one fails or is stopped."""
-    started, computed = time.perf_counter(), 0
-
-    def progress(done: int, stopped: bool = False) -> Progress:
-        return Progress(len(todo), done, computed, 0, time.perf_counter() - started, stopped)
-
-    for number, stage in enumerate(todo):
-        report(progress(number))
-        if run.stopping:
-            return progress(number, stopped=True)
-        if stage.done() and not (run.retry_failed and stage.failures()):
-            continue
-        run.stage = stage.title
-
-        def show(_: Progress, number: int = number) -> None:
-            report(progress(number))
-
-        part = run.part = stage.job().start(show, retry_failed=run.retry_failed, within=run)
-        while not part.wait(0.2):
-            if run.stopping:
-                part.stop()
-        run.part = None
-        if part.error:
-            raise UserError(part.error)
-        if part.progress.stopped or run.stopping:
-            return progress(number, stopped=True)
-        computed += 1
-    return progress(len(todo))
 
 
 def training_job(compute: Compute, point: DebiasPoint) -> Job:

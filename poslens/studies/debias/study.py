@@ -29,6 +29,7 @@ from poslens.studies.debias.debias_job import (
     SALIENCY,
     audit_index,
     audits,
+    is_done,
     point_job,
     positions_subject,
     stages,
@@ -211,7 +212,7 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
     ) -> DebiasSummary | None:
         """The stored results of a point; None while a stage is missing."""
         spec = subject.spec(compute)
-        if spec is None or not all(stage.done() for stage in stages(compute, subject)):
+        if spec is None or not all(is_done(job) for _, job in stages(compute, subject)):
             return None
         corpus = subject.corpus
         cause, saliency, differences = None, None, dict[str, tuple[str, float]]()
