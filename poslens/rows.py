@@ -87,6 +87,13 @@ def columns(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class ModelRow:
+    """A row about one model. Its columns follow that of the model's name."""
+
+    model: str = column("Name of the model.")
+
+
 def entries(row: Any) -> dict[str, Any]:
     """A row as written to files, by column name. An `Estimate` becomes three columns: value, low
     and high. A `Comparison` becomes those of its difference, and verdict, p_holm, margin and

@@ -42,7 +42,7 @@ from poslens.compute.runs import Job
 from poslens.figures.matrix import needle_heatmap
 from poslens.paired import ItemMeasure, MeasuredModel
 from poslens.parameters import Integer, Numbers, Parameters, Settings
-from poslens.rows import Table, column
+from poslens.rows import ModelRow, Table, column
 from poslens.study import Figure, ModelSummary, Study, register
 from poslens.study_part import Number, StudyPart, number, shift_sentence
 
@@ -101,10 +101,9 @@ class NeedleSummary(ModelSummary[Grid]):
 
 
 @dataclass(frozen=True)
-class CellRow:
+class CellRow(ModelRow):
     """One cell of the grid."""
 
-    model: str = column("Name of the model.")
     length: int = column("Requested length of the texts, in tokens.")
     depth: float = column("Position of the needle, in percent of the text.")
     needles: int = column("Number of needles in the cell; each has its own text.")
@@ -115,10 +114,9 @@ class CellRow:
 
 
 @dataclass(frozen=True)
-class LengthRow:
+class LengthRow(ModelRow):
     """The mean over all depths of one length, or of all lengths."""
 
-    model: str = column("Name of the model.")
     limit: int | None = column("Context limit of the model in tokens; null if unlimited.")
     length: str = column("Length of the texts in tokens, or all.")
     needles: int = column("Number of needles in a cell; each has its own text.")

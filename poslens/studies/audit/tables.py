@@ -22,10 +22,10 @@ from poslens.figures.figure_base import (
     with_legend,
 )
 from poslens.figures.palettes import Style
-from poslens.rows import Table, column
+from poslens.rows import ModelRow, Table, column
 from poslens.studies.audit.summary import AuditSummary
 
-MODEL, CHUNKS = "Name of the model.", "How documents are chunked in the index."
+CHUNKS = "How documents are chunked in the index."
 SEARCHED = "Sentences that were searched for."
 SHARE = "Share of sentences that do not retrieve their own document, 0 to 1."
 SHUFFLED = "Share of unretrieved sentences if each document's are in random order, 0 to 1."
@@ -36,10 +36,9 @@ LAST_MINUS_FIRST = (
 
 
 @dataclass(frozen=True)
-class AuditRow:
+class AuditRow(ModelRow):
     """An index: a model, and how documents are chunked."""
 
-    model: str = column(MODEL)
     chunks: str = column(CHUNKS)
     unretrieved: Estimate | None = column(SHARE)
     unretrieved_random_order: Estimate | None = column(SHUFFLED, title="unretrieved (shuffled)")
@@ -81,10 +80,9 @@ class AuditRow:
 
 
 @dataclass(frozen=True)
-class AuditPositionRow:
+class AuditPositionRow(ModelRow):
     """A bin of positions in the documents of an index."""
 
-    model: str = column(MODEL)
     chunks: str = column(CHUNKS)
     order: str = column("original or random: the order of the sentences of each document.")
     from_percent: float = column("Beginning of the bin, in percent of the document.")
@@ -94,10 +92,9 @@ class AuditPositionRow:
 
 
 @dataclass(frozen=True)
-class AuditGroupRow:
+class AuditGroupRow(ModelRow):
     """The documents of one language or length."""
 
-    model: str = column(MODEL)
     chunks: str = column(CHUNKS)
     by: str = column("language or length.", title="grouped by")
     group: str = column("The language, or the length in words.")
@@ -108,10 +105,9 @@ class AuditGroupRow:
 
 
 @dataclass(frozen=True)
-class AuditDocumentRow:
+class AuditDocumentRow(ModelRow):
     """A document with unretrieved sentences."""
 
-    model: str = column(MODEL)
     chunks: str = column(CHUNKS)
     document: str = column("Id of the document.")
     language: str = column("Language of the document; empty if unknown.")
@@ -121,10 +117,9 @@ class AuditDocumentRow:
 
 
 @dataclass(frozen=True)
-class TruncationRow:
+class TruncationRow(ModelRow):
     """A text on which the point of truncation was measured."""
 
-    model: str = column(MODEL)
     text: int = column("Number of the text, from 1.")
     documents_joined: int = column(
         "Documents that were joined to make the text.", title="made from documents"

@@ -15,7 +15,7 @@ from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.figures.captions import Provenances
 from poslens.figures.figure_base import canvas, intervals, labeled_bars, legend_name, with_legend
 from poslens.figures.palettes import Style, escape, text_width, wrap
-from poslens.rows import column
+from poslens.rows import ModelRow, column
 from poslens.study import ModelSummary
 
 
@@ -76,10 +76,9 @@ VARIANT = (
 
 
 @dataclass(frozen=True)
-class BiasRow:
+class BiasRow(ModelRow):
     """A bias test of one model."""
 
-    model: str = column("Name of the model.")
     test: str = column("Name of the test.")
     variant: str = column(VARIANT)
     n: int = column("Pairs of documents tested.")
@@ -129,10 +128,9 @@ class BiasRow:
 
 
 @dataclass(frozen=True)
-class PairRow:
+class PairRow(ModelRow):
     """A scored pair of documents; rows are sorted by decreasing difference."""
 
-    model: str = column("Name of the model.")
     test: str = column("Name of the test.")
     variant: str = column(VARIANT)
     difference: float = column("s(d1) - s(d2), in the model's score.", form=".4f")

@@ -23,7 +23,7 @@ from poslens.compute.runs import Job, failures_of, in_turn
 from poslens.figures.captions import Provenances
 from poslens.figures.palettes import Style
 from poslens.parameters import Parameters, Settings
-from poslens.rows import Table, column
+from poslens.rows import ModelRow, Table, column
 from poslens.studies.cause import service
 from poslens.studies.cause.over_items import CauseItems, CauseSubject
 from poslens.studies.cause.study import CAUSE
@@ -42,10 +42,9 @@ class AgreementSummary(ModelSummary[CauseSubject]):
 
 
 @dataclass(frozen=True)
-class MethodAgreementRow:
+class MethodAgreementRow(ModelRow):
     """The agreement of a method with one intervention."""
 
-    model: str = column("Name of the model.")
     method: str = column("Name of the method.", shown=False)
     method_title: str = column("Title of the method.", title="method", in_files=False)
     intervention: str = column("relocation or ablation.")

@@ -33,7 +33,7 @@ from poslens.figures.figure_base import canvas, group, intervals, legend_name, w
 from poslens.figures.palettes import Style
 from poslens.paired import ItemMeasure
 from poslens.parameters import Choice, Parameters, Settings
-from poslens.rows import Table, column
+from poslens.rows import ModelRow, Table, column
 from poslens.studies.cause import service
 from poslens.studies.cause.over_items import (
     DOCUMENTS,
@@ -61,10 +61,9 @@ class EditSummary(MeanEffect):
 
 
 @dataclass(frozen=True)
-class EditRow:
+class EditRow(ModelRow):
     """The mean cosine after one edit."""
 
-    model: str = column("Name of the model.")
     edit: str = column("insertion or removal.")
     position: str = column("Position of the edit: beginning, middle or end.")
     share: float = column("Text inserted or removed, relative to the text's length.", form=".2f")

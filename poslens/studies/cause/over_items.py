@@ -20,7 +20,7 @@ from poslens.compute.compute import Compute
 from poslens.compute.runs import Job
 from poslens.paired import ItemMeasure, MeasuredModel
 from poslens.parameters import Settings
-from poslens.rows import Table, column
+from poslens.rows import ModelRow, Table, column
 from poslens.studies.cause import service
 from poslens.studies.cause.service import DataSetCause
 from poslens.studies.cause.tables import cause_measure
@@ -162,10 +162,9 @@ class CauseSummary(MeanEffect):
 
 
 @dataclass(frozen=True)
-class CurvePointRow:
+class CurvePointRow(ModelRow):
     """The mean effect at one of 100 positions."""
 
-    model: str = column("Name of the model.")
     intervention: str = column("The intervention.")
     position: float = column(
         "Position, 0 to 1, in the part of the document that the model reads: in tokens, or in "

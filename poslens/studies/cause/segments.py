@@ -24,7 +24,7 @@ from poslens.figures.captions import Provenances
 from poslens.figures.curves import mean_curves
 from poslens.figures.palettes import Style
 from poslens.parameters import Choice, Parameters, Settings
-from poslens.rows import Table, column
+from poslens.rows import ModelRow, Table, column
 from poslens.studies.cause.figures import COSINE
 from poslens.studies.cause.over_items import (
     DOCUMENTS,
@@ -41,10 +41,9 @@ from poslens.study import Figure, register
 
 
 @dataclass(frozen=True)
-class SegmentRow:
+class SegmentRow(ModelRow):
     """The similarity of parts of a document to the whole document."""
 
-    model: str = column("Name of the model.")
     parts: str = column("Segments in original order, segments in random order, or thirds.")
     n: int = column("Number of documents.", title="documents")
     truncated: int = column("Documents that the model truncates.")

@@ -24,7 +24,7 @@ from poslens.attribution.types import TextPair
 from poslens.figures.captions import Provenances
 from poslens.figures.palettes import Style
 from poslens.parameters import Choice, Parameters, Settings, Several
-from poslens.rows import Table, column
+from poslens.rows import ModelRow, Table, column
 from poslens.studies.cause.figures import causal_curves
 from poslens.studies.cause.over_items import (
     NOTES,
@@ -40,10 +40,9 @@ from poslens.study import Figure, register
 
 
 @dataclass(frozen=True)
-class EffectRow:
+class EffectRow(ModelRow):
     """The effect of one intervention on the score."""
 
-    model: str = column("Name of the model.")
     intervention: str = column("relocation or ablation.")
     n: int = column("Number of pairs.", title="pairs")
     documents: int = column("Number of distinct documents, which intervals resample.")

@@ -31,7 +31,7 @@ from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.figures.captions import Provenances
 from poslens.figures.figure_base import canvas, faint, group, intervals, legend_name, with_legend
 from poslens.figures.palettes import Style
-from poslens.rows import Table, column
+from poslens.rows import ModelRow, Table, column
 from poslens.study import ModelSummary
 
 Changes = Mapping[Name, Comparison | None]
@@ -103,7 +103,6 @@ class ChunkSummary(ModelSummary[ChunkPlan]):
 
 # -- tables ----------------------------------------------------------------------------------------
 
-MODEL = "Name of the model."
 SETTING = (
     "whole, windows:SIZE:OVERLAP or late:SIZE; +title if each window after the first begins with "
     "the document's title."
@@ -111,10 +110,9 @@ SETTING = (
 
 
 @dataclass(frozen=True)
-class PlanRow:
+class PlanRow(ModelRow):
     """The setting to use, as arguments of text splitters."""
 
-    model: str = column(MODEL)
     recommended: bool = column("Whether held-out documents show that it is better.")
     setting: str = column(SETTING)
     chunk_size: int | None = column("Size of a window; null for whole documents.")
@@ -129,10 +127,9 @@ class PlanRow:
 
 
 @dataclass(frozen=True)
-class SettingRow:
+class SettingRow(ModelRow):
     """One setting that was tried, evaluated on held-out documents."""
 
-    model: str = column(MODEL)
     setting: str = column(SETTING)
     role: str = column(
         "chosen, reference (what it is compared with), or empty.", title="compared as"
@@ -161,10 +158,9 @@ class SettingRow:
 
 
 @dataclass(frozen=True)
-class ChangeRow:
+class ChangeRow(ModelRow):
     """The change in one measure from the reference to the chosen setting, on held-out documents."""
 
-    model: str = column(MODEL)
     measure: str = column(
         f"{', '.join(measure.heading for measure in MEASURES.values())}: as in the table of "
         "settings."

@@ -7,7 +7,7 @@ from typing import Annotated, TypedDict
 
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.commands.answers import DataSet, Documents, Method, Model
-from poslens.rows import Table, column
+from poslens.rows import ModelRow, Table, column
 
 
 class Precomputed(TypedDict):
@@ -63,11 +63,10 @@ class PublishedCurveRow(TypedDict):
 
 
 @dataclass(frozen=True)
-class CurveSummaryRow:
+class CurveSummaryRow(ModelRow):
     """A model's mean curve in numbers. Published curves have no intervals, because only means were
     published."""
 
-    model: str = column("Name of the model.")
     pairs: int | None = column("Number of pairs in the mean; null for published curves.")
     documents: int = column("Number of distinct documents.")
     truncated: int | None = column("Number of pairs whose document exceeds the context limit.")

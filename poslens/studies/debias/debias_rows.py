@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.evaluation.comparison import Comparison
 from poslens.attribution.evaluation.ranking_measures import NDCG
-from poslens.rows import Table, column
+from poslens.rows import ModelRow, Table, column
 from poslens.studies.debias.points import HALF
 from poslens.studies.debias.summary import NO_CHANGES, DebiasSummary
 from poslens.studies.ranking.rows import PERMUTED, PSI, P
@@ -19,10 +19,9 @@ TRAINED = "; null with training."
 
 
 @dataclass(frozen=True)
-class DebiasRow:
+class DebiasRow(ModelRow):
     """A model of the comparison, evaluated on held-out documents, or on all without training."""
 
-    model: str = column("Name of the model.")
     kind: str = column("plain, debiased, calibrated, or debiased and calibrated.")
     relocation_difference: Estimate | None = column(
         "Mean score with the evidence in the last third minus in the first.",
@@ -91,10 +90,9 @@ class DebiasRow:
 
 
 @dataclass(frozen=True)
-class SelectionRow:
+class SelectionRow(ModelRow):
     """The calibration setting selected on half of the documents, tested on the other half."""
 
-    model: str = column("Name of the model.")
     tested: str = column("The version with the highest harmonic mean on the selection half.")
     recommended: bool = column("Whether the tested version is recommended over the model.")
     queries_selected_on: int = column("Number of queries of the selection half.")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, TypedDict
 
 from poslens.commands.answers import Method, Model, ResultSource, answer_from, source
-from poslens.rows import column
+from poslens.rows import ModelRow, column
 
 if TYPE_CHECKING:
     from poslens.attribution.types import TokenizedText
@@ -82,10 +82,9 @@ class ExplanationAnswer(TypedDict):
 
 
 @dataclass(frozen=True)
-class ComparisonRow:
+class ComparisonRow(ModelRow):
     """A model's numbers for one pair."""
 
-    model: str = column("Name of the model.")
     score: float = column("Score of the pair, in the model's units.")
     center_of_mass: float | None = column(
         "Center of mass of the attribution, 0 to 1; null if every attribution is zero."

@@ -37,7 +37,7 @@ from poslens.figures.captions import Provenances
 from poslens.figures.palettes import Style
 from poslens.paired import ItemMeasure, MeasuredModel, PairedDifference
 from poslens.parameters import Choice, Integer, Parameters, Settings
-from poslens.rows import Table, column
+from poslens.rows import ModelRow, Table, column
 from poslens.studies.faithfulness import service
 from poslens.studies.faithfulness.figures import gains, mean_erasure_curves
 from poslens.studies.selections import (
@@ -79,10 +79,9 @@ class OrderSummary(ModelSummary[TestedOrder]):
 
 
 @dataclass(frozen=True)
-class OrderRow:
+class OrderRow(ModelRow):
     """The means of one order over pairs."""
 
-    model: str = column("Name of the model.")
     method: str = column("Name of the method, or of the order by position.", shown=False)
     method_title: str = column(
         "Title of the method, or of the order by position.", title="method", in_files=False

@@ -23,7 +23,7 @@ from poslens.compute.compute import Compute
 from poslens.figures.captions import Provenances
 from poslens.figures.figure_base import canvas, group, legend_name, with_legend
 from poslens.figures.palettes import Style, escape
-from poslens.rows import Table, column
+from poslens.rows import ModelRow, Table, column
 from poslens.studies.ranking.service import RankingSetup, stored_rankings
 from poslens.study import ModelSummary
 
@@ -152,17 +152,15 @@ def known_in_degrees(
 
 # -- tables ----------------------------------------------------------------------------------------
 
-MODEL = "Name of the model."
 DOCUMENT = "Id of the document."
 CONTROL = "with the words of each document in random order."
 INTERVAL = " The interval resamples the documents that the queries belong to."
 
 
 @dataclass(frozen=True)
-class HubnessRow:
+class HubnessRow(ModelRow):
     """One model's index and its control."""
 
-    model: str = column(MODEL)
     queries: int = column("Number of queries.")
     queries_without_result: int = column(
         "Number of queries that retrieve no document other than their relevant ones.", shown=False
@@ -201,10 +199,9 @@ class HubnessRow:
 
 
 @dataclass(frozen=True)
-class HubRow:
+class HubRow(ModelRow):
     """A document that queries retrieve although it does not answer them."""
 
-    model: str = column(MODEL)
     document: str = column(DOCUMENT)
     in_degree: int = column(
         "Number of queries that it does not answer and that have it in their top k.",
@@ -221,10 +218,9 @@ class HubRow:
 
 
 @dataclass(frozen=True)
-class HubQueryRow:
+class HubQueryRow(ModelRow):
     """A query that retrieves a hub although the hub does not answer it."""
 
-    model: str = column(MODEL)
     document: str = column(DOCUMENT)
     rank: int = column("Rank of the document among those that do not answer the query, from 1.")
     query: str = column("The query.")
@@ -232,10 +228,9 @@ class HubQueryRow:
 
 
 @dataclass(frozen=True)
-class HubWordRow:
+class HubWordRow(ModelRow):
     """A word of a hub."""
 
-    model: str = column(MODEL)
     document: str = column(DOCUMENT)
     word: str = column("The word, case folded.")
     occurrences: int = column("Number of occurrences in the document.")

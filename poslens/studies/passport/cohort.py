@@ -25,17 +25,16 @@ from poslens.figures.figure_base import (
     with_legend,
 )
 from poslens.figures.palettes import Style, printable
-from poslens.rows import Table, column
+from poslens.rows import ModelRow, Table, column
 from poslens.studies.passport.service import ModelPassport
 
 QUALITY = "ndcg_at_10"
 
 
 @dataclass(frozen=True)
-class CohortRow:
+class CohortRow(ModelRow):
     """One model: its quality, and its measures of position bias in the order of the card."""
 
-    model: str = column("Name of the model.")
     family: str = column("Family of the model.")
     max_length: int | None = column(
         "Context limit in tokens; null if unlimited.", title="context limit"

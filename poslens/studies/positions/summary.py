@@ -34,7 +34,7 @@ from poslens.figures.figure_base import (
     with_legend,
 )
 from poslens.figures.palettes import Style
-from poslens.rows import Table, column
+from poslens.rows import ModelRow, Table, column
 from poslens.study import ModelSummary
 
 ALL, WHOLE = "all", "read whole"
@@ -155,7 +155,6 @@ def no_effect(name: str, failed: Mapping[str, str], n: int) -> UserError:
 
 # -- tables ----------------------------------------------------------------------------------------
 
-MODEL = "Name of the model."
 QUERIES, DOCUMENTS = "Number of queries.", "Number of distinct documents of these queries."
 AT = "nDCG@10 with the evidence {}, 0 to 1."
 EFFECT = (
@@ -171,10 +170,9 @@ NEEDED = "Documents needed for a decision, estimated; null once decided, or if u
 
 
 @dataclass(frozen=True)
-class PositionEffectRow:
+class PositionEffectRow(ModelRow):
     """One model over all of its queries."""
 
-    model: str = column(MODEL)
     queries: int = column(QUERIES)
     documents: int = column(DOCUMENTS)
     first: Estimate | None = column(AT.format("first"))
@@ -205,10 +203,9 @@ class PositionEffectRow:
 
 
 @dataclass(frozen=True)
-class PositionRow:
+class PositionRow(ModelRow):
     """One position."""
 
-    model: str = column(MODEL)
     moved: str = column("evidence, or null: another sentence of similar length.")
     position: float = column("Relative position, 0 (first) to 1 (last) of what the model reads.")
     queries: int = column(QUERIES)
@@ -219,10 +216,9 @@ class PositionRow:
 
 
 @dataclass(frozen=True)
-class PositionGroupRow:
+class PositionGroupRow(ModelRow):
     """The queries of one length or language, or of documents that the model reads whole."""
 
-    model: str = column(MODEL)
     by: str = column("all, read whole (the documents), length or language.", title="grouped by")
     group: str = column("The length bucket or the language; else empty.")
     queries: int = column(QUERIES)
@@ -235,10 +231,9 @@ class PositionGroupRow:
 
 
 @dataclass(frozen=True)
-class PositionQueryRow:
+class PositionQueryRow(ModelRow):
     """One query."""
 
-    model: str = column(MODEL)
     query: str = column("The query.")
     rank_first: int = column("Rank with the evidence first, from 1.", title="rank, first")
     rank_middle: int = column("Rank with the evidence in the middle.", title="rank, middle")

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from poslens.attribution.curves.bootstrap import Estimate
-from poslens.rows import column, columns
+from poslens.rows import ModelRow, column, columns
 
-MODEL, QUERIES = "Name of the model.", "Number of queries."
+QUERIES = "Number of queries."
 PAIRS = "Number of pairs of a query and a relevant document."
 BIN, CENTER = "Index of the bin, from 0.", "Center of the bin, 0 to 1 of the document."
 LENGTH = "Document lengths in tokens, or the queries."
@@ -26,10 +26,9 @@ GROUP_NDCG = "nDCG@10 of this group; null if it has no query."
 
 
 @dataclass(frozen=True, slots=True)
-class MeasuresRow:
+class MeasuresRow(ModelRow):
     """How good a model's rankings are."""
 
-    model: str = column(MODEL)
     queries: int = column(QUERIES, shown=False)
     documents: int = column("Number of documents in the corpus.", shown=False)
     resampled: int = column(
@@ -83,10 +82,9 @@ class MeasuresRow:
 
 
 @dataclass(frozen=True, slots=True)
-class PsiRow:
+class PsiRow(ModelRow):
     """How much rankings depend on the position of the evidence, for one length."""
 
-    model: str = column(MODEL)
     length: str | None = column(LENGTH)
     psi: float | None = column(PSI, key="PSI")
     permuted: float | None = column(PERMUTED, key="PSI under permutation")
@@ -120,10 +118,9 @@ class EvidenceRow:
 
 
 @dataclass(frozen=True, slots=True)
-class BinsRow:
+class BinsRow(ModelRow):
     """The queries whose evidence is in one bin, under a model."""
 
-    model: str = column(MODEL)
     length: str | None = column(LENGTH)
     bin: int = column(BIN)
     position: float = column(CENTER)
@@ -145,7 +142,7 @@ class QueriesRow:
     length: str | None = column(LENGTH)
     language: str | None = column(LANGUAGE)
     id: str = column("Id of the query.")
-    model: str = column(MODEL)
+    model: str = column("Name of the model.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,10 +165,9 @@ class QueryDifferenceRow:
 
 
 @dataclass(frozen=True, slots=True)
-class LanguagesRow:
+class LanguagesRow(ModelRow):
     """The queries of one language."""
 
-    model: str = column(MODEL)
     language: str = column("Language of the queries.")
     queries: int = column(QUERIES)
     pairs: int = column(PAIRS)
@@ -181,10 +177,9 @@ class LanguagesRow:
 
 
 @dataclass(frozen=True, slots=True)
-class SplitRow:
+class SplitRow(ModelRow):
     """The queries with one value of a property."""
 
-    model: str = column(MODEL)
     by: str = column("length (of the query, in characters), or the data set's: year, platform.")
     split: str = column("Value of the property.")
     queries: int = column(QUERIES)
@@ -195,10 +190,9 @@ class SplitRow:
 
 
 @dataclass(frozen=True, slots=True)
-class PoolRow:
+class PoolRow(ModelRow):
     """The same queries over a part of the corpus."""
 
-    model: str = column(MODEL)
     documents: int = column("Number of documents in the pool: all relevant ones and random others.")
     queries: int = column(QUERIES)
     of_pairs: Estimate = column(SUCCESS_OF_PAIRS, key="S@10 per pair")
@@ -207,10 +201,9 @@ class PoolRow:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupsRow:
+class GroupsRow(ModelRow):
     """A group of queries under one model."""
 
-    model: str = column(MODEL)
     group: str = column("Name of the group of queries.")
     queries: int = column(QUERIES)
     documents: int = column("Number of distinct relevant documents.")
@@ -225,11 +218,10 @@ class GroupsRow:
 
 
 @dataclass(frozen=True, slots=True)
-class PositionsRow:
+class PositionsRow(ModelRow):
     """A model over groups of queries; those of SQuAD are by the answer's first character, those of
     FineWeb-PosQ by the third of the passage."""
 
-    model: str = column(MODEL)
     queries: int = column(QUERIES, shown=False)
     groups: Mapping[str, float | None] = columns(
         dict.fromkeys(

@@ -28,7 +28,7 @@ from poslens.attribution.types import Attribution, Method, TextPair
 from poslens.cache.lru_cache import LRUCache
 from poslens.compute.compute import Compute
 from poslens.compute.provenance import ModelIdentity
-from poslens.rows import Table, column
+from poslens.rows import ModelRow, Table, column
 from poslens.studies.ranking import service as ranking
 from poslens.studies.ranking.service import RankingSetup
 from poslens.study import ModelSummary
@@ -197,10 +197,9 @@ def _read_words(pair: TextPair, attribution: Attribution) -> ReadWords:
 
 
 @dataclass(frozen=True)
-class MethodRow:
+class MethodRow(ModelRow):
     """Predictions for one model and method."""
 
-    model: str = column("Name of the model.")
     method: str = column("Attribution method that chooses the words.", shown=False)
     method_title: str = column("Title of the method.", title="method", in_files=False)
     queries: int = column("Number of queries whose two highest-ranked documents are compared.")
@@ -226,10 +225,9 @@ class MethodRow:
 
 
 @dataclass(frozen=True)
-class QueryRow:
+class QueryRow(ModelRow):
     """Predictions for one query."""
 
-    model: str = column("Name of the model.")
     method: str = column("Attribution method that chooses the words.")
     query: str = column("The query.")
     higher: str = column("The method's words of the document that the model ranks first.")

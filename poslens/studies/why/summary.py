@@ -19,7 +19,7 @@ from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method
 from poslens.cache.kinds.study_items import WhyItem
 from poslens.paired import ItemMeasure
-from poslens.rows import Table, column
+from poslens.rows import ModelRow, Table, column
 from poslens.study import ModelSummary
 
 CHANGES: Mapping[Cause, str] = {
@@ -229,16 +229,14 @@ def _ruled_out(why: Why) -> str:
 
 # -- tables ----------------------------------------------------------------------------------------
 
-MODEL = "Name of the model."
 RANK = "Rank after the change; null if the change is impossible or the document is not found."
 NULL = "Rank after the change's control."
 
 
 @dataclass(frozen=True)
-class MissRow:
+class MissRow(ModelRow):
     """A target document that is not in the top k, with the rank after each change."""
 
-    model: str = column(MODEL)
     query: str = column("Id of the query, or its text if the data set lacks it.")
     document: str = column("Id of the target document.")
     rank: int | None = column("Rank of that document; null if it has no term of the query.")
@@ -290,10 +288,9 @@ class MissRow:
 
 
 @dataclass(frozen=True)
-class CauseRow:
+class CauseRow(ModelRow):
     """The misses with one cause."""
 
-    model: str = column(MODEL)
     cause: str = column("not read, position, dilution, no match or competitor.")
     misses: int = column(
         "Number of query-document pairs whose document is not in the top k for this cause."
@@ -304,10 +301,9 @@ class CauseRow:
 
 
 @dataclass(frozen=True)
-class StepRow:
+class StepRow(ModelRow):
     """One change to a document or to the index."""
 
-    model: str = column(MODEL)
     query: str = column("Id of the query, or its text if the data set lacks it.", shown=False)
     document: str = column("Id of the target document.", shown=False)
     change: str = column("What is changed; unchanged for the document as it is.")
