@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
@@ -19,7 +19,7 @@ import plotly.graph_objects as go
 from poslens.attribution import datasets
 from poslens.attribution.datasets import SAMPLE, DataSet
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.comparison import adjusted
+from poslens.attribution.evaluation.comparison import adjusted_fields
 from poslens.attribution.nouns import uncapitalized
 from poslens.attribution.pairs import Pairs
 from poslens.attribution.retrievers.specs import RetrieverSpec
@@ -221,15 +221,7 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
     def together(self, summaries: Sequence[Summary]) -> list[Summary]:
         """The results with everything that depends on all of them, such as the p values of
         `tests`."""
-        if not self.tests:
-            return list(summaries)
-        comparisons = iter(
-            adjusted([getattr(summary, name) for summary in summaries for name in self.tests])
-        )
-        return [
-            replace(summary, **{name: next(comparisons) for name in self.tests})  # type: ignore[type-var]
-            for summary in summaries
-        ]
+        return adjusted_fields(summaries, self.tests)
 
     def measured(self, summary: Summary) -> MeasuredModel | None:
         """The measures in which two results are compared; None without a comparison. A study that

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 import scipy  # loads scipy.special at its first use
@@ -32,6 +32,7 @@ from poslens.attribution.curves.bootstrap import (
 )
 from poslens.attribution.types import ROUNDING
 
+Compared = TypeVar("Compared")
 Verdict = Literal["higher", "lower", "equivalent", "too few documents"]
 
 SCORE_MARGIN = 0.005
@@ -351,6 +352,16 @@ def adjusted(comparisons: Sequence[Comparison | None]) -> list[Comparison | None
             change = replace(change, needed=needed)
         changed[i] = change
     return changed
+
+
+def adjusted_fields(objects: Sequence[Compared], names: Sequence[str]) -> list[Compared]:
+    """Dataclass objects whose fields `names` are comparisons, with those `adjusted` over all of the
+    objects together."""
+    comparisons = iter(adjusted([getattr(each, name) for each in objects for name in names]))
+    return [
+        replace(each, **{name: next(comparisons) for name in names})  # type: ignore[type-var]
+        for each in objects
+    ]
 
 
 def holm(p_values: ArrayLike) -> NDArray[np.float64]:

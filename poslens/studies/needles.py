@@ -309,28 +309,19 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
         Raises:
             UserError: a cell could not be computed.
         """
-        summary = self.stored(compute, subject)
-        items = subject.items()
-        if len(summary.grid.cells) == len(items):
-            return summary
+        model, items = compute.identify(subject.spec), subject.items()
         store = needle_cells(compute.root)
-        if store.missing(summary.model.key, subject.method, items):
+        if store.missing(model.key, subject.method, items):
             return None
-        failed = store.select(summary.model.key, subject.method, items).failed
-        raise UserError(
-            f"{len(failed)} cells of {subject.spec.name} have no result: "
-            f"{next(iter(failed.values()))}"
-        )
-
-    def stored(self, compute: Compute, subject: Grid) -> NeedleSummary:
-        """The grid with the stored cells."""
-        model = compute.identify(subject.spec)
-        items = subject.items()
-        results = needle_cells(compute.root).select(model.key, subject.method, items).results
+        stored = store.select(model.key, subject.method, items)
+        if failed := stored.failed:
+            raise UserError(
+                f"{len(failed)} cells of {subject.spec.name} have no result: "
+                f"{next(iter(failed.values()))}"
+            )
         cells = {
-            (cell_item.length, cell_item.depth): results[name]
-            for cell_item in items
-            if (name := cell_id(cell_item.length, cell_item.depth)) in results
+            (item.length, item.depth): stored.results[cell_id(item.length, item.depth)]
+            for item in items
         }
         return NeedleSummary(model, subject, NeedleGrid(subject.lengths, subject.depths, cells))
 

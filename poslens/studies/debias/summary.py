@@ -18,7 +18,7 @@ from poslens.attribution.evaluation.comparison import (
     SCORE_MARGIN,
     SHARE_MARGIN,
     Comparison,
-    adjusted,
+    adjusted_fields,
     paired,
     paired_sizes,
     paired_statistics,
@@ -81,12 +81,9 @@ _changes: LRUCache[Change | None] = LRUCache(256)
 
 def with_holm(changes: Sequence[Changes | None]) -> list[Changes | None]:
     """The changes with p values adjusted (Holm) for all of their comparisons."""
-    comparisons = [part for change in changes if change for part in change.parts()]
-    with_p = iter(adjusted(comparisons))
-    return [
-        None if change is None else Changes(*(next(with_p) for _ in change.parts()))
-        for change in changes
-    ]
+    names = [field.name for field in fields(Changes)]
+    with_p = iter(adjusted_fields([change for change in changes if change], names))
+    return [None if change is None else next(with_p) for change in changes]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,11 @@ import numpy as np
 from poslens.arguments import chosen_pairs
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.comparison import Comparison, adjusted, change_in_words
+from poslens.attribution.evaluation.comparison import (
+    Comparison,
+    adjusted_fields,
+    change_in_words,
+)
 from poslens.attribution.evaluation.position_effect import (
     MARGIN,
     first_minus_last,
@@ -294,9 +298,9 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
         return self.summaries.get(key, summary)
 
     def together(self, summaries: Sequence[PositionSummary]) -> list[PositionSummary]:
-        effects = adjusted([summary.effect.effect for summary in summaries])
+        effects = adjusted_fields([summary.effect for summary in summaries], ["effect"])
         return [
-            replace(summary, effect=replace(summary.effect, effect=effect or summary.effect.effect))
+            replace(summary, effect=effect)
             for summary, effect in zip(summaries, effects, strict=True)
         ]
 
