@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, cast
 
 import plotly.graph_objects as go
 
@@ -50,6 +50,15 @@ if TYPE_CHECKING:
 Corpus = TypeVar("Corpus")
 Subject = TypeVar("Subject")
 Summary = TypeVar("Summary")
+
+
+@dataclass(frozen=True)
+class Asked(Generic[Corpus]):
+    """The subject of a study without varying parameters: one model over the corpus."""
+
+    spec: RetrieverSpec
+    corpus: Corpus
+    settings: Settings
 
 
 @dataclass(frozen=True)
@@ -164,15 +173,23 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
         """Which parts of the data set are excluded and why, one sentence each."""
         return []
 
-    @abstractmethod
+    def require_fit(self, spec: RetrieverSpec) -> None:
+        """Check that the study fits a model.
+
+        Raises:
+            UserError: it does not.
+        """
+
     def subjects(
         self, compute: Compute, spec: RetrieverSpec, corpus: Corpus, settings: Settings
     ) -> list[Subject]:
-        """The subjects for one model.
+        """The subjects for one model; by default one `Asked`.
 
         Raises:
             UserError: the study does not fit the model.
         """
+        self.require_fit(spec)
+        return [cast(Subject, Asked(spec, corpus, settings))]
 
     def without_models(self, corpus: Corpus) -> list[Summary]:
         """Results that no model computes, such as rankings read from a file; they follow those of

@@ -17,7 +17,6 @@ from poslens.attribution.evaluation.position_effect import MARGIN as RANK_MARGIN
 from poslens.attribution.evaluation.recommendation import MARGIN
 from poslens.attribution.methods import METHODS, make_method
 from poslens.attribution.retrievers.detect import family_of
-from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Provenance
 from poslens.cache.shipped.preferences import short_verdict
 from poslens.cache.storage.store import StoredCurves
@@ -40,7 +39,7 @@ from poslens.studies.cause.service import DEFAULT_PAIRS
 from poslens.studies.passport import service as passports
 from poslens.studies.passport.service import QUESTIONS, ModelPassport
 from poslens.studies.positions.summary import FIRST_MINUS_LAST
-from poslens.study import Figure, Study, register
+from poslens.study import Asked, Figure, Study, register
 from poslens.study_part import MAX_PAIRS, Item, Scope
 
 
@@ -72,21 +71,6 @@ MEASURES = (
 )
 
 SALIENCY = make_method("saliency")
-
-
-@dataclass(frozen=True)
-class DifferenceSubject:
-    """One model and its data set; `pairs` is the maximum number of pairs whose evidence is
-    moved."""
-
-    spec: RetrieverSpec
-    data: DataSet
-    pairs: int
-
-    def passport(self, compute: Compute) -> ModelPassport:
-        """The passport of the measures, from stored results."""
-        parts = {measure.part for measure in MEASURES}
-        return passports.passport(compute, self.spec, self.data, MAX_PAIRS, parts, self.pairs)
 
 
 @dataclass(frozen=True)
@@ -161,7 +145,7 @@ def _in_margins(paired: PairedDifference) -> Estimate:
     return replace(estimate, value=estimate.value / margin, low=low, high=high)
 
 
-class Differences(Study[DataSet, DifferenceSubject, MeasuredSummary]):
+class Differences(Study[DataSet, Asked[DataSet], MeasuredSummary]):
     """Compares every pair of models in each measure."""
 
     name = "differences"
@@ -199,28 +183,22 @@ class Differences(Study[DataSet, DifferenceSubject, MeasuredSummary]):
         """The data set itself."""
         return data
 
-    def subjects(
-        self, compute: Compute, spec: RetrieverSpec, corpus: DataSet, settings: Settings
-    ) -> list[DifferenceSubject]:
-        """One subject per model."""
-        return [DifferenceSubject(spec, corpus, settings.pairs)]
-
-    def job(self, compute: Compute, subject: DifferenceSubject) -> Job:
+    def job(self, compute: Compute, subject: Asked[DataSet]) -> Job:
         """A job that computes the missing measures; progress counts measures."""
-        card = subject.passport(compute)
+        card = _passport(compute, subject)
         saliency = _saliency_job(card.scope)
         additional = [] if saliency is None else [("Saliency", saliency)]
         return passports.job(compute, card, "measures", additional)
 
     def summarize(
-        self, compute: Compute, subject: DifferenceSubject, earlier: Sequence[MeasuredSummary] = ()
+        self, compute: Compute, subject: Asked[DataSet], earlier: Sequence[MeasuredSummary] = ()
     ) -> MeasuredSummary | None:
         """The measures of one model; None while one is missing.
 
         Raises:
             UserError: the data set has none of them.
         """
-        card = subject.passport(compute)
+        card = _passport(compute, subject)
         saliency = _saliency_job(card.scope)
         if card.missing or (saliency is not None and saliency.n_done() < saliency.total):
             return None
@@ -278,6 +256,12 @@ class Differences(Study[DataSet, DifferenceSubject, MeasuredSummary]):
                     )
                 )
         return entries
+
+
+def _passport(compute: Compute, subject: Asked[DataSet]) -> ModelPassport:
+    """The passport of the measures, from stored results."""
+    parts, n = {measure.part for measure in MEASURES}, subject.settings.pairs
+    return passports.passport(compute, subject.spec, subject.corpus, MAX_PAIRS, parts, n)
 
 
 def _items(card: ModelPassport, measure: ComparedNumber) -> tuple[Item, ...]:

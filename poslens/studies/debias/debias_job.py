@@ -14,7 +14,7 @@ from poslens.attribution.debiasing.folder import Manifest, folder_of, read_manif
 from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.evaluation.audit import TOP
 from poslens.attribution.evaluation.chunks import WHOLE
-from poslens.attribution.interventions.relocation import N_POSITIONS, relocation_method
+from poslens.attribution.interventions.relocation import relocation_method
 from poslens.attribution.methods import make_method
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.cache.jobs.loop import Progress
@@ -28,9 +28,10 @@ from poslens.studies.cause import service as interventions
 from poslens.studies.debias.points import DebiasPoint
 from poslens.studies.debias.summary import DebiasSummary
 from poslens.studies.positions.study import POSITIONS
-from poslens.studies.positions.summary import Moved, PositionSubject
+from poslens.studies.positions.summary import Moved
 from poslens.studies.ranking import service as rankings
 from poslens.studies.ranking.service import RankingSetup
+from poslens.study import Asked
 
 RELOCATION = relocation_method()
 SALIENCY = make_method("saliency")
@@ -48,16 +49,14 @@ def audits(point: DebiasPoint) -> bool:
     return trains and point.calibration is None and point.corpus.texts.survey.n > TOP
 
 
-def positions_subject(
-    point: DebiasPoint, spec: RetrieverSpec, setup: RankingSetup
-) -> PositionSubject:
+def positions_subject(point: DebiasPoint, spec: RetrieverSpec, setup: RankingSetup) -> Asked[Moved]:
     """The subject of the study `positions` for a point: its held-out pairs, ranked in the
     collection of `setup` with their evidence at each position."""
     corpus, collection = point.corpus, setup.collection
     moved = Moved(
         corpus.name, corpus.pairs, (), collection, fingerprint(collection), "held-out pairs", ()
     )
-    return PositionSubject(spec, moved, N_POSITIONS)
+    return Asked(spec, moved, POSITIONS.parameters.settings())
 
 
 def stages(compute: Compute, point: DebiasPoint) -> list[tuple[str, Job | None]]:

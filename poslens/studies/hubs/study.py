@@ -27,17 +27,17 @@ from poslens.parameters import Integer, Parameters, Settings
 from poslens.studies.hubs.summary import (
     TABLES,
     HubCorpus,
-    HubIndex,
     HubSummary,
     degrees,
     document_ids,
+    hubs_method,
     sorted_in_degrees,
 )
 from poslens.studies.hubs.words import explained_hubs, hub_words, words_method
 from poslens.studies.ranking import service as ranking
 from poslens.studies.ranking.service import RankingSetup, searched
 from poslens.studies.why.search import require_ranking
-from poslens.study import Figure, Study, register
+from poslens.study import Asked, Figure, Study, register
 
 TOP, SENTENCES, EXPLAINED = 10, 1000, 3
 IN_DEGREE = (
@@ -46,7 +46,7 @@ IN_DEGREE = (
 )
 
 
-class Hubs(Study[HubCorpus, HubIndex, HubSummary]):
+class Hubs(Study[HubCorpus, Asked[HubCorpus], HubSummary]):
     """Counts how many queries that a document does not answer have it in their top k."""
 
     name = "hubs"
@@ -122,18 +122,10 @@ class Hubs(Study[HubCorpus, HubIndex, HubSummary]):
         drawn = corpus.collection.drawn
         return [f"Queries: {drawn}."] if drawn else []
 
-    def subjects(
-        self, compute: Compute, spec: RetrieverSpec, corpus: HubCorpus, settings: Settings
-    ) -> list[HubIndex]:
-        """One index of the whole corpus.
-
-        Raises:
-            UserError: the model has no ranking of the whole corpus.
-        """
+    def require_fit(self, spec: RetrieverSpec) -> None:
         require_ranking(spec)
-        return [HubIndex(spec, corpus, settings.top, settings.explained)]
 
-    def job(self, compute: Compute, subject: HubIndex) -> Job:
+    def job(self, compute: Compute, subject: Asked[HubCorpus]) -> Job:
         """A job that ranks the corpus and its control, and attributes the scores of the first hubs;
         progress counts the units of the current stage."""
         model, corpus, spec = compute.identify(subject.spec), subject.corpus, subject.spec
@@ -146,7 +138,7 @@ class Hubs(Study[HubCorpus, HubIndex, HubSummary]):
                     progress = ranking.job(compute, spec, setup).work(run, report)
                     if progress.stopped:
                         return progress
-            if subject.explained and not spec.remote:
+            if subject.settings.explained and not spec.remote:
                 run.stage = "Attributing the scores of hubs"
                 compute.retriever(model)  # may rule out some methods
                 if (attribution := _attribution(compute, subject)) is not None:
@@ -162,11 +154,11 @@ class Hubs(Study[HubCorpus, HubIndex, HubSummary]):
             attribution = _attribution(compute, subject)
             return {} if attribution is None else attribution.failures()
 
-        scope = f"{corpus.collection.name} {corpus.collection.drawn} {subject.explained}"
+        scope = f"{corpus.collection.name} {corpus.collection.drawn} {subject.settings.explained}"
         again = partial(self.job, subject=subject)
         return compute.model_job(
             model,
-            subject.method,
+            hubs_method(subject.settings.top),
             scope,
             total,
             work,
@@ -177,7 +169,7 @@ class Hubs(Study[HubCorpus, HubIndex, HubSummary]):
         )
 
     def summarize(
-        self, compute: Compute, subject: HubIndex, earlier: Sequence[HubSummary] = ()
+        self, compute: Compute, subject: Asked[HubCorpus], earlier: Sequence[HubSummary] = ()
     ) -> HubSummary | None:
         """The in-degrees, with the words of hubs if those are computed; None until corpus and
         control are ranked.
@@ -187,14 +179,14 @@ class Hubs(Study[HubCorpus, HubIndex, HubSummary]):
         """
         summary = _summary(compute, subject)
         method = words_method(compute, subject.spec)
-        if summary is None or method is None or not subject.explained:
+        if summary is None or method is None or not subject.settings.explained:
             return summary
         words = hub_words(compute, summary, method)
         return summary if words is None else replace(summary, words=words, words_method=method)
 
     def verdict(self, summary: HubSummary) -> str:
         """Skewness with and without word order, whether they differ, and the top hub."""
-        top, degrees = summary.asked.top, summary.original
+        top, degrees = summary.asked.settings.top, summary.original
         skewness, shuffled = degrees.skewness, summary.control.skewness
         queries, documents = degrees.n_queries, len(summary.ids)
         scope = f"{counted(queries, 'query')} and {counted(documents, 'document')}"
@@ -225,7 +217,7 @@ class Hubs(Study[HubCorpus, HubIndex, HubSummary]):
         corpus."""
         remarks = []
         for summary in summaries:
-            degrees, top = summary.original, summary.asked.top
+            degrees, top = summary.original, summary.asked.settings.top
             queries = counted(degrees.n_queries, "query")
             if 0 < degrees.n_without < degrees.n_queries:
                 verb = "retrieves" if degrees.n_without == 1 else "retrieve"
@@ -245,7 +237,7 @@ class Hubs(Study[HubCorpus, HubIndex, HubSummary]):
         skewness = summary.original.skewness
         return of_model(
             summary.model,
-            summary.asked.method,
+            hubs_method(summary.asked.settings.top),
             collection.name,
             n_queries=summary.original.n_queries,
             n_documents=len(summary.ids),
@@ -266,30 +258,30 @@ def _corpus(collection: Collection, n_sentences: int) -> HubCorpus:
     return HubCorpus(asked, control(asked))
 
 
-def _summary(compute: Compute, subject: HubIndex) -> HubSummary | None:
+def _summary(compute: Compute, subject: Asked[HubCorpus]) -> HubSummary | None:
     """The in-degrees without the words of hubs; None while a ranking is missing."""
-    corpus, model = subject.corpus, compute.identify(subject.spec)
+    corpus, settings, model = subject.corpus, subject.settings, compute.identify(subject.spec)
     original, shuffled = (
-        degrees(compute, subject.spec, collection, subject.top)
+        degrees(compute, subject.spec, collection, settings.top)
         for collection in (corpus.collection, corpus.control)
     )
     if original is None or shuffled is None:
         return None
-    key = (str(compute.root), model.key, subject.spec.name, corpus.collection.digest, subject.top)
+    key = (str(compute.root), model.key, subject.spec.name, corpus.collection.digest, settings)
     ids = document_ids(corpus.collection)
     return _summaries.get(
-        (*key, subject.explained),
+        key,
         lambda: HubSummary(
             model, subject, ids, original, shuffled, original.minus(shuffled), {}, None
         ),
     )
 
 
-def _attribution(compute: Compute, subject: HubIndex) -> Job | None:
+def _attribution(compute: Compute, subject: Asked[HubCorpus]) -> Job | None:
     """The job that attributes the scores of the first hubs; None while a ranking is missing, or if
     hubs are not attributed."""
     summary, method = _summary(compute, subject), words_method(compute, subject.spec)
-    if summary is None or method is None or not subject.explained:
+    if summary is None or method is None or not subject.settings.explained:
         return None
     pairs = [pair for hub in explained_hubs(summary) for pair in hub.pairs(summary)]
     scope = f"hubs of {subject.corpus.collection.name}"

@@ -25,7 +25,7 @@ from poslens.figures.figure_base import canvas, group, legend_name, with_legend
 from poslens.figures.palettes import Style, escape
 from poslens.rows import ModelRow, Table, column
 from poslens.studies.ranking.service import RankingSetup, stored_rankings
-from poslens.study import ModelSummary
+from poslens.study import Asked, ModelSummary
 
 LISTED = 50
 """Maximum number of documents in the table of hubs."""
@@ -40,24 +40,13 @@ class HubCorpus:
     control: Collection
 
 
-@dataclass(frozen=True)
-class HubIndex:
-    """The subject for one model: in-degrees for k = `top`, and the words of the first `explained`
-    hubs."""
-
-    spec: RetrieverSpec
-    corpus: HubCorpus
-    top: int
-    explained: int
-
-    @property
-    def method(self) -> Method:
-        """The measure, as named in captions."""
-        return Method("hubs", {"top": self.top, "version": 1})
+def hubs_method(top: int) -> Method:
+    """The measure, as named in captions."""
+    return Method("hubs", {"top": top, "version": 1})
 
 
 @dataclass(frozen=True)
-class HubSummary(ModelSummary[HubIndex]):
+class HubSummary(ModelSummary[Asked[HubCorpus]]):
     """The in-degrees of a model's index and of the control, over the documents `ids` [D].
     `comparison` is the difference of their skewness. `words` are the words of the first hubs, by
     document, attributed by `words_method`."""
@@ -256,7 +245,7 @@ def _hubness(hub_summary: HubSummary) -> Iterator[HubnessRow]:
         queries_without_result=original.n_without,
         queries_tied=original.n_tied,
         documents=len(hub_summary.ids),
-        top=hub_summary.asked.top,
+        top=hub_summary.asked.settings.top,
         skewness=original.skewness,
         skewness_random_order=control.skewness,
         difference=hub_summary.comparison,
@@ -317,7 +306,7 @@ def sorted_in_degrees(
 ) -> go.Figure:
     """The in-degrees of documents in descending order: a line for each model, and a dotted one for
     the control, in which each document's words are in random order."""
-    top = summaries[0].asked.top if summaries else 0
+    top = summaries[0].asked.settings.top if summaries else 0
     y_title = f"In-degree (queries with it in the top {top:,})"
     x_title = "Documents, largest in-degree first (%)"
     figure = canvas("hubs", style, x_title, y_title, provenance)

@@ -74,7 +74,8 @@ _texts: LRUCache[dict[str, str]] = LRUCache(16)
 
 def explained_hubs(summary: HubSummary) -> list[ExplainedHub]:
     """The first hubs with their queries, which are spread evenly over all that qualify."""
-    hubs, collection = summary.hubs[: summary.asked.explained], summary.asked.corpus.collection
+    asked = summary.asked
+    hubs, collection = summary.hubs[: asked.settings.explained], asked.corpus.collection
     keys = tuple(summary.ids[number] for number in hubs)
     texts = _texts.get((collection.digest, keys), lambda: collection.texts(keys))
     explained_hubs = []

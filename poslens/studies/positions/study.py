@@ -45,7 +45,6 @@ from poslens.studies.positions.summary import (
     FIRST_MINUS_LAST,
     TABLES,
     Moved,
-    PositionSubject,
     PositionSummary,
     RankedQueries,
     ndcg_by_position,
@@ -54,12 +53,12 @@ from poslens.studies.positions.summary import (
 )
 from poslens.studies.ranking.service import collection_of
 from poslens.studies.why.search import require_ranking
-from poslens.study import Figure, Study, register
+from poslens.study import Asked, Figure, Study, register
 from poslens.study_part import MOVABLE, ONE_SIDED, Item, Number, Scope, StudyPart, number
 
 
 def _items(summary: PositionSummary) -> Iterator[Item]:
-    corpus = summary.asked.moved.fingerprint
+    corpus = summary.asked.corpus.fingerprint
     for query in summary.queries:
         pair, gains = query.pair, query.gains
         evidence = f"{cause_key(pair).fingerprint}:{corpus}"
@@ -75,10 +74,10 @@ def _change(effect: Comparison, moved: str, order_blind: bool) -> str:
     return f"nDCG@10 with {moved} first minus last is {effect.difference.text('+.3f')}"
 
 
-def _of_scope(subject: PositionSubject, scope: Scope) -> PositionSubject:
+def _of_scope(subject: Asked[Moved], scope: Scope) -> Asked[Moved]:
     """The subject with the pairs that the scope moves."""
     selection = scope.selection(scope.moved, len(movable(scope.data.pairs)[0]), MOVABLE)
-    return replace(subject, moved=replace(subject.moved, pairs=scope.moved, selection=selection))
+    return replace(subject, corpus=replace(subject.corpus, pairs=scope.moved, selection=selection))
 
 
 _PSI = (
@@ -116,7 +115,7 @@ PART = StudyPart(
 )
 
 
-class Positions(Study[Moved, PositionSubject, PositionSummary]):
+class Positions(Study[Moved, Asked[Moved], PositionSummary]):
     """Ranks each query's document with its evidence at several positions."""
 
     name = "positions"
@@ -205,20 +204,13 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
         """Sentences on the pairs that are excluded and the reasons."""
         return list(corpus.notes)
 
-    def subjects(
-        self, compute: Compute, spec: RetrieverSpec, corpus: Moved, settings: Settings
-    ) -> list[PositionSubject]:
-        """One subject.
-
-        Raises:
-            UserError: the model is a cross-encoder.
-        """
+    def require_fit(self, spec: RetrieverSpec) -> None:
         require_ranking(spec)
-        return [PositionSubject(spec, corpus, settings.positions)]
 
-    def job(self, compute: Compute, subject: PositionSubject) -> Job:
+    def job(self, compute: Compute, subject: Asked[Moved]) -> Job:
         """A job that computes the missing ranks; progress counts pairs, then documents."""
-        items, moved, positions = subject.items, subject.moved, subject.positions
+        moved, positions = subject.corpus, subject.settings.positions
+        items = moved.items
         scope = ", ".join(filter(None, (moved.dataset, moved.selection)))
         return stored_job(
             compute,
@@ -233,20 +225,20 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
             doing="position effect",
         )
 
-    def estimate(self, compute: Compute, subject: PositionSubject, *, load: bool = False) -> str:
+    def estimate(self, compute: Compute, subject: Asked[Moved], *, load: bool = False) -> str:
         """The maximum number of texts that the model will read."""
-        model, items = compute.identify(subject.spec), subject.items
-        store, method = position_ranks(compute.root), position_ranks_method(subject.positions)
-        todo = [pair.pair for pair in store.missing(model.key, method, items)]
-        moved = relocation_method(subject.positions)
+        model, positions = compute.identify(subject.spec), subject.settings.positions
+        store, method = position_ranks(compute.root), position_ranks_method(positions)
+        missing = store.missing(model.key, method, subject.corpus.items)
+        todo, moved = [pair.pair for pair in missing], relocation_method(positions)
         n = len(causes(compute.root, moved).missing(model.key, moved, todo))
         return (
-            f"up to {n * (subject.positions + 1):,} texts with moved sentences and "
-            f"{subject.moved.collection.survey.n:,} documents of the corpus."
+            f"up to {n * (positions + 1):,} texts with moved sentences and "
+            f"{subject.corpus.collection.survey.n:,} documents of the corpus."
         )
 
     def summarize(
-        self, compute: Compute, subject: PositionSubject, earlier: Sequence[PositionSummary] = ()
+        self, compute: Compute, subject: Asked[Moved], earlier: Sequence[PositionSummary] = ()
     ) -> PositionSummary | None:
         """The effect of one model; None while ranks are missing.
 
@@ -254,12 +246,13 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
             UserError: no pair could be ranked, or the model reads the evidence in full at fewer
                 than two positions in every pair.
         """
-        model, items, moved = compute.identify(subject.spec), subject.items, subject.moved
-        method = position_ranks_method(subject.positions)
+        model, moved = compute.identify(subject.spec), subject.corpus
+        items, positions = moved.items, subject.settings.positions
+        method = position_ranks_method(positions)
         store = position_ranks(compute.root)
         if store.missing(model.key, method, items):
             return None
-        relocating = relocation_method(subject.positions)
+        relocating = relocation_method(positions)
         relocations = causes(compute.root, relocating).select(
             model.key, relocating, [pair.pair for pair in items]
         )
@@ -276,7 +269,7 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
 
         def summary() -> PositionSummary:
             queries, nulls = (
-                ranked_queries(pairs, relocations.results, ranks.results, subject.positions)
+                ranked_queries(pairs, relocations.results, ranks.results, positions)
                 for pairs in (moved.pairs, moved.nulls)
             )
             blind = family_of(subject.spec).order_blind
@@ -341,10 +334,10 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
         return " ".join(sentences)
 
     def provenance(self, summary: PositionSummary) -> Provenance:
-        moved, effect = summary.asked.moved, summary.effect
+        moved, effect = summary.asked.corpus, summary.effect
         return of_model(
             summary.model,
-            position_ranks_method(summary.asked.positions),
+            position_ranks_method(summary.asked.settings.positions),
             moved.dataset,
             n_queries=effect.n,
             n_documents=effect.n_documents,

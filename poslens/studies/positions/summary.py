@@ -20,7 +20,6 @@ from poslens.attribution.evaluation.position_effect import (
     query_positions,
 )
 from poslens.attribution.interventions.relocation import Relocation
-from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import TextPair
 from poslens.cache.kinds.interventions import RankedPair
 from poslens.figures.captions import Provenances
@@ -35,7 +34,7 @@ from poslens.figures.figure_base import (
 )
 from poslens.figures.palettes import Style
 from poslens.rows import ModelRow, Table, column
-from poslens.study import ModelSummary
+from poslens.study import Asked, ModelSummary
 
 ALL, WHOLE = "all", "read whole"
 FIRST_MINUS_LAST = "drop in nDCG@10 (first minus last)"
@@ -56,20 +55,10 @@ class Moved:
     selection: str
     notes: tuple[str, ...]
 
-
-@dataclass(frozen=True)
-class PositionSubject:
-    """One model, the pairs to relocate and the number of positions."""
-
-    spec: RetrieverSpec
-    moved: Moved
-    positions: int
-
     @property
     def items(self) -> list[RankedPair]:
         """Every pair to rank, including controls."""
-        pairs = (*self.moved.pairs, *self.moved.nulls)
-        return [RankedPair(pair, self.moved.fingerprint) for pair in pairs]
+        return [RankedPair(pair, self.fingerprint) for pair in (*self.pairs, *self.nulls)]
 
 
 @dataclass(frozen=True)
@@ -107,7 +96,7 @@ class RankedQueries:
 
 
 @dataclass(frozen=True)
-class PositionSummary(ModelSummary[PositionSubject]):
+class PositionSummary(ModelSummary[Asked[Moved]]):
     """The position effect of one model. `left_out` counts the pairs whose evidence the model reads
     in full at fewer than two positions; `failed` has the reasons why others have no ranks. `null`
     is the effect of moving another sentence; None if it was not computed."""
@@ -299,7 +288,7 @@ def _groups(summary: PositionSummary) -> Iterator[PositionGroupRow]:
 
 def _queries(summary: PositionSummary) -> Iterator[PositionQueryRow]:
     """Rows of queries, the largest effect of position first."""
-    middle = (summary.asked.positions - 1) // 2
+    middle = (summary.asked.settings.positions - 1) // 2
     effects = [float(query.gains[0] - query.gains[-1]) for query in summary.queries]
     order = sorted(range(len(effects)), key=lambda i: -abs(effects[i]))
     for i in order:

@@ -23,6 +23,7 @@ from poslens.attribution.evaluation.document_index import NOT_FOUND, LexicalInde
 from poslens.attribution.evaluation.scorers import scorer
 from poslens.attribution.evaluation.search import BLOCK, GPU_BLOCK
 from poslens.attribution.evaluation.why import Searched
+from poslens.attribution.evaluation.why_causes import why_method
 from poslens.attribution.interventions.relocation import tokens_of
 from poslens.attribution.retrievers.base import Pooled, Retriever, separate
 from poslens.attribution.retrievers.detect import family_of
@@ -39,7 +40,8 @@ from poslens.compute.compute import Compute
 from poslens.compute.runs import Job, Report, Run
 from poslens.studies.audit.index import IndexBuilder, SearchIndex, readable_vectors
 from poslens.studies.ranking.service import needs_first_stage, stored_ranking
-from poslens.studies.why.summary import Misses
+from poslens.studies.why.summary import WhyCorpus
+from poslens.study import Asked
 
 MEMORY = 1 << 30
 """Maximum bytes of documents and vectors that stay in memory between jobs."""
@@ -340,7 +342,7 @@ def ranking(
 
 
 def known_ranking(
-    compute: Compute, asked: Misses, query: Query, n: int, document: str = ""
+    compute: Compute, asked: Asked[WhyCorpus], query: Query, n: int, document: str = ""
 ) -> QueryRanking | None:
     """The ranking of a query of the data set from stored results: the first `n` documents and
     `document` from the results of the Ranking page, and target documents below them from their
@@ -368,7 +370,8 @@ def known_ranking(
         if item.query_id == query.query_id and item.document_id not in stored.document_ids
     ]
     model = compute.identify(asked.spec)
-    below = explanations(compute.root).select(model.key, asked.method, items).results.values()
+    method = why_method(asked.settings.top)
+    below = explanations(compute.root).select(model.key, method, items).results.values()
     if len(below) < len(items):
         return None
     rows += sorted(

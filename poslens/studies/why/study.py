@@ -12,7 +12,7 @@ from poslens.attribution.datasets.corpus import Query
 from poslens.attribution.datasets.types import spread_evenly
 from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.evaluation.why import Wanted, why
-from poslens.attribution.evaluation.why_causes import CAUSES, LEAST_OF_ALONE, Cause, Why
+from poslens.attribution.evaluation.why_causes import CAUSES, LEAST_OF_ALONE, Cause, Why, why_method
 from poslens.attribution.nouns import counted
 from poslens.attribution.retrievers.base import Retriever
 from poslens.attribution.retrievers.specs import RetrieverSpec
@@ -33,8 +33,8 @@ from poslens.rows import Table
 from poslens.studies.ranking.service import searched
 from poslens.studies.why.figures import chart
 from poslens.studies.why.search import Searcher, named_document, opened, require_ranking
-from poslens.studies.why.summary import TABLES, Misses, WhyCorpus, WhySummary, sentence
-from poslens.study import Figure, Study, register
+from poslens.studies.why.summary import TABLES, WhyCorpus, WhySummary, sentence
+from poslens.study import Asked, Figure, Study, register
 from poslens.study_part import MAX_PAIRS, Item, Number, StudyPart, number
 
 TOP = 10
@@ -77,7 +77,7 @@ PART = StudyPart(
 )
 
 
-class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
+class WhyStudy(Study[WhyCorpus, Asked[WhyCorpus], WhySummary]):
     """Changes each target document that is not in the top k in one way at a time, and ranks it
     again."""
 
@@ -194,21 +194,13 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
             return [f"Not counted as missed: {lost} outside the corpus, which no search can find."]
         return []
 
-    def subjects(
-        self, compute: Compute, spec: RetrieverSpec, corpus: WhyCorpus, settings: Settings
-    ) -> list[Misses]:
-        """One subject with all queries.
-
-        Raises:
-            UserError: the model has no ranking of the whole corpus.
-        """
+    def require_fit(self, spec: RetrieverSpec) -> None:
         require_ranking(spec)
-        return [Misses(spec, corpus, settings.top)]
 
-    def job(self, compute: Compute, subject: Misses) -> Job:
+    def job(self, compute: Compute, subject: Asked[WhyCorpus]) -> Job:
         """A job that explains the pairs of queries and target documents; progress counts pairs."""
-        method, items = subject.method, subject.corpus.items
-        collection = subject.corpus.collection
+        top, items = subject.settings.top, subject.corpus.items
+        method, collection = why_method(top), subject.corpus.collection
 
         def work(
             given: Compute, retriever: Retriever, model: ModelKey, options: RunOptions
@@ -244,7 +236,7 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
                 relevant = (
                     frozenset() if row is None else frozenset(collection.queries[row].relevant)
                 )
-                return why(wanted, searched, subject.top, relevant - {item.document_id})
+                return why(wanted, searched, top, relevant - {item.document_id})
 
             return compute_missing(store, model, method, items, explain, options=options)
 
@@ -266,11 +258,11 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
         return replace(job, failures=failures)
 
     def summarize(
-        self, compute: Compute, subject: Misses, earlier: Sequence[WhySummary] = ()
+        self, compute: Compute, subject: Asked[WhyCorpus], earlier: Sequence[WhySummary] = ()
     ) -> WhySummary | None:
         model = compute.identify(subject.spec)
         store, items = explanations(compute.root), subject.corpus.items
-        stored = store.select(model.key, subject.method, items)
+        stored = store.select(model.key, why_method(subject.settings.top), items)
         if len(stored.results) + len(stored.failed) < len({item.name for item in items}):
             return None
         if not stored.results:
@@ -281,7 +273,7 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
             (
                 model.key,
                 subject.spec.name,
-                subject.top,
+                subject.settings.top,
                 corpus.selection,
                 corpus.typed,
                 stored.digest,
@@ -305,7 +297,7 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
         in_percent = "" if share is None else f" ({share.text('.0%')})"
         head = (
             f"{summary.name} misses {n:,} of {total:,} query-document pairs{in_percent}: the "
-            f"relevant document is not in the top {summary.asked.top:,}."
+            f"relevant document is not in the top {summary.asked.settings.top:,}."
         )
         parts = [
             f"{cause} {share.text('.0%')}"
@@ -325,11 +317,11 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
         n_documents = next(iter(summary.explained.values())).n_documents
         return of_model(
             summary.model,
-            asked.method,
+            why_method(asked.settings.top),
             asked.corpus.collection.name,
             n_queries=len({item.query for item in items}),
             n_documents=n_documents,
-            selection=(f"top {asked.top}", asked.corpus.selection),
+            selection=(f"top {asked.settings.top}", asked.corpus.selection),
             control="each change made to other sentences or documents",
             interval=summary.missed,
         )

@@ -14,13 +14,11 @@ from poslens.attribution.datasets import Collection
 from poslens.attribution.evaluation.comparison import SHARE_MARGIN
 from poslens.attribution.evaluation.document_index import NOT_FOUND
 from poslens.attribution.evaluation.ranking_measures import mean_over_queries
-from poslens.attribution.evaluation.why_causes import CAUSES, Cause, Source, Step, Why, why_method
-from poslens.attribution.retrievers.specs import RetrieverSpec
-from poslens.attribution.types import Method
+from poslens.attribution.evaluation.why_causes import CAUSES, Cause, Source, Step, Why
 from poslens.cache.kinds.study_items import WhyItem
 from poslens.paired import ItemMeasure
 from poslens.rows import ModelRow, Table, column
-from poslens.study import ModelSummary
+from poslens.study import Asked, ModelSummary
 
 CHANGES: Mapping[Cause, str] = {
     "not read": "whole document read",
@@ -68,22 +66,7 @@ class WhyCorpus:
 
 
 @dataclass(frozen=True)
-class Misses:
-    """The subject for one model: the documents missing from the top k, which are to be
-    explained."""
-
-    spec: RetrieverSpec
-    corpus: WhyCorpus
-    top: int
-
-    @property
-    def method(self) -> Method:
-        """The method under which explanations are stored."""
-        return why_method(self.top)
-
-
-@dataclass(frozen=True)
-class WhySummary(ModelSummary[Misses]):
+class WhySummary(ModelSummary[Asked[WhyCorpus]]):
     """The explanations of one model by item, and the reasons why others failed."""
 
     explained: Mapping[str, Why]

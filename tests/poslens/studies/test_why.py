@@ -34,7 +34,8 @@ from poslens.studies.why import search as why_search
 from poslens.studies.why import study as why_study
 from poslens.studies.why.search import QueryRanking, known_ranking, ranking, search_job
 from poslens.studies.why.study import WHY
-from poslens.studies.why.summary import Misses, WhyCorpus, WhySummary, sentence, share_of
+from poslens.studies.why.summary import WhyCorpus, WhySummary, sentence, share_of
+from poslens.study import Asked
 from tests.attribution.datasets.test_beir import QRELS, QUERIES, write
 from tests.support import tiny_families
 
@@ -296,7 +297,8 @@ def test_a_word_that_is_not_an_id_is_reported_as_text(corpus: str) -> None:
 
 def test_an_empty_corpus_is_refused_in_one_sentence(corpus: str) -> None:
     collection = replace(datasets.collection(data_name(corpus)), stream=lambda: iter(()))
-    nothing = Misses(resolve("BM25"), WhyCorpus(collection, (), ""), 10)
+    settings = WHY.parameters.settings()
+    nothing = Asked(resolve("BM25"), WhyCorpus(collection, (), ""), settings)
     with pytest.raises(UserError, match=r"^BM25: there is no document to explain\.$"):
         WHY.summarize(service(), nothing)
 
