@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
-from poslens.attribution.datasets import Collection, DataSet
+from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.audit import require_top
 from poslens.attribution.evaluation.audit_workload import plan_workload
-from poslens.attribution.evaluation.chunk_plan import MEASURES, IndexSetting, choose, settings_of
+from poslens.attribution.evaluation.chunk_plan import MEASURES, choose, settings_of
 from poslens.attribution.evaluation.comparison import adjusted
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method, Provenance
@@ -25,23 +25,14 @@ from poslens.studies.audit.run import require_family
 from poslens.studies.audit.study import AUDIT
 from poslens.studies.audit.summary import sample
 from poslens.studies.chunks.run import run_plan
-from poslens.studies.chunks.summary import TABLES, ChunkPlan, ChunkSummary, shares_by_size
+from poslens.studies.chunks.summary import TABLES, ChunkCorpus, ChunkSummary, shares_by_size
 from poslens.studies.ranking.service import searched, store_of
-from poslens.study import Figure, Study, register
+from poslens.study import Asked, Figure, Study, register
 
 KINDS = ("windows", "titled", "late")
 
 
-@dataclass(frozen=True)
-class ChunkCorpus:
-    """The documents and queries on which settings are tried, and the settings."""
-
-    collection: Collection
-    settings: tuple[IndexSetting, ...]
-    notes: tuple[str, ...]
-
-
-class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
+class ChunkStudy(Study[ChunkCorpus, Asked[ChunkCorpus], ChunkSummary]):
     """Tries settings of an index on a corpus, selects one on half of the documents and evaluates
     it on the other half."""
 
@@ -127,18 +118,10 @@ class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
         """Sentences on the sample and on missing titles or evidence."""
         return list(corpus.notes)
 
-    def subjects(
-        self, compute: Compute, spec: RetrieverSpec, corpus: ChunkCorpus, settings: Settings
-    ) -> list[ChunkPlan]:
-        """One subject with all settings.
-
-        Raises:
-            UserError: the model has no index of vectors or words.
-        """
+    def require_fit(self, spec: RetrieverSpec) -> None:
         require_family(spec)
-        return [ChunkPlan(spec, corpus.collection, corpus.settings, settings.top)]
 
-    def job(self, compute: Compute, subject: ChunkPlan) -> Job:
+    def job(self, compute: Compute, subject: Asked[ChunkCorpus]) -> Job:
         """A job that tries the settings that have no result; progress counts documents times
         settings.
 
@@ -147,10 +130,10 @@ class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
                 document.
         """
         model = compute.identify(subject.spec)
-        collection, settings = subject.collection, subject.settings
+        collection, settings = subject.corpus.collection, subject.corpus.index_settings
         store = store_of(ChunkPlanStore, compute, collection)
         total = len(store.keys) * len(settings)
-        require_top(subject.top, len(store.keys))
+        require_top(subject.settings.top, len(store.keys))
 
         def work(run: Run, report: Report) -> Progress:
             retriever = compute.retriever(model)
@@ -174,47 +157,51 @@ class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
             model, method, scope, total, work, again, n_done=n_done, doing="chunks"
         )
 
-    def estimate(self, compute: Compute, subject: ChunkPlan, *, load: bool = False) -> str:
+    def estimate(self, compute: Compute, subject: Asked[ChunkCorpus], *, load: bool = False) -> str:
         """The number of texts and tokens that the model will read, and the time if the model was
         timed in this process; empty for BM25."""
+        settings = subject.corpus.index_settings
         return reading_estimate(
             compute,
             subject.spec,
-            subject.collection,
-            subject.settings,
+            subject.corpus.collection,
+            settings,
             plan_workload,
             lambda work: (
-                f"{len(subject.settings)} settings, {work.document_texts:,} documents or "
-                f"windows and {work.queries:,} sentences and queries"
+                f"{len(settings)} settings, {work.document_texts:,} documents or windows and "
+                f"{work.queries:,} sentences and queries"
             ),
             load=load,
         )
 
     def summarize(
-        self, compute: Compute, subject: ChunkPlan, earlier: Sequence[ChunkSummary]
+        self, compute: Compute, subject: Asked[ChunkCorpus], earlier: Sequence[ChunkSummary]
     ) -> ChunkSummary | None:
         """The selected setting and its evaluation; None while results of documents are missing.
 
         Raises:
             UserError: the model can read no document.
         """
-        model = compute.identify(subject.spec)
-        store = store_of(ChunkPlanStore, compute, subject.collection)
-        require_top(subject.top, len(store.keys))
-        if any(store.missing(model.key, setting) for setting in subject.settings):
+        model, corpus, top = compute.identify(subject.spec), subject.corpus, subject.settings.top
+        settings, store = (
+            corpus.index_settings,
+            store_of(ChunkPlanStore, compute, corpus.collection),
+        )
+        require_top(top, len(store.keys))
+        if any(store.missing(model.key, setting) for setting in settings):
             return None
-        key = (store.root, store.fingerprint, model.key, model.device, subject.top)
-        tried, left_out = store.tried(model.key, subject.settings, model.device)
-        if not tried or tried[0].setting != subject.settings[0]:
+        tried, left_out = store.tried(model.key, settings, model.device)
+        if not tried or tried[0].setting != settings[0]:
             raise UserError(
                 f"{subject.spec.name} has no index of whole documents: "
                 f"{next(iter(left_out.values()), 'it can read none')}"
             )
+        key = (store.root, store.fingerprint, model.key, model.device, top)
         counts = tuple((str(each.setting), len(each.documents), each.time) for each in tried)
 
         def summary() -> ChunkSummary:
-            choice = choose(tried, subject.top)
-            changes = {} if choice is None else choice.changes(subject.top)
+            choice = choose(tried, top)
+            changes = {} if choice is None else choice.changes(top)
             return ChunkSummary(model, subject, tuple(tried), left_out, choice, changes)
 
         return self.summaries.get((*key, counts), summary)
@@ -236,7 +223,7 @@ class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
             for setting, reason in summary.left_out.items():
                 reasons.setdefault(reason, []).append(setting)
             remarks += [f"Left out {', '.join(names)}: {why}" for why, names in reasons.items()]
-            if summary.asked.unit == "words":
+            if summary.unit == "words":
                 why = (
                     "has no tokens"
                     if not summary.asked.spec.remote
@@ -253,7 +240,7 @@ class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
         choice, advice, plan = summary.choice, summary.recommendation, summary.plan
         if choice is None:
             return f"{summary.name}: keep whole documents. {advice.reason}"
-        unit = summary.asked.unit
+        unit = summary.unit
         chosen, reference = (
             tried.setting.title(unit) for tried in (choice.chosen, choice.reference)
         )
@@ -281,15 +268,15 @@ class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
         )
 
     def provenance(self, summary: ChunkSummary) -> Provenance:
-        asked = summary.asked
+        collection, top = summary.asked.corpus.collection, summary.asked.settings.top
         settings = ", ".join(str(tried.setting) for tried in summary.tried)
-        words = (f"top {asked.top}", f"judged on {len(summary.held_out):,} held-out documents")
+        words = (f"top {top}", f"judged on {len(summary.held_out):,} held-out documents")
         return of_model(
             summary.model,
             f"chunk_plan({settings})",
-            asked.collection.name,
+            collection.name,
             n_documents=len(summary.tried[0].documents),
-            selection=(*words, asked.collection.drawn),
+            selection=(*words, collection.drawn),
             interval=summary.share(summary.plan, "unretrieved"),
         )
 

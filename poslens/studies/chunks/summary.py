@@ -27,34 +27,27 @@ from poslens.attribution.evaluation.recommendation import (
     setting_recommendation,
 )
 from poslens.attribution.retrievers.detect import family_of
-from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.figures.captions import Provenances
 from poslens.figures.figure_base import canvas, faint, group, intervals, legend_name, with_legend
 from poslens.figures.palettes import Style
 from poslens.rows import ModelRow, Table, column
-from poslens.study import ModelSummary
+from poslens.study import Asked, ModelSummary
 
 Changes = Mapping[Name, Comparison | None]
 
 
 @dataclass(frozen=True)
-class ChunkPlan:
-    """The corpus and the settings that are tried for one model; whole documents come first."""
+class ChunkCorpus:
+    """The documents and queries on which settings are tried, and the settings; whole documents come
+    first."""
 
-    spec: RetrieverSpec
     collection: Collection
-    settings: tuple[IndexSetting, ...]
-    top: int
-
-    @property
-    def unit(self) -> str:
-        """The unit of window sizes: tokens, or words if the tokenizer is not on this machine."""
-        dense = family_of(self.spec).search == "vectors" and not self.spec.without_files
-        return "tokens" if dense else "words"
+    index_settings: tuple[IndexSetting, ...]
+    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class ChunkSummary(ModelSummary[ChunkPlan]):
+class ChunkSummary(ModelSummary[Asked[ChunkCorpus]]):
     """The results of one model: the settings that were `tried`, and the reasons why others were
     `left_out`. `changes` are paired differences on held-out documents, the chosen setting minus its
     reference."""
@@ -63,6 +56,13 @@ class ChunkSummary(ModelSummary[ChunkPlan]):
     left_out: Mapping[str, str]
     choice: SettingChoice | None
     changes: Changes
+
+    @property
+    def unit(self) -> str:
+        """The unit of window sizes: tokens, or words if the tokenizer is not on this machine."""
+        spec = self.asked.spec
+        dense = family_of(spec).search == "vectors" and not spec.without_files
+        return "tokens" if dense else "words"
 
     @cached_property
     def recommendation(self) -> Recommendation:
@@ -84,7 +84,7 @@ class ChunkSummary(ModelSummary[ChunkPlan]):
     def share(self, tried: Tried, name: Name) -> Estimate | None:
         """A measure of a setting over the held-out documents; None if those have nothing to
         count."""
-        return MEASURES[name].share(tried, self.held_out, self.asked.top)
+        return MEASURES[name].share(tried, self.held_out, self.asked.settings.top)
 
     @property
     def decided(self) -> bool:
@@ -174,7 +174,7 @@ class ChangeRow(ModelRow):
 def _plan(chunk_summary: ChunkSummary) -> Iterator[PlanRow]:
     setting, chunks = chunk_summary.plan.setting, chunk_summary.plan.setting.chunks
     whole = chunks.kind == "whole"
-    unit = chunk_summary.asked.unit
+    unit = chunk_summary.unit
     yield PlanRow(
         chunk_summary.name,
         chunk_summary.recommendation.recommended,
@@ -251,14 +251,14 @@ def shares_by_size(
 ) -> go.Figure:
     """The percentage of unretrieved sentences of held-out documents by vectors per document, with a
     marker for each setting. Bars are 95% intervals. A ring marks the setting to use."""
-    top = summaries[0].asked.top if summaries else 0
+    top = summaries[0].asked.settings.top if summaries else 0
     figure = canvas(
         "chunks", style, "Vectors per document", f"Unretrieved sentences (top {top}), %", provenance
     )
     for number, summary in enumerate(summaries):
         if summary.choice is None:
             continue
-        color, unit = str(style.line(number)["color"]), summary.asked.unit
+        color, unit = str(style.line(number)["color"]), summary.unit
         shares = [
             (tried, share.times(100))
             for tried in summary.tried

@@ -46,10 +46,11 @@ from poslens.studies.cause import service as interventions
 from poslens.studies.cause.figures import relocation_scores
 from poslens.studies.cause.tables import relocation_frame
 from poslens.studies.chunks.study import CHUNKS
-from poslens.studies.chunks.summary import ChunkPlan
+from poslens.studies.chunks.summary import ChunkCorpus
 from poslens.studies.explain.service import head
 from poslens.studies.ranking import service as rankings
 from poslens.studies.ranking.figures import evidence_bins
+from poslens.study import Asked
 from tests.support.endpoint_server import EndpointServer, hashed, running
 from tests.support.pages import open_page
 
@@ -453,8 +454,8 @@ def test_chunks_behind_an_endpoint_are_windows_of_words(
 ) -> None:
     spec, compute = resolve.register_endpoint(f"E5={server.url}"), Compute(tmp_path)
     collection = datasets.from_pairs(DataSet("set", "set", Pairs(pair(n) for n in range(12))))
-    settings = settings_of((8,), (0,), titled=False)
-    subject = ChunkPlan(spec, collection, settings, 2)
+    corpus = ChunkCorpus(collection, settings_of((8,), (0,), titled=False), ())
+    subject = Asked(spec, corpus, CHUNKS.parameters.settings({"top": 2}))
     job = CHUNKS.job(compute, subject)
     assert job.cost() is not None
     assert finished(job) == ""
