@@ -50,8 +50,8 @@ from poslens.parameters import Choice, Integer, Parameters, Settings, Several
 from poslens.rows import Table
 from poslens.studies.bias.tables import (
     MEASURES,
-    Asked,
     BiasRow,
+    BiasSubject,
     BiasSummary,
     PairRow,
     ScoredTest,
@@ -119,7 +119,7 @@ VARY = Choice(
 )
 
 
-class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
+class BiasTests(Study[tuple[BiasPairs, ...], BiasSubject, BiasSummary]):
     """Compares the scores of many pairs of documents that differ in one respect, with the tests of
     Fayyaz et al. 2025."""
 
@@ -279,12 +279,12 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
         spec: RetrieverSpec,
         corpus: tuple[BiasPairs, ...],
         settings: Settings,
-    ) -> list[Asked]:
+    ) -> list[BiasSubject]:
         """One subject with all tests that have pairs to score; none without such tests."""
         tests = tuple(pairs for pairs in corpus if distinct(pairs))
-        return [Asked(spec, tests, settings.measure)] if tests else []
+        return [BiasSubject(spec, tests, settings.measure)] if tests else []
 
-    def job(self, compute: Compute, subject: Asked) -> Job:
+    def job(self, compute: Compute, subject: BiasSubject) -> Job:
         """A job that scores the pairs that have no scores yet; progress counts pairs."""
 
         def worker(
@@ -312,7 +312,7 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
         )
 
     def summarize(
-        self, compute: Compute, subject: Asked, earlier: Sequence[BiasSummary] = ()
+        self, compute: Compute, subject: BiasSubject, earlier: Sequence[BiasSummary] = ()
     ) -> BiasSummary | None:
         """Each test with at least one scored pair, evaluated on the stored scores."""
         model = compute.identify(subject.spec)

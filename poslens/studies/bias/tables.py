@@ -20,7 +20,7 @@ from poslens.study import ModelSummary
 
 
 @dataclass(frozen=True)
-class Asked:
+class BiasSubject:
     """The tests of one model, and the measure that bars show."""
 
     spec: RetrieverSpec
@@ -58,7 +58,7 @@ class ScoredTest:
 
 
 @dataclass(frozen=True)
-class BiasSummary(ModelSummary[Asked]):
+class BiasSummary(ModelSummary[BiasSubject]):
     """The tests of one model that have at least one scored pair."""
 
     tests: tuple[ScoredTest, ...]

@@ -25,7 +25,7 @@ from poslens.compute.runs import Run
 from poslens.dashboard.__main__ import app
 from poslens.figures.palettes import PRESETS, Style, text_width
 from poslens.studies.bias.study import BIAS_STUDY, provenance_of
-from poslens.studies.bias.tables import MEASURES, Asked, BiasSummary, ScoredTest, bias_chart
+from poslens.studies.bias.tables import MEASURES, BiasSubject, BiasSummary, ScoredTest, bias_chart
 from poslens.studies.explain.minus import contrast_note, contrasted, fitting
 from poslens.studies.explain.tables import explained_frame
 from tests.support.pages import SECONDS, page_file
@@ -61,7 +61,7 @@ def results(
 ) -> dict[str, BiasSummary]:
     found = {}
     for spec in (resolve("MiniLM-primacy"), resolve("MiniLM-recency"), bm25()):
-        run = BIAS_STUDY.job(compute, Asked(spec, tests)).start()
+        run = BIAS_STUDY.job(compute, BiasSubject(spec, tests)).start()
         run.wait()
         assert not run.error and run.progress.done == 84
         found[spec.name] = summary_of(compute, spec, tests)
@@ -69,7 +69,7 @@ def results(
 
 
 def summary_of(compute: Compute, spec: RetrieverSpec, tests: tuple[BiasPairs, ...]) -> BiasSummary:
-    summary = BIAS_STUDY.summarize(compute, Asked(spec, tests))
+    summary = BIAS_STUDY.summarize(compute, BiasSubject(spec, tests))
     assert summary is not None
     return summary
 
@@ -83,7 +83,7 @@ def of(summary: BiasSummary, test: str) -> ScoredTest:
 def run_of(spec: RetrieverSpec, dataset: str = "sample-bias", **chosen: Any) -> Run:
     """The run that the page started."""
     corpus = BIAS_STUDY.corpus(datasets.read(dataset), BIAS_STUDY.parameters.settings(chosen))
-    run = BIAS_STUDY.job(service(), Asked(spec, corpus)).run
+    run = BIAS_STUDY.job(service(), BiasSubject(spec, corpus)).run
     assert run is not None
     return run
 
@@ -155,7 +155,7 @@ def test_identical_documents_are_excluded_and_counted(compute: Compute) -> None:
     others = [pair for pair in pairs.pairs if not pair.identical][:2]
     some = BiasPairs("position", (*same[:3], *others), pairs.source)
     spec = with_corpus(resolve("BM25"), "sample")
-    BIAS_STUDY.job(compute, Asked(spec, (some,))).start().wait()
+    BIAS_STUDY.job(compute, BiasSubject(spec, (some,))).start().wait()
     (found,) = summary_of(compute, spec, (some,)).tests
     assert (found.result.n, found.result.n_identical, found.missing) == (2, 3, 0)
     assert found.result.remarks[0] == "3 pairs with identical documents excluded."
@@ -296,7 +296,7 @@ def test_a_missing_model_is_reported_once_and_the_others_run() -> None:
 
 def test_fewer_than_ten_pairs_are_shown_with_a_warning() -> None:
     tests = (pairs_for(datasets.read("sample-bias"), "literal", limit=5),)
-    BIAS_STUDY.job(service(), Asked(bm25(), tests)).start().wait()
+    BIAS_STUDY.job(service(), BiasSubject(bm25(), tests)).start().wait()
     page = opened(models=["BM25"], pairs="5", tests=["literal"])
     assert page.dataframe[0].value["n"].tolist() == [5]
     assert any("Only 5 documents" in warning.value for warning in page.warning)

@@ -30,7 +30,7 @@ from poslens.figures.captions import provenance_entries
 from poslens.figures.palettes import PRESETS, Style
 from poslens.heatmap.data import View
 from poslens.studies.bias.study import BIAS_STUDY, provenance_of
-from poslens.studies.bias.tables import Asked
+from poslens.studies.bias.tables import BiasSubject
 from poslens.studies.cause.figures import minus_null_curves
 from poslens.studies.curves import null_controls
 from poslens.studies.ranking import service as ranking_service
@@ -102,8 +102,8 @@ def test_minus_null_names_its_control_and_counts_its_own_pairs(
 def test_bias_tests_count_truncated_documents(compute: Compute, sample: DataSet) -> None:
     spec = resolve("MiniLM")
     tests = tuple(pairs_for(sample, name, "end", 6) for name in ("position", "brevity"))
-    BIAS_STUDY.job(compute, Asked(spec, tests)).start().wait()
-    summary = BIAS_STUDY.summarize(compute, Asked(spec, tests))
+    BIAS_STUDY.job(compute, BiasSubject(spec, tests)).start().wait()
+    summary = BIAS_STUDY.summarize(compute, BiasSubject(spec, tests))
     assert summary is not None
     moved, short = summary.tests
     cut = sum(scores.truncated for scores in short.scores.values())
@@ -274,8 +274,8 @@ def test_a_ranking_names_the_intervals_of_its_numbers(bm25, compute: Compute) ->
 def test_bias_tests_without_an_interval_name_none(compute: Compute, bm25) -> None:
     data = datasets.read("sample-bias")
     tests = (pairs_for(data, "position", "end", 12),)
-    BIAS_STUDY.job(compute, Asked(bm25, tests)).start().wait()
-    summary = BIAS_STUDY.summarize(compute, Asked(bm25, tests))
+    BIAS_STUDY.job(compute, BiasSubject(bm25, tests)).start().wait()
+    summary = BIAS_STUDY.summarize(compute, BiasSubject(bm25, tests))
     assert summary is not None
     (tested,) = summary.tests
     assert tested.result.low is not None
