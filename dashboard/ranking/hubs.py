@@ -69,7 +69,7 @@ def _hub(summary: HubSummary, number: int, models: Sequence[str]) -> None:
     them."""
     key = summary.ids[number]
     _words(summary, key)
-    collection = summary.asked.corpus.collection
+    collection = summary.asked.corpus
     say.heading(f"Queries that retrieve {key}")
     frame = _of_hub("queries", summary, key)
     row = chosen_row(

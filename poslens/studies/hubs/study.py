@@ -26,7 +26,6 @@ from poslens.compute.runs import Job, Report, Run
 from poslens.parameters import Integer, Parameters, Settings
 from poslens.studies.hubs.summary import (
     TABLES,
-    HubCorpus,
     HubSummary,
     degrees,
     document_ids,
@@ -46,7 +45,7 @@ IN_DEGREE = (
 )
 
 
-class Hubs(Study[HubCorpus, Asked[HubCorpus], HubSummary]):
+class Hubs(Study[Collection, Asked[Collection], HubSummary]):
     """Counts how many queries that a document does not answer have it in their top k."""
 
     name = "hubs"
@@ -96,9 +95,8 @@ class Hubs(Study[HubCorpus, Asked[HubCorpus], HubSummary]):
     tables = TABLES
     figures = (Figure("Sorted in-degrees", sorted_in_degrees),)
 
-    def corpus(self, data: DataSet, settings: Settings) -> HubCorpus:
-        """The corpus with its queries, or with sentences of its documents as queries, and the
-        control.
+    def corpus(self, data: DataSet, settings: Settings) -> Collection:
+        """The corpus with its queries, or with sentences of its documents as queries.
 
         Raises:
             UserError: the corpus cannot be read, is empty or too small for the top k.
@@ -107,32 +105,34 @@ class Hubs(Study[HubCorpus, Asked[HubCorpus], HubSummary]):
         n = collection.survey.n
         if not n:
             raise UserError(f"{collection.title} has no documents: add some to its corpus.")
-        key = (collection.digest, 0 if collection.queries else settings.sentences)
-        corpus = _corpora.get(key, lambda: _corpus(collection, settings.sentences))
-        others = n - min(len(query.relevant) for query in corpus.collection.queries)
+        if not collection.queries:
+            whole, sentences = collection, settings.sentences
+            collection = _corpora.get(
+                (whole.digest, sentences), lambda: sentence_queries(whole, sentences)
+            )
+        others = n - min(len(query.relevant) for query in collection.queries)
         if others <= settings.top:
             raise UserError(
                 f"{collection.title} has only {counted(n, 'document')}, so every document would be "
                 f"in the top {settings.top:,}: choose a smaller top or add documents."
             )
-        return corpus
+        return collection
 
-    def notes(self, data: DataSet, corpus: HubCorpus) -> list[str]:
+    def notes(self, data: DataSet, corpus: Collection) -> list[str]:
         """A sentence on the queries if the data set has none."""
-        drawn = corpus.collection.drawn
-        return [f"Queries: {drawn}."] if drawn else []
+        return [f"Queries: {corpus.drawn}."] if corpus.drawn else []
 
     def require_fit(self, spec: RetrieverSpec) -> None:
         require_ranking(spec)
 
-    def job(self, compute: Compute, subject: Asked[HubCorpus]) -> Job:
+    def job(self, compute: Compute, subject: Asked[Collection]) -> Job:
         """A job that ranks the corpus and its control, and attributes the scores of the first hubs;
         progress counts the units of the current stage."""
         model, corpus, spec = compute.identify(subject.spec), subject.corpus, subject.spec
-        total = corpus.collection.survey.n
+        total = corpus.survey.n
 
         def work(run: Run, report: Report) -> Progress:
-            for collection in (corpus.collection, corpus.control):
+            for collection in (corpus, control_of(corpus)):
                 setup = RankingSetup(collection)
                 if ranking.stored_rankings(compute, spec, setup) is None:
                     progress = ranking.job(compute, spec, setup).work(run, report)
@@ -154,7 +154,7 @@ class Hubs(Study[HubCorpus, Asked[HubCorpus], HubSummary]):
             attribution = _attribution(compute, subject)
             return {} if attribution is None else attribution.failures()
 
-        scope = f"{corpus.collection.name} {corpus.collection.drawn} {subject.settings.explained}"
+        scope = f"{corpus.name} {corpus.drawn} {subject.settings.explained}"
         again = partial(self.job, subject=subject)
         return compute.model_job(
             model,
@@ -169,7 +169,7 @@ class Hubs(Study[HubCorpus, Asked[HubCorpus], HubSummary]):
         )
 
     def summarize(
-        self, compute: Compute, subject: Asked[HubCorpus], earlier: Sequence[HubSummary] = ()
+        self, compute: Compute, subject: Asked[Collection], earlier: Sequence[HubSummary] = ()
     ) -> HubSummary | None:
         """The in-degrees, with the words of hubs if those are computed; None until corpus and
         control are ranked.
@@ -233,7 +233,7 @@ class Hubs(Study[HubCorpus, Asked[HubCorpus], HubSummary]):
         return remarks
 
     def provenance(self, summary: HubSummary) -> Provenance:
-        collection = summary.asked.corpus.collection
+        collection = summary.asked.corpus
         skewness = summary.original.skewness
         return of_model(
             summary.model,
@@ -249,26 +249,27 @@ class Hubs(Study[HubCorpus, Asked[HubCorpus], HubSummary]):
         )
 
 
-_corpora: LRUCache[HubCorpus] = LRUCache(8)
+_corpora: LRUCache[Collection] = LRUCache(8)
+_controls: LRUCache[Collection] = LRUCache(8)
 _summaries: LRUCache[HubSummary] = LRUCache(32)
 
 
-def _corpus(collection: Collection, n_sentences: int) -> HubCorpus:
-    asked = collection if collection.queries else sentence_queries(collection, n_sentences)
-    return HubCorpus(asked, control(asked))
+def control_of(corpus: Collection) -> Collection:
+    """The same corpus with each document's words in random order, cached."""
+    return _controls.get(corpus.digest, lambda: control(corpus))
 
 
-def _summary(compute: Compute, subject: Asked[HubCorpus]) -> HubSummary | None:
+def _summary(compute: Compute, subject: Asked[Collection]) -> HubSummary | None:
     """The in-degrees without the words of hubs; None while a ranking is missing."""
     corpus, settings, model = subject.corpus, subject.settings, compute.identify(subject.spec)
     original, shuffled = (
         degrees(compute, subject.spec, collection, settings.top)
-        for collection in (corpus.collection, corpus.control)
+        for collection in (corpus, control_of(corpus))
     )
     if original is None or shuffled is None:
         return None
-    key = (str(compute.root), model.key, subject.spec.name, corpus.collection.digest, settings)
-    ids = document_ids(corpus.collection)
+    key = (str(compute.root), model.key, subject.spec.name, corpus.digest, settings)
+    ids = document_ids(corpus)
     return _summaries.get(
         key,
         lambda: HubSummary(
@@ -277,14 +278,14 @@ def _summary(compute: Compute, subject: Asked[HubCorpus]) -> HubSummary | None:
     )
 
 
-def _attribution(compute: Compute, subject: Asked[HubCorpus]) -> Job | None:
+def _attribution(compute: Compute, subject: Asked[Collection]) -> Job | None:
     """The job that attributes the scores of the first hubs; None while a ranking is missing, or if
     hubs are not attributed."""
     summary, method = _summary(compute, subject), words_method(compute, subject.spec)
     if summary is None or method is None or not subject.settings.explained:
         return None
     pairs = [pair for hub in explained_hubs(summary) for pair in hub.pairs(summary)]
-    scope = f"hubs of {subject.corpus.collection.name}"
+    scope = f"hubs of {subject.corpus.name}"
     return compute.attribution_job(subject.spec, method, pairs, scope)
 
 

@@ -31,22 +31,13 @@ LISTED = 50
 """Maximum number of documents in the table of hubs."""
 
 
-@dataclass(frozen=True)
-class HubCorpus:
-    """A corpus with its queries, and the control: the same corpus with each document's words in
-    random order."""
-
-    collection: Collection
-    control: Collection
-
-
 def hubs_method(top: int) -> Method:
     """The measure, as named in captions."""
     return Method("hubs", {"top": top, "version": 1})
 
 
 @dataclass(frozen=True)
-class HubSummary(ModelSummary[Asked[HubCorpus]]):
+class HubSummary(ModelSummary[Asked[Collection]]):
     """The in-degrees of a model's index and of the control, over the documents `ids` [D].
     `comparison` is the difference of their skewness. `words` are the words of the first hubs, by
     document, attributed by `words_method`."""
@@ -61,7 +52,7 @@ class HubSummary(ModelSummary[Asked[HubCorpus]]):
     @property
     def queries(self) -> tuple[Query, ...]:
         """The queries, in the order of the in-degrees."""
-        return self.asked.corpus.collection.queries
+        return self.asked.corpus.queries
 
     @cached_property
     def hubs(self) -> list[int]:

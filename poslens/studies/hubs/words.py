@@ -55,7 +55,7 @@ class ExplainedHub:
     def pairs(self, summary: HubSummary) -> list[TextPair]:
         """Pairs of the hub with these queries, those that retrieve it first."""
         asked = [summary.queries[row] for row in (*self.retrieving, *self.others)]
-        dataset = summary.asked.corpus.collection.name
+        dataset = summary.asked.corpus.name
         return [
             TextPair(
                 f"hub {self.key} {query.query_id}",
@@ -75,7 +75,7 @@ _texts: LRUCache[dict[str, str]] = LRUCache(16)
 def explained_hubs(summary: HubSummary) -> list[ExplainedHub]:
     """The first hubs with their queries, which are spread evenly over all that qualify."""
     asked = summary.asked
-    hubs, collection = summary.hubs[: asked.settings.explained], asked.corpus.collection
+    hubs, collection = summary.hubs[: asked.settings.explained], asked.corpus
     keys = tuple(summary.ids[number] for number in hubs)
     texts = _texts.get((collection.digest, keys), lambda: collection.texts(keys))
     explained_hubs = []
