@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args, get_origin
 
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
@@ -111,6 +111,9 @@ def _is_flag(option: TyperOption | TyperArgument) -> bool:
 def kind_of(option: TyperOption | TyperArgument) -> str:
     """What an option accepts: its choices or the kind of value; empty for flags."""
     annotation = option.type_descriptor.annotation
+    origin: Any = get_origin(annotation)
+    if origin is Literal:
+        return " | ".join(get_args(annotation))
     inner = (get_args(annotation) or (annotation,))[0]
     if _is_flag(option) or inner is bool:
         return ""

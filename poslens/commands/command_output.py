@@ -9,10 +9,9 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
-from enum import StrEnum
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, ParamSpec, TypeAlias, TypeVar
 
 import typer
 
@@ -32,18 +31,10 @@ Quiet = Annotated[
 ]
 
 
-class TextFormat(StrEnum):
-    """Formats of results on stdout."""
-
-    json = "json"
-    csv = "csv"
-
-
-class LineFormat(StrEnum):
-    """Formats of lists and verdicts on stdout."""
-
-    text = "text"
-    json = "json"
+TextFormat: TypeAlias = Literal["json", "csv"]
+"""Formats of results on stdout."""
+LineFormat: TypeAlias = Literal["text", "json"]
+"""Formats of lists and verdicts on stdout."""
 
 
 def cli_command(shape: Any) -> Callable[[Callable[P, R]], Callable[P, R]]:

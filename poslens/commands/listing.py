@@ -32,7 +32,7 @@ def models(
     model: Annotated[
         list[str] | None, several_models("All models known by name by default.")
     ] = None,
-    format: Format = LineFormat.text,
+    format: Format = "text",
 ) -> None:
     """List the retrievers known by name."""
     if context.invoked_subcommand is not None:
@@ -41,7 +41,7 @@ def models(
 
     listed = distinct(map(by_name, model)) if model else resolve.known().values()
 
-    if format is LineFormat.json:
+    if format == "json":
         rows = [
             answer_from(
                 ModelEntry,
@@ -84,7 +84,7 @@ def fetch_model(
     name: Annotated[str, typer.Argument(help="A preset (see `models`) or a Hugging Face id.")],
     format: Annotated[
         LineFormat, typer.Option(help="text (the path of the model's folder) or json.")
-    ] = LineFormat.text,
+    ] = "text",
 ) -> None:
     """Download a model's weights to this machine."""
     from tqdm import tqdm
@@ -105,7 +105,7 @@ def fetch_model(
     finally:
         for bar in bars.values():
             bar.close()
-    if format is LineFormat.json:
+    if format == "json":
         answer: FetchedModel = {"model": name, "folder": str(folder)}
         print_json(answer)
     else:
@@ -116,13 +116,13 @@ def fetch_model(
 @cli_command(list[DataSetEntry])
 def datasets(
     data: Data = None,  # registered while options are parsed
-    format: Format = LineFormat.text,
+    format: Format = "text",
 ) -> None:
     """List the data sets by name, and what can be read of those given with --data."""
     from poslens.attribution import datasets as known
 
     every = {name: known.read(name) for name in known.names()}
-    if format is LineFormat.json:
+    if format == "json":
         rows: list[DataSetEntry] = [
             {
                 "name": name,
@@ -151,12 +151,12 @@ def datasets(
 
 @app.command()
 @cli_command(list[ListedMethod])
-def methods(format: Format = LineFormat.text) -> None:
+def methods(format: Format = "text") -> None:
     """List the attribution methods and their parameters."""
     from poslens.attribution.methods import CURVE_PARAMETERS, METHODS
     from poslens.attribution.retrievers.detect import families_with
 
-    if format is LineFormat.json:
+    if format == "json":
         rows = [
             answer_from(
                 ListedMethod,

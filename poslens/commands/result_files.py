@@ -91,12 +91,12 @@ def with_out(command: Callable[P, R]) -> Callable[P, R]:
     return writing
 
 
-def _formats(annotation: Any) -> dict[str, StrEnum]:
+def _formats(annotation: Any) -> dict[str, str]:
     """The formats of --format by file suffix."""
-    choices = {choice.value: choice for choice in get_args(annotation)[0]}
-    suffixes = {"txt" if name == "text" else name: choice for name, choice in choices.items()}
+    choices = get_args(get_args(annotation)[0])
+    suffixes = {"txt" if name == "text" else name: name for name in choices}
     # Tables that can be printed as CSV can also be written as Parquet and LaTeX.
-    files = {name: choices["csv"] for name in ("parquet", "tex") if "csv" in choices}
+    files = {name: "csv" for name in ("parquet", "tex") if "csv" in choices}
     return suffixes | files
 
 

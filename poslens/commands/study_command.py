@@ -102,7 +102,7 @@ def _signature(study: Study[Any, Any, Any], tables: type[StrEnum]) -> inspect.Si
         retry = typer.Option(help=f"Retry each {study.unit} that failed.")
         options.append(parameter("retry_failed", Annotated[bool, retry], False))
     written = typer.Option(help="json or csv.")
-    options.append(parameter("format", Annotated[TextFormat, written], TextFormat.json))
+    options.append(parameter("format", Annotated[TextFormat, written], "json"))
     return inspect.Signature(options)
 
 
@@ -290,7 +290,7 @@ def _print(
             else f"The table {table} is empty: these results have nothing to list in it.",
             file=sys.stderr,
         )
-    print_table(frame, format.value, provenance)
+    print_table(frame, format, provenance)
     return nothing_to_draw
 
 

@@ -109,7 +109,7 @@ def _progress(what: str, unit: str = "row") -> Iterator[Report]:
 
 @cache.command("list")
 @cli_command(Lines[StoredAnswer])
-def list_files(format: Format = LineFormat.json) -> None:
+def list_files(format: Format = "json") -> None:
     """List the stored results, one line for each model and method."""
     from poslens.cache.storage.maintenance import listing
 
@@ -124,7 +124,7 @@ def list_files(format: Format = LineFormat.json) -> None:
         )
         if not file.problem:
             del stored["problem"]
-        print_answer(stored, format.value)
+        print_answer(stored, format)
 
 
 @cache.command()
@@ -134,7 +134,7 @@ def export(
     model: Of = None,
     method: Under = "",
     dataset: OfDataset = "",
-    format: Format = LineFormat.json,
+    format: Format = "json",
 ) -> None:
     """Export results with their provenance to a Parquet file."""
     from poslens.cache.exchange.transfer import export
@@ -156,14 +156,14 @@ def export(
             report=report,
         )
     answer: ExportAnswer = {"file": str(output), "rows": rows, "bytes": output.stat().st_size}
-    print_answer(answer, format.value)
+    print_answer(answer, format)
 
 
 @cache.command("import")
 @cli_command(Lines[Imported])
 def import_(
     files: Annotated[list[Path], typer.Argument(help="Exported Parquet files.")],
-    format: Format = LineFormat.json,
+    format: Format = "json",
 ) -> None:
     """Import the results of exported files that the cache lacks."""
     from poslens.cache.exchange.transfer import import_file
@@ -172,14 +172,14 @@ def import_(
         with _progress("Importing") as report:
             taken = import_file(_store(), path, report=report)
         print(taken.sentence(), file=sys.stderr)
-        print_answer(answer_from(Imported, taken, file=str(path)), format.value)
+        print_answer(answer_from(Imported, taken, file=str(path)), format)
 
 
 @cache.command()
 @cli_command(Merged)
 def merge(
     folder: Annotated[Path, typer.Argument(help="The folder `cache` of another POSLENS_HOME.")],
-    format: Format = LineFormat.json,
+    format: Format = "json",
 ) -> None:
     """Add results of another cache on this machine that this cache lacks. The other cache does
     not change."""
@@ -191,14 +191,14 @@ def merge(
     for problem in problems:
         print(problem, file=sys.stderr)
     print(taken.sentence(), file=sys.stderr)
-    print_answer(answer_from(Merged, taken, folder=str(folder)), format.value)
+    print_answer(answer_from(Merged, taken, folder=str(folder)), format)
 
 
 @cache.command()
 @cli_command(IngestAnswer)
 def ingest(
     folder: Annotated[str, typer.Argument(help="Folder of parts, or its s3:// or gs:// address.")],
-    format: Format = LineFormat.json,
+    format: Format = "json",
 ) -> None:
     """Import a folder's new parts and write the manifest."""
     from poslens.cache.exchange.part_files import PartFolder, ingest
@@ -218,7 +218,7 @@ def ingest(
         new=ingested.new,
         damaged=len(ingested.problems),
     )
-    print_answer(answer, format.value)
+    print_answer(answer, format)
     if ingested.problems:
         raise typer.Exit(2)
 
@@ -229,7 +229,7 @@ def verify(
     model: Of = None,
     method: Under = "",
     parts: Annotated[str, typer.Option(help="Check a folder of parts instead.")] = "",
-    format: Format = LineFormat.json,
+    format: Format = "json",
 ) -> None:
     """Verify all checksums; damaged results are removed from the cache."""
     if parts:
@@ -242,7 +242,7 @@ def verify(
         for problem in problems:
             print_error(problem)
         checked: VerifiedParts = {"folder": parts, "parts": n, "damaged": len(problems)}
-        print_answer(checked, format.value)
+        print_answer(checked, format)
         if problems:
             raise typer.Exit(2)
         return
@@ -260,14 +260,14 @@ def verify(
         else:
             answer["problem"] = file.problem
         sound = sound and bool(verified) and not answer.get("damaged")
-        print_answer(answer, format.value)
+        print_answer(answer, format)
     if not sound:
         raise typer.Exit(2)
 
 
 @cache.command()
 @cli_command(Lines[Compacted])
-def compact(model: Of = None, method: Under = "", format: Format = LineFormat.json) -> None:
+def compact(model: Of = None, method: Under = "", format: Format = "json") -> None:
     """Free the disk space of replaced and removed results."""
     from poslens.cache.storage.maintenance import compact
 
@@ -278,7 +278,7 @@ def compact(model: Of = None, method: Under = "", format: Format = LineFormat.js
             "method": file.method.core,
             "freed": freed,
         }
-        print_answer(answer, format.value)
+        print_answer(answer, format)
 
 
 @cache.command()
@@ -288,7 +288,7 @@ def delete(
     method: Under = "",
     dataset: OfDataset = "",
     yes: Annotated[bool, typer.Option("--yes", help="Delete without confirmation.")] = False,
-    format: Format = LineFormat.json,
+    format: Format = "json",
 ) -> None:
     """Delete stored results by model, method and data set, after a confirmation."""
     from poslens.cache.storage.maintenance import drop_results
@@ -309,4 +309,4 @@ def delete(
         raise typer.Exit(1)
     freed = sum(drop_results(_store(), file, dataset) for file in files)
     answer: Deleted = {"files": len(files), "freed": freed}
-    print_answer(answer, format.value)
+    print_answer(answer, format)

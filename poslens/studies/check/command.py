@@ -84,9 +84,7 @@ def check(
     junit: Annotated[
         Path | None, typer.Option("--junit", help="Also write a JUnit file for the CI server.")
     ] = None,
-    format: Annotated[
-        LineFormat, typer.Option(help="text (one line per check) or json.")
-    ] = LineFormat.text,
+    format: Annotated[LineFormat, typer.Option(help="text (one line per check) or json.")] = "text",
 ) -> None:
     """Check a model against a stored passport, over the baseline's pairs, queries and documents.
     Exit code 0: every check passed. 1: one failed. 2: invalid input. 3: none failed, but one could
@@ -121,7 +119,7 @@ def check(
     if junit is not None:
         with replacing(junit) as file:
             file.write(checking.junit_bytes(checks, f"PosLens: {spec.name} on {data.name}"))
-    if format is LineFormat.json:
+    if format == "json":
         print_json(checking.entry(passport, saved, checks))
     else:
         for check in checks:

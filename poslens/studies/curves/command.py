@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Sequence
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -61,13 +60,6 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
-class ExecutorName(StrEnum):
-    """Executors that compute batches."""
-
-    local = "local"
-    ray = "ray"
-
-
 def _published(folder: str) -> PartWriter:
     from poslens.cache.exchange import part_files
     from poslens.compute.compute import service
@@ -100,12 +92,12 @@ def precompute(
     readable: Readable = False,
     retry_failed: Annotated[bool, typer.Option(help="Retry the pairs that failed.")] = False,
     executor: Annotated[
-        ExecutorName,
+        Literal["local", "ray"],
         typer.Option(
             help="local: this process computes. ray: one actor per GPU of a cluster computes, or "
             "one per core without GPUs (`pip install -r requirements-ray.txt`)."
         ),
-    ] = ExecutorName.local,
+    ] = "local",
     workers: Annotated[
         int | None,
         typer.Option(min=1, help="Maximum number of actors of --executor ray; all by default."),
@@ -132,16 +124,16 @@ def precompute(
             "without a common cache can divide a data set.",
         ),
     ] = "",
-    format: Annotated[LineFormat, typer.Option(help="json, or text (one line).")] = LineFormat.json,
+    format: Annotated[LineFormat, typer.Option(help="json, or text (one line).")] = "json",
 ) -> None:
     """Compute the results of a data set that are not stored yet. Stop with Ctrl-C; run again to
     resume. Several processes with the same pairs share the work."""
     from poslens.compute.compute import service
 
-    if executor is ExecutorName.local and (workers or address):
+    if executor == "local" and (workers or address):
         raise UserError("--workers and --address need --executor ray: add it.")
     spec, chosen = resolve(model, posir), method_of(method, "p99", "bin_mean", posir, option)
-    if spec.remote and executor is ExecutorName.ray:
+    if spec.remote and executor == "ray":
         raise UserError(
             f"{spec.name} is an endpoint, which a cluster doesn't speed up: remove --executor ray."
         )
@@ -171,7 +163,7 @@ def precompute(
         chosen,
         pairs,
         data.name,
-        executor=on_ray if executor is ExecutorName.ray else None,
+        executor=on_ray if executor == "ray" else None,
         store=_published(parts) if parts else None,
     )
     progress = watched(spec.name, job, retry_failed=retry_failed).progress
@@ -188,18 +180,11 @@ def precompute(
         dataset=data.name,
         seconds=round(progress.seconds, 3),
     )
-    print_answer(answer, format.value)
-
-
-class CurveAxis(StrEnum):
-    """What a curve's positions are relative to."""
-
-    read = "read"
-    text = "text"
+    print_answer(answer, format)
 
 
 Axis = Annotated[
-    CurveAxis,
+    Literal["read", "text"],
     typer.Option(
         help="read: positions relative to the tokens that the model reads. text: positions in "
         "percent of the whole text's characters; each averages the pairs that were read there."
@@ -207,24 +192,14 @@ Axis = Annotated[
 ]
 
 
-def _on(axis: CurveAxis, method: Method, posir: bool) -> Method:
+def _on(axis: Literal["read", "text"], method: Method, posir: bool) -> Method:
     from poslens.attribution.curves.text_axis import over_text
 
-    if axis is CurveAxis.read:
+    if axis == "read":
         return method
     if posir:
         raise UserError("PosIR's curves are relative to the tokens read: remove --axis text.")
     return over_text(method)
-
-
-class CurveTable(StrEnum):
-    """Tables of `curve`."""
-
-    curves = "curves"
-    summary = "summary"
-    differences = "differences"
-    published = "published"
-    failures = "failures"
 
 
 def _curves(
@@ -276,7 +251,7 @@ def curve(
     dataset: Dataset = "sample",
     normalization: Normalization = "p99",
     resampling: Resampling = "bin_mean",
-    axis: Axis = CurveAxis.read,
+    axis: Axis = "read",
     posir: Posir = False,
     readable: Readable = False,
     pairs: Annotated[
@@ -286,13 +261,13 @@ def curve(
         ),
     ] = 0,
     table: Annotated[
-        CurveTable,
+        Literal["curves", "summary", "differences", "published", "failures"],
         typer.Option(
             help="curves (100 positions per model), summary (one row per model: center of mass and "
             "primacy-recency index with intervals), differences (the index of each pair of models, "
             "paired), published (the curves of --published; no model by default) or failures."
         ),
-    ] = CurveTable.curves,
+    ] = "curves",
     published: Annotated[
         list[str] | None,
         typer.Option(
@@ -302,7 +277,7 @@ def curve(
         ),
     ] = None,
     figure: Annotated[FigureFile | None, FigureOption("the mean curves")] = None,
-    format: Annotated[TextFormat, typer.Option(help="csv or json.")] = TextFormat.csv,
+    format: Annotated[TextFormat, typer.Option(help="csv or json.")] = "csv",
 ) -> None:
     """Print the mean curves of models over a data set. Missing results are computed first; stop
     with Ctrl-C and run again to resume."""
@@ -312,16 +287,16 @@ def curve(
     chosen = _on(axis, method_of(method, normalization, resampling, posir, option), posir)
     files = [named(value, "--published", "FILE") for value in published or []]
     published_curves = [read_curves(name, path.name, read_bytes(path)) for name, path in files]
-    if table is CurveTable.published and not published_curves:
+    if table == "published" and not published_curves:
         raise UserError("--table published prints published curves: give --published NAME=FILE.")
-    if table is CurveTable.differences and len(model or ()) < 2:
+    if table == "differences" and len(model or ()) < 2:
         raise UserError("--table differences compares models: add another --model.")
-    if table is CurveTable.summary and axis is CurveAxis.text:
+    if table == "summary" and axis == "text":
         raise UserError("--table summary is relative to the tokens read: remove --axis text.")
-    models = model or ([] if table is CurveTable.published else ["MiniLM"])
+    models = model or ([] if table == "published" else ["MiniLM"])
 
     def without_curve(error: UserError) -> None:
-        if table is not CurveTable.failures:
+        if table != "failures":
             raise error
         print(error, file=sys.stderr)
 
@@ -336,10 +311,10 @@ def curve(
     if figure is not None:
         figure.draw(curves.figure(figure.style), curves.provenance)
     sources = curves.sources(table)
-    if table is CurveTable.failures:
+    if table == "failures":
         from poslens.compute.compute import service
 
         name = averaged[0].dataset
         specs = specs_of(models, name, lambda model: resolve(model, posir))
         sources = failure_provenance(service(), specs, chosen, name)
-    print_table(curves.to_frame(table), format.value, sources)
+    print_table(curves.to_frame(table), format, sources)

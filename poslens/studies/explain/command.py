@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -74,13 +73,6 @@ Heatmap = Annotated[
 ]
 
 
-class ExplainTable(StrEnum):
-    """Tables of `explain`."""
-
-    tokens = "tokens"
-    comparison = "comparison"
-
-
 @app.command()
 @cli_command(
     {
@@ -101,34 +93,34 @@ def explain(
     normalization: Normalization = "p99",
     resampling: Resampling = "bin_mean",
     table: Annotated[
-        ExplainTable,
+        Literal["tokens", "comparison"],
         typer.Option(
             help="tokens, or comparison (each model with the first: score, primacy-recency index, "
             "rank correlation of words)."
         ),
-    ] = ExplainTable.tokens,
+    ] = "tokens",
     figure: Heatmap = None,
     format: Annotated[
         TextFormat,
         typer.Option(help="json (one line for each model's tokens), or csv."),
-    ] = TextFormat.json,
+    ] = "json",
 ) -> None:
     """Attribute one query-document pair with one model or several."""
     specs = distinct(_spec_of(name, dataset) for name in model or ["MiniLM"])
-    if table is ExplainTable.comparison and len(specs) < 2:
+    if table == "comparison" and len(specs) < 2:
         raise UserError("--table comparison compares models: add another --model.")
     chosen = method_of(method, normalization, resampling, False, option)
     subject = _pair_of(query, document, document_file, evidence, dataset, pair)
     results = _explained(subject, specs, chosen, figure)
-    if table is ExplainTable.tokens and format is TextFormat.json:
+    if table == "tokens" and format == "json":
         for result in results:
             print_json(explanation_answer(result))
         return
     # Imports Plotly.
     from poslens.studies.explain.tables import comparison_frame, explained_frame
 
-    frame_of = comparison_frame if table is ExplainTable.comparison else explained_frame
-    print_table(frame_of(results), format.value, [result.provenance() for result in results])
+    frame_of = comparison_frame if table == "comparison" else explained_frame
+    print_table(frame_of(results), format, [result.provenance() for result in results])
 
 
 # -- the pair and its attributions ----------------------------------------------------------------

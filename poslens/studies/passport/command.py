@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -20,14 +19,6 @@ if TYPE_CHECKING:
     from poslens.studies.passport.service import ModelPassport
 
 app = typer.Typer()
-
-
-class PassportFormat(StrEnum):
-    """Formats of a passport's numbers."""
-
-    json = "json"
-    csv = "csv"
-    yaml = "yaml"
 
 
 @app.command()
@@ -73,9 +64,9 @@ def passport(
         ),
     ] = None,
     format: Annotated[
-        PassportFormat,
+        Literal["json", "csv", "yaml"],
         typer.Option(help="json, csv (a row for each measure), or yaml (for a model card)."),
-    ] = PassportFormat.json,
+    ] = "json",
 ) -> None:
     """Show the results of all studies of a model's position bias on one card. Stop with Ctrl-C; run
     again to resume."""
@@ -109,10 +100,10 @@ def passport(
             figure.draw(cohort.chart(cards, figure.style), provenance)
         else:
             figure.write(document_bytes(cards, figure.format))  # type: ignore[arg-type]
-    if format is PassportFormat.yaml:
+    if format == "yaml":
         print(passports.model_card(cards), end="")
         return
-    if format is PassportFormat.csv:
+    if format == "csv":
         if not (origin := [provenance for card in cards for provenance in card.provenance]):
             raise _no_results(cards, stored)
         print_table(passports.table(cards), "csv", origin)
