@@ -45,7 +45,7 @@ from poslens.studies.check.measures import NAMES, Check
 from poslens.studies.curves.result import Curves
 from poslens.studies.explain import service as explaining
 from poslens.studies.passport import service as passports
-from poslens.study import plan, stored
+from poslens.study_plan import plan, stored
 
 
 @quietly()

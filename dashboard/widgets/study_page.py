@@ -41,7 +41,8 @@ from poslens.parameters import (
     Switch,
     Text,
 )
-from poslens.study import Figure, Plan, Study, plan, stored
+from poslens.study import Figure, Study
+from poslens.study_plan import Plan, plan, stored
 
 MAX_DIFFERENCES = 3
 """Number of paired differences up to which each has a sentence: those of three models."""

@@ -40,7 +40,8 @@ from poslens.parameters import (
     Several,
     Switch,
 )
-from poslens.study import Study, Summary, plan
+from poslens.study import Study, Summary
+from poslens.study_plan import plan
 
 if TYPE_CHECKING:
     from poslens.attribution.retrievers.specs import RetrieverSpec

@@ -40,7 +40,6 @@ from poslens.studies.debias.study import DEBIAS, selection_sentence
 from poslens.studies.debias.summary import NO_CHANGES, HeldOutTest, quality_of
 from poslens.studies.ranking import service as rankings
 from poslens.studies.ranking.figures import evidence_bins
-from poslens.study import stored
 from poslens.study_part import (
     MOVABLE,
     NO_QUERIES,
@@ -53,6 +52,7 @@ from poslens.study_part import (
     number,
     shift_sentence,
 )
+from poslens.study_plan import stored
 
 LIMITS = (
     "Attribution isn't causation: compare it with the effect of the evidence's position on the "

@@ -43,8 +43,9 @@ from poslens.studies.passport.parts import (
 )
 from poslens.studies.positions.study import POSITIONS
 from poslens.studies.why.study import WHY
-from poslens.study import Study, stored
+from poslens.study import Study
 from poslens.study_part import MAX_PAIRS, Number, Part, PartAnswer, PartQuestion, Scope
+from poslens.study_plan import stored
 
 
 def question_of(study: Study[Any, Any, Any]) -> PartQuestion:

@@ -28,7 +28,7 @@ from poslens.studies.debias.front import relocation_curves, saliency_curves
 from poslens.studies.debias.points import DebiasPoint, grid
 from poslens.studies.debias.study import DEBIAS
 from poslens.studies.debias.summary import DebiasSummary, HeldOutTest, setting_advice
-from poslens.study import stored
+from poslens.study_plan import stored
 from tests.support.nouns import NOUNS
 from tests.support.pages import SECONDS, page_file
 

@@ -26,7 +26,7 @@ from poslens.compute.compute import service
 from poslens.dashboard.__main__ import app
 from poslens.studies.audit.run import run_audit
 from poslens.studies.audit.study import AUDIT
-from poslens.study import stored
+from poslens.study_plan import stored
 from tests.support.nouns import NOUNS
 from tests.support.pages import open_page
 

@@ -31,7 +31,7 @@ from poslens.studies.debias import study as debias_study
 from poslens.studies.debias.debias_job import training_job
 from poslens.studies.debias.points import DebiasPoint, require_trainable
 from poslens.studies.debias.study import DEBIAS
-from poslens.study import Plan, plan, stored
+from poslens.study_plan import Plan, plan, stored
 from tests.attribution.debiasing.debias_testing import judged_rows
 from tests.support.names import temporary_names
 from tests.support.pages import SECONDS, page_file

@@ -19,7 +19,7 @@ from poslens.figures.palettes import PRESETS, Style, text_width
 from poslens.paired import PairedDifference, difference_sentences
 from poslens.studies.differences import DIFFERENCES, MEASURES, SALIENCY, MeasuredSummary
 from poslens.studies.ranking import service as rankings
-from poslens.study import plan, stored
+from poslens.study_plan import plan, stored
 from tests.support.pages import SECONDS, page_file
 
 MODELS = ("MiniLM-primacy", "MiniLM", "MiniLM-recency")

@@ -1,0 +1,94 @@
+"""What a study computes for some models, and its stored results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Generic
+
+from poslens.attribution.errors import UserError
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.compute.compute import Compute
+from poslens.compute.runs import Job
+from poslens.parameters import Settings
+from poslens.study import Corpus, Study, Subject, Summary
+
+
+@dataclass(frozen=True)
+class Plan(Generic[Subject]):
+    """The subjects of a study for some models, their jobs, and the reasons why models have no
+    subject (`without_subject`) or lack some (`misfits`)."""
+
+    subjects: tuple[Subject, ...]
+    jobs: tuple[Job, ...]
+    without_subject: tuple[str, ...]
+    misfits: tuple[str, ...]
+
+    @property
+    def refused(self) -> tuple[str, ...]:
+        """All reasons."""
+        return (*self.without_subject, *self.misfits)
+
+
+def plan(
+    study: Study[Corpus, Subject, Any],
+    compute: Compute,
+    specs: Iterable[RetrieverSpec],
+    corpus: Corpus,
+    settings: Settings,
+) -> Plan[Subject]:
+    """The plan of a study for these models. UserErrors become reasons."""
+    subjects: list[Subject] = []
+    jobs: list[Job] = []
+    without_subject: list[str] = []
+    misfits: list[str] = []
+    for spec in specs:
+        n_before, reasons = len(subjects), list[str]()
+        try:
+            for subject in study.subjects(compute, spec, corpus, settings):
+                try:
+                    jobs.append(study.job(compute, subject))
+                    subjects.append(subject)
+                except UserError as reason:
+                    reasons.append(str(reason))
+        except UserError as reason:
+            reasons.append(str(reason))
+        (misfits if len(subjects) > n_before else without_subject).extend(reasons)
+    return Plan(
+        tuple(subjects),
+        tuple(jobs),
+        tuple(dict.fromkeys(without_subject)),
+        tuple(dict.fromkeys(misfits)),
+    )
+
+
+def stored(
+    study: Study[Any, Subject, Summary],
+    compute: Compute,
+    subjects: Iterable[Subject],
+    *,
+    without_models: Iterable[Summary] = (),
+    incomplete: bool = False,
+    on_error: Callable[[UserError], None] | None = None,
+) -> list[Summary]:
+    """The stored results of complete subjects, in order, followed by those `without_models`; with
+    `incomplete`, also estimates for incomplete subjects. With `on_error`, it is called with the
+    reason why a subject has no result, and the others are returned.
+
+    Raises:
+        UserError: a subject has no result, and there is no `on_error`.
+    """
+    summaries: list[Summary] = []
+    for subject in subjects:
+        try:
+            summary = study.summarize(compute, subject, summaries)
+            if summary is None and incomplete:
+                summary = study.so_far(compute, subject, summaries)
+        except UserError as error:
+            if on_error is None:
+                raise
+            on_error(error)
+            continue
+        if summary is not None:
+            summaries.append(summary)
+    return study.together([*summaries, *without_models])
