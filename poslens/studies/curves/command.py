@@ -183,15 +183,6 @@ def precompute(
     print_answer(answer, format)
 
 
-Axis = Annotated[
-    Literal["read", "text"],
-    typer.Option(
-        help="read: positions relative to the tokens that the model reads. text: positions in "
-        "percent of the whole text's characters; each averages the pairs that were read there."
-    ),
-]
-
-
 def _on(axis: Literal["read", "text"], method: Method, posir: bool) -> Method:
     from poslens.attribution.curves.text_axis import over_text
 
@@ -251,7 +242,13 @@ def curve(
     dataset: Dataset = "sample",
     normalization: Normalization = "p99",
     resampling: Resampling = "bin_mean",
-    axis: Axis = "read",
+    axis: Annotated[
+        Literal["read", "text"],
+        typer.Option(
+            help="read: positions relative to the tokens that the model reads. text: positions in "
+            "percent of the whole text's characters; each averages the pairs that were read there."
+        ),
+    ] = "read",
     posir: Posir = False,
     readable: Readable = False,
     pairs: Annotated[

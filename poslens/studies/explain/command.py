@@ -49,29 +49,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-Query = Annotated[str | None, typer.Option(help="Text of the query.")]
-Document = Annotated[str | None, typer.Option(help="Text of the document.")]
-DocumentFile = Annotated[
-    Path | None, typer.Option(help=("File with the document's text; - reads stdin."))
-]
-Evidence = Annotated[
-    str | None, typer.Option(help="Passage of the document that answers the query, verbatim.")
-]
-PairId = Annotated[
-    str | None, typer.Option("--pair", help="Id of a pair of --dataset, instead of texts.")
-]
-PairDataset = Annotated[
-    str,
-    choice_of_data(
-        "--statistics",
-        help="Data set of --pair, by name or path. With texts: the data set that BM25 takes its "
-        "statistics from.",
-    ),
-]
-Heatmap = Annotated[
-    FigureFile | None, FigureOption("the heatmap", ("html", "png", "svg", "pdf"), styled=False)
-]
-
 
 @app.command()
 @cli_command(
@@ -84,12 +61,25 @@ def explain(
     model: Models = None,
     method: MethodName = "saliency",
     option: Options = None,
-    query: Query = None,
-    document: Document = None,
-    document_file: DocumentFile = None,
-    evidence: Evidence = None,
-    pair: PairId = None,
-    dataset: PairDataset = "sample",
+    query: Annotated[str | None, typer.Option(help="Text of the query.")] = None,
+    document: Annotated[str | None, typer.Option(help="Text of the document.")] = None,
+    document_file: Annotated[
+        Path | None, typer.Option(help="File with the document's text; - reads stdin.")
+    ] = None,
+    evidence: Annotated[
+        str | None, typer.Option(help="Passage of the document that answers the query, verbatim.")
+    ] = None,
+    pair: Annotated[
+        str | None, typer.Option("--pair", help="Id of a pair of --dataset, instead of texts.")
+    ] = None,
+    dataset: Annotated[
+        str,
+        choice_of_data(
+            "--statistics",
+            help="Data set of --pair, by name or path. With texts: the data set that BM25 takes "
+            "its statistics from.",
+        ),
+    ] = "sample",
     normalization: Normalization = "p99",
     resampling: Resampling = "bin_mean",
     table: Annotated[
@@ -99,7 +89,9 @@ def explain(
             "rank correlation of words)."
         ),
     ] = "tokens",
-    figure: Heatmap = None,
+    figure: Annotated[
+        FigureFile | None, FigureOption("the heatmap", ("html", "png", "svg", "pdf"), styled=False)
+    ] = None,
     format: Annotated[
         TextFormat,
         typer.Option(help="json (one line for each model's tokens), or csv."),
