@@ -56,6 +56,14 @@ class StoredCurves:
         """The number of documents longer than the model's context limit."""
         return int(self.truncated.sum())
 
+    def rows_of_both(self, other: StoredCurves) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The rows [m] of the pairs that both have, in this order of pairs: of these curves, and of
+        `other`."""
+        row_of = {pair_id: row for row, pair_id in enumerate(other.pair_ids)}
+        both = [(row, row_of[i]) for row, i in enumerate(self.pair_ids) if i in row_of]
+        rows, other_rows = np.array(both, dtype=np.int64).reshape(-1, 2).T
+        return rows, other_rows
+
 
 class Store(Files, Destination):
     """Attributions below one folder. Any number of threads and processes may use the same

@@ -182,9 +182,7 @@ def _values(
         values = center_of_mass(first.magnitudes, first.positions)
     elif order == "disagreement":
         if (second := stored(1)) is not None:
-            row_of = {pair_id: row for row, pair_id in enumerate(second.pair_ids)}
-            both = [row for row, pair_id in enumerate(first.pair_ids) if pair_id in row_of]
-            others = [row_of[first.pair_ids[row]] for row in both]
+            both, others = first.rows_of_both(second)
             values[both] = apart(first.magnitudes[both], second.magnitudes[others])
     else:
         by_id = {pair.pair_id: pair for pair in pairs}

@@ -211,17 +211,12 @@ class DebiasSummary:
         if self.saliency is None or plain.saliency is None:
             return None
         stored, before = self.saliency.stored, plain.saliency.stored
-        row_of = {pair_id: row for row, pair_id in enumerate(before.pair_ids)}
-        both = [
-            (row_of[pair_id], row)
-            for row, pair_id in enumerate(stored.pair_ids)
-            if pair_id in row_of
-        ]
+        rows, rows_before = stored.rows_of_both(before)
         document_of = {pair.pair_id: pair.document for pair in self.point.corpus.pairs}
         return paired_statistics(
-            before.magnitudes[[old for old, _ in both]],
-            stored.magnitudes[[new for _, new in both]],
-            [document_of[stored.pair_ids[new]] for _, new in both],
+            before.magnitudes[rows_before],
+            stored.magnitudes[rows],
+            [document_of[stored.pair_ids[row]] for row in rows.tolist()],
             INDEX_MARGIN,
             primacy_recency_index,
         )

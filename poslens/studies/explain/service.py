@@ -268,11 +268,9 @@ def difference(
 def difference_of(first: StoredCurves, second: StoredCurves, data: DataSet) -> Difference | None:
     """The difference of two sets of curves, without provenance; None below `MIN_PAIRS` common
     pairs."""
-    rows = {pair_id: row for row, pair_id in enumerate(second.pair_ids)}
-    both = [(row, rows[i]) for row, i in enumerate(first.pair_ids) if i in rows]
-    if len(both) < MIN_PAIRS:
+    rows_a, rows_b = first.rows_of_both(second)
+    if len(rows_a) < MIN_PAIRS:
         return None
-    rows_a, rows_b = (np.array(side) for side in zip(*both, strict=True))
     ids = [first.pair_ids[row] for row in rows_a.tolist()]
     documents = data.pairs.documents_of(ids)
     gap = first.curves[rows_a].astype(np.float64) - second.curves[rows_b]
