@@ -21,7 +21,7 @@ from poslens.attribution.evaluation.faithfulness import (
 from poslens.attribution.methods import attribute_batches, make_method
 from poslens.attribution.retrievers.resolve import installed, resolve
 from poslens.attribution.retrievers.specs import data_folder, presets
-from poslens.attribution.types import TextPair
+from poslens.attribution.types import N_BINS, TextPair
 from poslens.cache.kinds.faithfulness import faithfulness_tests
 from poslens.cache.kinds.interventions import intervene
 from poslens.cache.shipped.manifest import FOLDER, NAME, shipped_files
@@ -158,9 +158,7 @@ def test_a_few_results_computed_here_equal_the_shipped_ones(
     for what in (tool.relocation_method(), tool.ablation_method("delete")):
         kept = interventions.stored(compute, spec, what, [pair]).results[pair.pair_id]
         made = intervene(retriever, what, pair)
-        np.testing.assert_allclose(
-            interventions.curve_of(kept), interventions.curve_of(made), rtol=0, atol=TOLERANCE
-        )
+        np.testing.assert_allclose(kept.curve(N_BINS), made.curve(N_BINS), rtol=0, atol=TOLERANCE)
 
 
 def test_the_work_folder_can_be_anywhere(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from poslens.attribution.curves.bootstrap import Estimate, Values, estimate
 from poslens.attribution.curves.positions import rank_correlation, rank_correlations, resample
 from poslens.attribution.interventions.ablation import Ablation
 from poslens.attribution.interventions.relocation import Relocation
-from poslens.attribution.types import Array, Method, as_array
+from poslens.attribution.types import Method
 
 N_GRID = 11
 """Positions at which causal curves of different documents are averaged and correlated."""
@@ -59,16 +59,6 @@ def with_ablation(curve: NDArray[np.floating], ablation: Ablation) -> float | No
     return rank_correlation(averaged(curve, ablation.edges), ablation.effects.astype(np.float64))
 
 
-def relocation_curve(relocation: Relocation, places: int = 100) -> Array | None:
-    """A relocation curve at the centers of `places` bins of what the model read, minus its mean, in
-    units of the score. Linear between the positions where the evidence was read whole, constant
-    beyond the first and the last; None for fewer than two such positions."""
-    if relocation.whole.sum() < 2:
-        return None
-    curve = np.interp((np.arange(places) + 0.5) / places, relocation.within, relocation.changes)
-    return as_array(curve - curve.mean(), (places,), "a curve")
-
-
 @dataclass(frozen=True, slots=True)
 class Agreement:
     """Agreement of a method's curves with causal curves of a model, over `n` pairs of `n_documents`
@@ -99,12 +89,11 @@ def agreement(
     pairs' documents."""
     rows: list[tuple[Hashable, float | None, Values]] = []
     for curve, effect, group in zip(curves, causal, groups, strict=True):
-        causal_curve: Array | None
         if isinstance(effect, Relocation):
-            value, causal_curve = with_relocation(curve, effect), relocation_curve(effect, N_GRID)
+            value = with_relocation(curve, effect)
         else:
-            value, causal_curve = with_ablation(curve, effect), effect.curve(N_GRID)
-        if causal_curve is not None:
+            value = with_ablation(curve, effect)
+        if (causal_curve := effect.curve(N_GRID)) is not None:
             both = np.concatenate([resample(np.asarray(curve), "bin_mean", N_GRID), causal_curve])
             rows.append((group, value, both))
 

@@ -35,6 +35,7 @@ from poslens.attribution.types import (
     Method,
     TextPair,
     TokenizedText,
+    as_array,
     set_arrays,
 )
 
@@ -240,6 +241,15 @@ class Relocation:
             return np.zeros_like(scores)
         centered: NDArray[np.float64] = scores - scores.mean()
         return centered
+
+    def curve(self, bins: int) -> Array | None:
+        """The changes at the centers of `bins` bins of what the model read, minus their mean.
+        Linear between the positions where the evidence was read whole, constant beyond the first
+        and the last; None for fewer than two such positions."""
+        if self.whole.sum() < 2:
+            return None
+        curve = np.interp((np.arange(bins) + 0.5) / bins, self.within, self.changes)
+        return as_array(curve - curve.mean(), (bins,), "a curve")
 
     @property
     def last_minus_first(self) -> float | None:

@@ -16,7 +16,7 @@ from poslens.attribution.curves.bootstrap import SEED, Estimate, estimate
 from poslens.attribution.curves.curve_summary import CurveSummary, summarize
 from poslens.attribution.errors import UserError
 from poslens.attribution.interventions.ablation import Ablation
-from poslens.attribution.interventions.agreement import Agreement, agreement, relocation_curve
+from poslens.attribution.interventions.agreement import Agreement, agreement
 from poslens.attribution.interventions.relocation import (
     Relocation,
 )
@@ -30,7 +30,6 @@ from poslens.cache.jobs.loop import RunOptions
 from poslens.cache.kinds.interventions import (
     OTHERS,
     AmongOthers,
-    Cause,
     OtherScores,
     causes,
     intervene,
@@ -186,33 +185,12 @@ class DataSetCause:
         return provenance.of_curve(self.model, self.summary.curve, self.selection)
 
 
-def curve_of(result: Cause) -> Array | None:
-    """The causal curve [100] of one intervention; None if the evidence is read in full at fewer
-    than two positions.
-
-    Raises:
-        ValueError: the intervention has no curve over positions.
-    """
-    if isinstance(result, Relocation):
-        return relocation_curve(result)
-    if isinstance(result, Ablation | SegmentCurve):
-        return result.curve(N_BINS)
-    raise ValueError(f"a {type(result).__name__} has no curve over positions")
-
-
-def last_minus_first(result: Cause) -> float | None:
+def last_minus_first(result: Relocation | Ablation | SegmentCurve) -> float | None:
     """The mean of the causal curve's last third minus that of its first; of a relocation, over the
-    positions at which the evidence is read in full. None without such positions.
-
-    Raises:
-        ValueError: the intervention has no curve over positions.
-    """
+    positions at which the evidence is read in full. None without such positions."""
     if isinstance(result, Relocation):
         return result.last_minus_first
-    curve = curve_of(result)
-    if curve is None:
-        return None
-    third = len(curve) // 3
+    curve, third = result.curve(N_BINS), N_BINS // 3
     return float(curve[-third:].mean() - curve[:third].mean())
 
 
@@ -274,7 +252,7 @@ def _average(
     with_curve = [
         (result, curve, group)
         for result, group in zip(results, groups, strict=True)
-        if (curve := curve_of(result)) is not None
+        if (curve := result.curve(N_BINS)) is not None
     ]
     if results and not with_curve:
         raise UserError(

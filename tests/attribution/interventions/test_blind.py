@@ -26,7 +26,7 @@ from poslens.attribution.evaluation.ranking_measures import evaluate
 from poslens.attribution.evaluation.scorers import scorer
 from poslens.attribution.evaluation.search import rankings, search
 from poslens.attribution.interventions.ablation import ablation
-from poslens.attribution.interventions.agreement import agreement, relocation_curve
+from poslens.attribution.interventions.agreement import agreement
 from poslens.attribution.interventions.displacement import position_table
 from poslens.attribution.interventions.null_controls import control, minus_null
 from poslens.attribution.interventions.relocation import Relocation, relocation
@@ -117,7 +117,7 @@ def test_relocation_finds_no_bias(moved: list[Relocation], pairs: list[TextPair]
     leans = [one.last_minus_first for one in moved if one.last_minus_first is not None]
     assert len(leans) > 10 and not np.any(leans)
     for one in moved:
-        curve = relocation_curve(one)
+        curve = one.curve(100)
         assert curve is None or not curve.any()
     # Counted by thirds of the whole document, as before, it would seem to have primacy.
     once = []

@@ -22,7 +22,6 @@ from poslens.attribution.interventions.agreement import (
     agreement,
     averaged,
     cells,
-    relocation_curve,
     with_ablation,
     with_relocation,
 )
@@ -286,7 +285,7 @@ def test_agreement_over_a_data_set() -> None:
 
 def test_a_causal_curve_is_centered_and_keeps_its_slope() -> None:
     found = moved([0.1, 0.5, 0.9], [1.0, 2.0, 3.0])
-    curve = relocation_curve(found)
+    curve = found.curve(100)
     assert curve.mean() == pytest.approx(0, abs=1e-6) and found.last_minus_first == pytest.approx(2)
     assert curve is not None and np.ptp(curve) == pytest.approx(2) and curve[0] == curve[5]
     first, last = resample(curve, "bin_mean", 2)
@@ -299,14 +298,14 @@ def test_only_positions_read_in_full_count_for_position_effects() -> None:
     found = moved(places, scores, read=np.array([1, 1, 1, 0.6, 0, 0]), read_share=0.5)
     np.testing.assert_allclose(found.within, [0.1, 0.4, 0.8], atol=1e-6)
     assert found.last_minus_first == pytest.approx(3 - 1) and found.lost == pytest.approx(2 - 0.9)
-    curve = relocation_curve(found)
+    curve = found.curve(100)
     assert curve is not None and (np.diff(curve) >= -1e-6).all()
     assert curve[-1] - curve[0] == pytest.approx(2, abs=1e-5)
     whole = moved(places, scores)
     assert whole.lost is None and (whole.last_minus_first or 0) < 0
     # A single position that is read in full can't be compared with another.
     only = moved(places, scores, read=np.array([1, 0, 0, 0, 0, 0]), read_share=0.1)
-    assert only.last_minus_first is None and relocation_curve(only) is None and (only.lost or 0) < 0
+    assert only.last_minus_first is None and only.curve(100) is None and (only.lost or 0) < 0
     near = moved([0.05, 0.3], [1.0, 2.0], read_share=0.9)
     assert near.last_minus_first is None, "no place in the last third"
 
