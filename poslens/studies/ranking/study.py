@@ -37,7 +37,7 @@ from poslens.studies.ranking.runs import RankedRun, ranked_run, runs_of
 from poslens.studies.ranking.service import Measured, RankingSetup, collection_of, monolingual
 from poslens.studies.ranking.tables import BY_GROUP, TABLES, require_groups
 from poslens.studies.selections import READABLE
-from poslens.study import Figure, Study, register
+from poslens.study import Asked, Figure, Study, register
 
 PRESELECTED = 4
 """Number of runs that the page compares with the models until others are selected."""
@@ -58,15 +58,7 @@ class RankingTask:
     table: str = ""
 
 
-@dataclass(frozen=True)
-class RankingSubject:
-    """One model and one collection."""
-
-    spec: RetrieverSpec
-    setup: RankingSetup
-
-
-class RankingStudy(Study[RankingTask, RankingSubject, Any]):
+class RankingStudy(Study[RankingTask, Asked[RankingSetup], Any]):
     """Each query searches the whole corpus; measures of the rankings by position of the evidence.
     Summaries are `Measured` rankings, or `EvidencePositions` for the table of those."""
 
@@ -256,7 +248,7 @@ class RankingStudy(Study[RankingTask, RankingSubject, Any]):
 
     def subjects(
         self, compute: Compute, spec: RetrieverSpec, corpus: RankingTask, settings: Settings
-    ) -> list[RankingSubject]:
+    ) -> list[Asked[RankingSetup]]:
         """One subject for each collection; none for a table that needs no model.
 
         Raises:
@@ -271,7 +263,7 @@ class RankingStudy(Study[RankingTask, RankingSubject, Any]):
                 searching = with_corpus(resolve.resolve(spec.name), setup.collection.name)
             searching = _searching(searching, settings)
             service.method_for(compute, searching, setup)
-            subjects.append(RankingSubject(searching, setup))
+            subjects.append(Asked(searching, setup, settings))
         return subjects
 
     def without_models(self, corpus: RankingTask) -> list[Any]:
@@ -284,13 +276,13 @@ class RankingStudy(Study[RankingTask, RankingSubject, Any]):
             return [EvidencePositions(corpus.setups[0].collection)]
         return [ranked_run(run, corpus.setups[0]) for run in corpus.runs]
 
-    def job(self, compute: Compute, subject: RankingSubject) -> Job:
-        return service.job(compute, subject.spec, subject.setup)
+    def job(self, compute: Compute, subject: Asked[RankingSetup]) -> Job:
+        return service.job(compute, subject.spec, subject.corpus)
 
     def summarize(
-        self, compute: Compute, subject: RankingSubject, earlier: Sequence[Any] = ()
+        self, compute: Compute, subject: Asked[RankingSetup], earlier: Sequence[Any] = ()
     ) -> Measured | None:
-        return service.ranked(compute, subject.spec, subject.setup)
+        return service.ranked(compute, subject.spec, subject.corpus)
 
     def together(self, summaries: Sequence[Any]) -> list[Any]:
         """The rankings, collection by collection."""
