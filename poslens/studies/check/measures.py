@@ -273,12 +273,6 @@ def _lost(
     return Check(name, "fail", line, baseline=old)
 
 
-def _loss(
-    before: Scores, now: Scores, documents: list[str], tolerance: float, largest: float | None
-) -> Comparison | None:
-    return paired(now, before, documents, tolerance, largest)
-
-
 MEASURES: dict[str, PairedMeasure | TruncationMeasure | DriftMeasure] = {
     "relocation": PairedMeasure(
         "relocation",
@@ -308,7 +302,7 @@ MEASURES: dict[str, PairedMeasure | TruncationMeasure | DriftMeasure] = {
         "queries",
         "nDCG@10 is {value:.3f} ({before:.3f} in the baseline)",
         "The loss",
-        _loss,
+        lambda before, now, *rest: paired(now, before, *rest),
     ),
     "audit": PairedMeasure(
         "audit",

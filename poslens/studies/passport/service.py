@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import pandas as pd
@@ -116,19 +116,15 @@ class Answers(Sequence[Part]):
     one before the next is read."""
 
     def __init__(self, questions: Sequence[PartQuestion], scope: Scope) -> None:
-        self._questions, self._scope = questions, scope
-        self._parts: dict[int, Part] = {}
+        self._n = len(questions)
+        self._part = cache(lambda number: questions[number].part(scope))
 
     def __len__(self) -> int:
-        return len(self._questions)
+        return self._n
 
     def __getitem__(self, index: Any) -> Any:
         number = range(len(self))[index]
-        if isinstance(number, range):
-            return tuple(map(self.__getitem__, number))
-        if number not in self._parts:
-            self._parts[number] = self._questions[number].part(self._scope)
-        return self._parts[number]
+        return tuple(map(self._part, number)) if isinstance(number, range) else self._part(number)
 
 
 @dataclass(frozen=True)
