@@ -200,8 +200,8 @@ def with_figure(command: Callable[P, R]) -> Callable[P, R]:
                 declared,
                 "size",
                 Size,
-                f"Size of the figure: a single column is 3.5 inches wide, a double column 7; {SIZE} "
-                "by default.",
+                "Size of the figure: a single column is 3.5 inches wide, a double column 7; "
+                f"{SIZE} by default.",
             ),
             _replaced(declared, "palette", Palette, f"Colors of the figure; {default} by default."),
         ]
