@@ -52,7 +52,7 @@ def clean(text: str, what: str) -> str:
         UserError: the text has only white space or over 2,000,000 characters; `what` names it.
     """
     if not text.strip():
-        raise UserError(f"The {what} is empty: enter a text with at least one word.")
+        raise UserError(f"The {what} is empty: it needs at least one word.")
     if len(text) > MAX_CHARACTERS:
         raise UserError(
             f"The {what} has {len(text):,} characters; the limit is {MAX_CHARACTERS:,}: shorten it."

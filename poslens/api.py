@@ -42,7 +42,7 @@ from poslens.studies.cause.service import DEFAULT_PAIRS
 from poslens.studies.check import service as checking
 from poslens.studies.check.baseline import read_baseline
 from poslens.studies.check.measures import NAMES, Check
-from poslens.studies.curves.result import Curves
+from poslens.studies.curves.result import Curves, averaged
 from poslens.studies.explain import service as explaining
 from poslens.studies.passport import service as passports
 from poslens.study_plan import plan, stored
@@ -115,12 +115,13 @@ def curve(
     data, how, compute = data_set(dataset), method_of(method, options), service()
     chosen, words = chosen_pairs(data.pairs, pairs)
 
-    averages, jobs = [], []
-    for spec in specs_of(model, data):
-        job = compute.attribution_job(spec, how, chosen, f"{data.name}: {words}")
-        run_job(job)
-        jobs.append(job)
-        averages.append(compute.curve(spec, how, chosen, data.name, words))
+    averages, jobs, reasons = averaged(
+        compute, specs_of(model, data), how, data.name, lambda spec: (chosen, words), run_job
+    )
+    if not averages:
+        raise UserError(reasons[0])
+    for reason in reasons:
+        print(reason, file=sys.stderr)
     return Curves(averages, chosen, failure_rows(jobs))
 
 
@@ -250,7 +251,9 @@ def run_study(
             data set lacks what the study needs.
     """
     if name not in declared():
-        raise UserError(f"There is no study {name[:80]!r}: choose from {', '.join(declared())}.")
+        raise UserError(
+            f"There is no study {str(name)[:80]!r}: choose from {', '.join(declared())}."
+        )
     study = declared()[name].load()
     if out is not None:
         if not study.product:
@@ -298,7 +301,7 @@ def rank(
         UserError: as in `run_study`, or `by` is something else.
     """
     if by not in ("", "position"):
-        raise UserError(f'by can only be "position", not {by[:40]!r}.')
+        raise UserError(f'by can only be "position", not {str(by)[:40]!r}.')
     return run_study("positions" if by else "rank", model, dataset, **parameters)
 
 

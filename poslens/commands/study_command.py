@@ -225,7 +225,7 @@ def _computed(
     summaries: list[Summary] = []
     without_result: list[FailureRow] = []
     if table == DIFFERENCES and len(planned.subjects) + len(study.without_models(corpus)) < 2:
-        raise UserError("--table differences compares models: add another --model.")
+        raise UserError("Differences are between models: add another --model.")
     for subject, job in zip(planned.subjects, planned.jobs, strict=True):
         try:
             _compute(study, subject, job, retry_failed)

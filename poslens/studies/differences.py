@@ -275,7 +275,7 @@ def _of_items(card: ModelPassport, measure: ComparedNumber) -> ItemMeasure:
     scale = 1.0
     if measure.in_scores:
         scores = [score.score for score in card.scores.values()]
-        scale = float(np.std(scores)) or 1.0
+        scale = float(np.std(scores or [0.0])) or 1.0
     items = {(item.item_id, item.fingerprint): item for item in _items(card, measure)}
     return ItemMeasure(
         measure.title,

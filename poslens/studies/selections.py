@@ -63,7 +63,7 @@ class SelectedPairs:
     @property
     def scope(self) -> str:
         """What identifies these pairs in runs."""
-        return f"{self.dataset}: {self.selection}"
+        return f"{self.dataset}: {self.selection} {self.pairs.digest}"
 
 
 Selected = TypeVar("Selected", bound=SelectedPairs)

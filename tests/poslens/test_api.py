@@ -387,6 +387,8 @@ def test_an_object_with_encode_is_accepted_as_a_model(_data: str) -> None:
         ),
         (lambda: poslens.curve("BM25", pairs=-1), "not -1"),
         (lambda: poslens.curve([]), "No model is given"),
+        (lambda: poslens.rank("BM25", by=None), "only be \"position\", not 'None'"),  # type: ignore[arg-type]
+        (lambda: poslens.run_study(5, "BM25"), "There is no study '5'"),  # type: ignore[arg-type]
         (
             lambda: poslens.cause("BM25", interventions=["x"]),
             "Interventions: choose from reloc",

@@ -145,7 +145,7 @@ class AgreementStudy(OfPairs[CauseItems, CauseSubject, AgreementSummary]):
         parts.append((subject.method.name, attribution))
 
         return compute.job(
-            run_key(model, subject.method, f"agreement, {scope}"),
+            run_key(model, subject.method, f"agreement, {chosen.interventions}, {scope}"),
             f"{spec.name}, {subject.method.name}",
             sum(part.total for _, part in parts),
             in_turn(parts),

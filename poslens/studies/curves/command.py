@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -30,6 +30,7 @@ from poslens.commands.command_options import (
     Resampling,
     method_of,
     pairs_of,
+    print_error,
     readable_of,
 )
 from poslens.commands.command_output import (
@@ -52,9 +53,9 @@ from poslens.studies.curves.answers import (
 )
 
 if TYPE_CHECKING:
+    from poslens.attribution.retrievers.specs import RetrieverSpec
     from poslens.attribution.types import Method, TextPair
     from poslens.cache.exchange.part_files import PartWriter
-    from poslens.compute.compute import DataSetCurve
     from poslens.compute.runs import Job
 
 app = typer.Typer()
@@ -193,38 +194,6 @@ def _on(axis: Literal["read", "text"], method: Method, posir: bool) -> Method:
     return over_text(method)
 
 
-def _curves(
-    models: Sequence[str],
-    chosen: Method,
-    dataset: str,
-    posir: bool,
-    readable: bool,
-    n_pairs: int,
-    on_error: Callable[[UserError], None],
-) -> tuple[list[DataSetCurve], list[Job], Sequence[TextPair]]:
-    """The mean curve of each model, with missing results computed, the jobs that computed them, and
-    the selected pairs. `on_error` is called with the reason why a model has no curve."""
-    from poslens.arguments import chosen_pairs
-    from poslens.compute.compute import service
-
-    data, all_pairs = pairs_of(dataset, posir)
-    pairs, spread = chosen_pairs(all_pairs, n_pairs)
-    curves: list[DataSetCurve] = []
-    jobs: list[Job] = []
-    for spec in specs_of(models, data.name, lambda name: resolve(name, posir)):
-        read, left_out = readable_of([spec], pairs, readable)
-        words = ", ".join(filter(None, ("PosIR protocol" if posir else "", spread, left_out)))
-        job = service().attribution_job(spec, chosen, read, f"{data.name}: {words}")
-        if job.n_done() < job.total:
-            watched(spec.name, job)
-        jobs.append(job)
-        try:
-            curves.append(service().curve(spec, chosen, read, data.name, words))
-        except UserError as error:
-            on_error(error)
-    return curves, jobs, pairs
-
-
 @app.command()
 @cli_command(
     {
@@ -278,8 +247,10 @@ def curve(
 ) -> None:
     """Print the mean curves of models over a data set. Missing results are computed first; stop
     with Ctrl-C and run again to resume."""
+    from poslens.arguments import chosen_pairs
     from poslens.attribution.curves.published import read_bytes, read_curves
-    from poslens.studies.curves.result import Curves
+    from poslens.compute.compute import service
+    from poslens.studies.curves.result import Curves, averaged
 
     chosen = _on(axis, method_of(method, normalization, resampling, posir, option), posir)
     files = [named(value, "--published", "FILE") for value in published or []]
@@ -287,20 +258,27 @@ def curve(
     if table == "published" and not published_curves:
         raise UserError("--table published prints published curves: give --published NAME=FILE.")
     if table == "differences" and len(model or ()) < 2:
-        raise UserError("--table differences compares models: add another --model.")
+        raise UserError("Differences are between models: add another --model.")
     if table == "summary" and axis == "text":
         raise UserError("--table summary is relative to the tokens read: remove --axis text.")
     models = model or ([] if table == "published" else ["MiniLM"])
 
-    def without_curve(error: UserError) -> None:
-        if table != "failures":
-            raise error
-        print(error, file=sys.stderr)
+    data, all_pairs = pairs_of(dataset, posir)
+    selected, spread = chosen_pairs(all_pairs, pairs)
+    specs = specs_of(models, data.name, lambda name: resolve(name, posir))
 
-    averages, jobs, averaged = _curves(
-        models, chosen, dataset, posir, readable, pairs, without_curve
-    )
-    curves = Curves(averages, averaged, failure_rows(jobs), published_curves)
+    def read_by(spec: RetrieverSpec) -> tuple[Sequence[TextPair], str]:
+        read, left_out = readable_of([spec], selected, readable)
+        return read, ", ".join(filter(None, ("PosIR protocol" if posir else "", spread, left_out)))
+
+    def run(job: Job) -> None:
+        if job.n_done() < job.total:
+            watched(job.label, job)
+
+    averages, jobs, errors = averaged(service(), specs, chosen, data.name, read_by, run)
+    if errors and not averages and table != "failures":
+        raise UserError(errors[0])
+    curves = Curves(averages, selected, failure_rows(jobs), published_curves)
     if curves:
         say_caveat(chosen)
     for sentence in curves.verdicts:
@@ -309,9 +287,9 @@ def curve(
         figure.draw(curves.figure(figure.style), curves.provenance)
     sources = curves.sources(table)
     if table == "failures":
-        from poslens.compute.compute import service
-
-        name = averaged[0].dataset
-        specs = specs_of(models, name, lambda model: resolve(model, posir))
-        sources = failure_provenance(service(), specs, chosen, name)
+        sources = failure_provenance(service(), specs, chosen, data.name)
     print_table(curves.to_frame(table), format, sources)
+    for error in errors:
+        print_error(error)
+    if errors and table != "failures":  # that table is complete even if a model has no curve
+        raise typer.Exit(2)

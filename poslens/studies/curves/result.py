@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -12,9 +12,12 @@ import plotly.graph_objects as go
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.curves.published import PublishedCurves
 from poslens.attribution.curves.text_axis import is_over_text
-from poslens.attribution.types import Array, PositionCurve, Provenance, TextPair
-from poslens.compute.compute import DataSetCurve
+from poslens.attribution.errors import UserError
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import Array, Method, PositionCurve, Provenance, TextPair
+from poslens.compute.compute import Compute, DataSetCurve
 from poslens.compute.provenance import of_published
+from poslens.compute.runs import Job
 from poslens.export.files import curve_frame
 from poslens.failures import FAILURE_TABLE, FAILURES, FailureRow
 from poslens.figures.curves import mean_curves
@@ -161,3 +164,29 @@ class Curves(Result, Mapping[str, "Curves"]):
                 f"pairs of {mean.n_documents:,} documents{'; ' + text if text else ''}>"
             )
         return "\n".join(lines)
+
+
+def averaged(
+    compute: Compute,
+    specs: Iterable[RetrieverSpec],
+    method: Method,
+    dataset: str,
+    read_by: Callable[[RetrieverSpec], tuple[Sequence[TextPair], str]],
+    run: Callable[[Job], object],
+) -> tuple[list[DataSetCurve], list[Job], list[str]]:
+    """The mean curve of each model, with missing results computed by `run`, the jobs, and the
+    reasons why models have no curve. `read_by` returns a model's pairs and their selection as
+    text."""
+    averages: list[DataSetCurve] = []
+    jobs: list[Job] = []
+    reasons: list[str] = []
+    for spec in specs:
+        try:
+            compute.require_fit(compute.identify(spec), method)
+            pairs, words = read_by(spec)
+            jobs.append(compute.attribution_job(spec, method, pairs, f"{dataset}: {words}"))
+            run(jobs[-1])
+            averages.append(compute.curve(spec, method, pairs, dataset, words))
+        except UserError as reason:
+            reasons.append(str(reason))
+    return averages, jobs, reasons

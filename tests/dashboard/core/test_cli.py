@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import re
@@ -380,6 +381,16 @@ def test_curve_states_why_every_pair_failed(tmp_path: Path) -> None:
     assert run("curve", "--data", f"docs={tmp_path / 'docs.jsonl'}").exit_code == 2
     again = run("precompute", "--data", f"docs={tmp_path / 'docs.jsonl'}", "--retry-failed")
     assert "2 pairs failed. The first reason: Gradient saliency needs a query" in again.stderr
+
+
+def test_curve_prints_the_models_that_the_method_fits(tmp_path: Path) -> None:
+    (tmp_path / "one.csv").write_text("query,document\nwhat is ice,Ice is cold here.\n")
+    arguments = ("--method", "terms", "--data", f"one={tmp_path / 'one.csv'}", "--table", "summary")
+    done = run("curve", "--model", "MiniLM", "--model", "BM25", *arguments)
+    assert done.exit_code == 2 and "terms is unavailable for MiniLM" in done.stderr
+    (row,) = csv.DictReader(io.StringIO(done.stdout))
+    assert row["model"] == "BM25" and row["pairs"] == "1"
+    assert run("curve", "--model", "MiniLM", *arguments).stdout == ""
 
 
 def test_bars_of_a_library_that_is_already_imported_are_turned_off(

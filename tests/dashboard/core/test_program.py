@@ -150,7 +150,7 @@ def test_a_full_output_is_reported_in_one_sentence(
 def test_closed_streams_cause_no_traceback(forked: Forked, tmp_path: Path) -> None:
     home = {"POSLENS_HOME": str(tmp_path)}
     code, _, said = forked.run(*TERMS, "--document-file", "-", env=home, stdin=None)
-    assert code == 2 and said.startswith("The document is empty: enter ")
+    assert code == 2 and said.startswith("The document is empty: it needs ")
     assert len(said.splitlines()) == 1
     document = (*TERMS, "--document", "Ice melts.")
     assert forked.run(*document, env=home, stdout=None) == (0, "", "")

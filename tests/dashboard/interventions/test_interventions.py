@@ -20,6 +20,7 @@ from poslens.attribution.interventions.ablation import ablation_method
 from poslens.attribution.interventions.null_controls import null_method
 from poslens.attribution.interventions.relocation import Relocation, relocated, relocation_method
 from poslens.attribution.methods import make_method
+from poslens.attribution.pairs import Pairs
 from poslens.attribution.retrievers.lexical import with_corpus
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.attribution.types import EvidenceSpan, TextPair
@@ -321,7 +322,7 @@ def test_the_verdict_on_incomplete_curves_counts_what_is_missing(
     (subject,) = AGREEMENT.subjects(compute, bm25, corpus, settings)
 
     def verdict(n: int) -> str:
-        few = replace(subject, chosen=replace(corpus, pairs=corpus.pairs[:n]))
+        few = replace(subject, chosen=replace(corpus, pairs=Pairs(corpus.pairs[:n])))
         AGREEMENT.job(compute, few).start().wait()
         summary = AGREEMENT.so_far(compute, subject)
         assert summary is not None
@@ -406,3 +407,18 @@ def test_models_are_compared_on_the_same_pairs(monkeypatch: pytest.MonkeyPatch) 
     assert any(sentence.startswith(start) for sentence in sentences)
     (table,) = [one.value for one in page.dataframe if "difference" in one.value.columns]
     assert set(table["measure"]) >= {f"{measure} {unit}"} and table["n"].iloc[0] == 29
+
+
+def test_runs_over_different_pairs_have_different_keys(sample: DataSet) -> None:
+    """Ablation fits pairs that relocation doesn't, so the same number selects other pairs."""
+    compute, spec = service(), resolve("BM25")
+    keys = set()
+    for names in (("ablation",), ("relocation", "ablation")):
+        settings = AGREEMENT.parameters.settings(
+            {"interventions": names, "methods": ["terms"], "pairs": 7}
+        )
+        corpus = AGREEMENT.corpus(sample, settings)
+        (subject,) = AGREEMENT.subjects(compute, spec, corpus, settings)
+        job = AGREEMENT.job(compute, subject)
+        keys |= {job.key, next(part.key for part in job.parts if "ablation" in part.key[2])}
+    assert len(keys) == 4
