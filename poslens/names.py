@@ -231,7 +231,8 @@ def with_rejections(data: DataSet) -> DataSet:
             print(f"  {row}", file=sys.stderr)
         if n > _REJECTIONS:
             print(
-                f"  and {n - _REJECTIONS:,} more, listed by `poslens datasets --format json`",
+                f"  and {n - _REJECTIONS:,} more, listed by `poslens datasets --data NAME=PATH "
+                "--format json`",
                 file=sys.stderr,
             )
     return data

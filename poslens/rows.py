@@ -190,15 +190,16 @@ def frame_of(row: type, rows: Iterable[Any]) -> pd.DataFrame:
 
 
 def _titles(row: type) -> dict[str, str]:
-    """The heading of each column of files, as on pages."""
+    """The heading of each column of files, as on pages. If a row has several comparisons, the
+    headings of their verdicts and p values say whose they are."""
+    declared = [(item, *each) for item in _of_files(row) for each in _declared(row, item)]
+    several = sum(_has(hint, Comparison) for *_, hint in declared) > 1
     titles = {}
-    for item in _of_files(row):
-        for key, _, hint in _declared(row, item):
-            heading = key if item.metadata["keys"] else _heading(item)
-            titles[key] = heading
-            if _is_estimate(hint):
-                parts = {_suffixed(key, part): f"{heading} {_words(part)}" for part in _COMPARED}
-                titles |= parts
+    for item, key, _, hint in declared:
+        heading = titles[key] = key if item.metadata["keys"] else _heading(item)
+        if _has(hint, Comparison):
+            whose = f"{heading}: " if several else ""
+            titles |= {_suffixed(key, part): f"{whose}{_words(part)}" for part in _COMPARED}
     return titles
 
 

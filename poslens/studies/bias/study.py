@@ -357,9 +357,16 @@ class BiasTests(Study[tuple[BiasPairs, ...], BiasSubject, BiasSummary]):
     def verdict(self, summary: BiasSummary) -> str:
         higher: dict[str, list[str]] = {"d1": [], "d2": []}
         level: list[str] = []
+        equal: list[str] = []
         for test in summary.tests:
             name = test.pairs.title.lower()
-            if test.adjusted_p is None or test.adjusted_p >= LEVEL or test.difference is None:
+            if (
+                test.adjusted_p is None
+                and test.difference is not None
+                and not test.difference.value
+            ):
+                equal.append(name)
+            elif test.adjusted_p is None or test.adjusted_p >= LEVEL or test.difference is None:
                 level.append(name)
             else:
                 side = "d1" if test.difference.value > 0 else "d2"
@@ -370,7 +377,10 @@ class BiasTests(Study[tuple[BiasPairs, ...], BiasSubject, BiasSummary]):
             basis += "; s(d1) − s(d2) with 95% interval"
         if level:
             parts.append(f"no significant difference in {', '.join(level)}")
-        return f"{summary.name}: {'; '.join(parts)} ({basis})."
+        tested = [f"{'; '.join(parts)} ({basis})"] if parts else []
+        if equal:
+            tested.append(f"d1 and d2 score the same in every pair of {', '.join(equal)}")
+        return f"{summary.name}: {'; '.join(tested)}."
 
     def provenance(self, summary: BiasSummary) -> Provenance:
         return provenance_of(summary.model, summary.tests)

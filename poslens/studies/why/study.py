@@ -295,10 +295,9 @@ class WhyStudy(Study[WhyCorpus, Asked[WhyCorpus], WhySummary]):
             return f"{summary.name}: {sentence(explained)}"
         n, total, share = len(summary.misses), len(summary.explained), summary.missed
         in_percent = "" if share is None else f" ({share.text('.0%')})"
-        head = (
-            f"{summary.name} misses {n:,} of {total:,} query-document pairs{in_percent}: the "
-            f"relevant document is not in the top {summary.asked.settings.top:,}."
-        )
+        top = f"the top {summary.asked.settings.top:,}"
+        missed = f"{summary.name} misses {n:,} of {total:,} query-document pairs{in_percent}"
+        head = f"{missed}: the relevant document is not in {top}." if n else f"{missed} in {top}."
         parts = [
             f"{cause} {share.text('.0%')}"
             for cause in sorted(CAUSES, key=summary.count, reverse=True)
