@@ -11,10 +11,9 @@ import pandas as pd
 from poslens.attribution.evaluation.comparison import DEVIATIONS_MARGIN, SCORE_MARGIN
 from poslens.attribution.interventions.ablation import Ablation
 from poslens.attribution.interventions.displacement import Displacement
-from poslens.attribution.interventions.null_controls import CONTROLS, ControlledCurve
 from poslens.attribution.interventions.relocation import Relocation, rank_among
 from poslens.attribution.retrievers.specs import RetrieverSpec
-from poslens.attribution.types import N_BINS, Array, Method, TextPair
+from poslens.attribution.types import Array, Method, TextPair
 from poslens.compute.compute import Compute
 from poslens.paired import ItemMeasure
 from poslens.studies.cause.service import last_minus_first, stored
@@ -65,29 +64,6 @@ def displacement_frame(results: Mapping[str, Displacement]) -> pd.DataFrame:
         for k, tokens in enumerate(displacement.tokens)
     ]
     return pd.DataFrame(rows, columns=["moved", "tokens", "score", "text read"])
-
-
-def controlled_frame(curves: Sequence[tuple[str, ControlledCurve]]) -> pd.DataFrame:
-    """100 rows per model: the mean curve minus its control, with the interval of the mean."""
-    positions = (np.arange(N_BINS) + 0.5) / N_BINS
-    return pd.concat(
-        [
-            pd.DataFrame(
-                {
-                    "model": name,
-                    "control": CONTROLS[controlled.control],
-                    "position": positions,
-                    "mean": controlled.mean,
-                    "ci_low": controlled.ci_low,
-                    "ci_high": controlled.ci_high,
-                    "n": controlled.n,
-                    "n_documents": controlled.n_documents,
-                }
-            )
-            for name, controlled in curves
-        ],
-        ignore_index=True,
-    )
 
 
 # -- models compared -------------------------------------------------------------------------------

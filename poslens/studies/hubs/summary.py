@@ -320,7 +320,7 @@ def sorted_in_degrees(
                 customdata=[[escape(hub_summary.ids[document])] for document in order[drawn]],
                 hovertemplate="%{customdata[0]}: %{y:,}",
             )
-            figure.add_trace(group(trace, key, hub_summary.name, role))
+            figure.add_trace(group(trace, key, hub_summary.name, role or "original word order"))
     figure.update_xaxes(range=[0, 100], ticksuffix="%")
     figure.update_yaxes(rangemode="tozero")
     figure.update_layout(hovermode="closest")

@@ -60,7 +60,7 @@ def evidence_bins(
             x=_CENTERS,
             y=_FOOT * counts / counts.max(),
             width=100 / N_EVIDENCE_BINS,
-            name="queries",
+            name=f"queries (highest bar: {counts.max():,})",
             customdata=counts,
             hovertemplate="%{customdata}",
             marker={

@@ -48,6 +48,10 @@ ARGUMENTS = {
         f"cause --table {name}": f"--model BM25 --model bert --dataset pairs --table {name}"
         for name in ("effects", "curve", "differences")
     },
+    **{
+        f"control --table {name}": f"--model BM25 --dataset pairs --method terms --table {name}"
+        for name in ("control", "curve")
+    },
     "agreement --table agreement": "--model BM25 --dataset pairs --method terms",
     **{
         f"segments --table {name}": f"--model bert --model bert@mean --dataset pairs --table {name}"

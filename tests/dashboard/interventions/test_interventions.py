@@ -184,7 +184,6 @@ def test_controls_are_stored_as_separate_pairs(compute: Compute, bm25, sample: D
     assert str(line.name) == "&lt;b&gt;BM25"
     banded = replace(found, ci_low=found.mean - 1, ci_high=found.mean + 1)
     assert len(minus_null_curves([("BM25", banded)], OCCLUSION, STYLE).data) == 2
-    assert len(intervention_tables.controlled_frame([("BM25", found)])) == 100
 
 
 def test_the_profile_is_subtracted_from_saliency_and_agrees_with_the_other_control(

@@ -1,0 +1,264 @@
+"""The study `control`: the mean curve of a method minus that of a null control."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import plotly.graph_objects as go
+
+from poslens.attribution.curves.bootstrap import Estimate
+from poslens.attribution.datasets import DataSet
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.comparison import INDEX_MARGIN, Comparison
+from poslens.attribution.interventions.null_controls import (
+    CONTROLS,
+    Control,
+    ControlledCurve,
+    controls_for,
+    null_method,
+)
+from poslens.attribution.methods import METHODS, make_method
+from poslens.attribution.nouns import counted
+from poslens.attribution.pairs import Pairs
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import N_BINS, Method, Provenance
+from poslens.compute.compute import Compute, run_key
+from poslens.compute.provenance import of_controlled
+from poslens.compute.runs import Job, failures_of, in_turn
+from poslens.figures.captions import Provenances
+from poslens.figures.palettes import Style
+from poslens.parameters import Choice, Parameters, Settings
+from poslens.rows import ModelRow, Table, column
+from poslens.studies.cause.figures import minus_null_curves
+from poslens.studies.curves.null_controls import controlled, controls
+from poslens.studies.selections import READABLE, OfPairs, SelectedPairs, number_of, selected
+from poslens.study import Figure, ModelSummary, register
+
+
+@dataclass(frozen=True)
+class ControlPairs(SelectedPairs):
+    """The pairs, and all pairs of the data set, `among` which unrelated queries are drawn."""
+
+    among: Pairs
+
+
+@dataclass(frozen=True)
+class ControlSubject:
+    """One model with one method and control."""
+
+    spec: RetrieverSpec
+    method: Method
+    kind: Control
+    chosen: ControlPairs
+
+    @property
+    def nulls(self) -> Pairs:
+        """The control pairs."""
+        return Pairs(controls(self.kind, self.chosen.pairs, self.chosen.among))
+
+
+@dataclass(frozen=True)
+class ControlSummary(ModelSummary[ControlSubject]):
+    """A mean curve minus its control. `comparison` is that of the indices."""
+
+    curve: ControlledCurve
+    comparison: Comparison | None
+
+
+@dataclass(frozen=True)
+class ControlRow(ModelRow):
+    """A method's mean curve compared with that under a control."""
+
+    method: str = column("Name of the method.", shown=False)
+    control: str = column("What the control changes.")
+    n: int = column("Pairs with a curve and a control curve.", title="pairs")
+    documents: int = column("Number of distinct documents, which intervals resample.")
+    index_minus_control: Comparison | None = column(
+        "Primacy-recency index of the mean curve minus that of the mean control, -2 to 2.",
+        form="+.3f",
+    )
+    distance: Estimate | None = column(
+        "Mean over positions of the absolute difference of both mean curves, divided by the mean "
+        "of the curve's absolute values; 0 is no difference. The interval is one-sided, from 0.",
+        title="distance from control",
+    )
+
+
+@dataclass(frozen=True)
+class ControlPointRow(ModelRow):
+    """A position of a mean curve minus its control."""
+
+    control: str = column("What the control changes.")
+    position: float = column("Position in the tokens read, 0 to 1.")
+    mean: Estimate = column("Mean difference, in the unit of the normalization.", form="+.3f")
+    n: int = column("Number of pairs in the mean.")
+    documents: int = column("Number of distinct documents, which intervals resample.")
+
+
+def _rows(summary: ControlSummary) -> Iterator[ControlRow]:
+    curve, asked = summary.curve, summary.asked
+    yield ControlRow(
+        summary.name,
+        asked.method.name,
+        CONTROLS[asked.kind],
+        curve.n,
+        curve.n_documents,
+        summary.comparison,
+        curve.distance,
+    )
+
+
+def _points(summary: ControlSummary) -> Iterator[ControlPointRow]:
+    curve, control = summary.curve, CONTROLS[summary.asked.kind]
+    for b in range(N_BINS):
+        low, high = (
+            None if end is None else float(end[b]) for end in (curve.ci_low, curve.ci_high)
+        )
+        mean = Estimate(float(curve.mean[b]), low, high, curve.n, curve.n_documents)
+        position = (b + 0.5) / N_BINS
+        yield ControlPointRow(summary.name, control, position, mean, curve.n, curve.n_documents)
+
+
+def _curves(
+    summaries: Sequence[ControlSummary], style: Style, provenance: Provenances
+) -> go.Figure:
+    """The curves minus their controls, a line for each model."""
+    curves = [(summary.name, summary.curve) for summary in summaries]
+    return minus_null_curves(curves, summaries[0].asked.method, style, provenance)
+
+
+class ControlStudy(OfPairs[ControlPairs, ControlSubject, ControlSummary]):
+    """Subtracts from each pair's curve the curve of its control."""
+
+    name = "control"
+    title = "Curve minus control"
+    question = "What remains of a method's curve without what a control keeps?"
+    unit = "curve"
+    reads = (
+        "Each pair's curve minus its curve under the control. What remains is due to what the "
+        "control changes: the query (an unrelated query, the query-free profile), the order of the "
+        "content (shuffled sentences), or the content (filler text)."
+    )
+    limits = (
+        "Bands and intervals are 95% bootstrap intervals over documents. Verdict on the difference "
+        f"of the primacy-recency indices; equivalent: within {INDEX_MARGIN:g} of 0. Distance: mean "
+        "over positions of the absolute difference of both mean curves, divided by the mean of the "
+        "curve's absolute values; its interval is one-sided, from 0. A pair whose control can't be "
+        "made, such as a document of one sentence to shuffle, is left out."
+    )
+    parameters = Parameters(
+        method=Choice(default="saliency", options=tuple(METHODS), help="Attribution method."),
+        control=Choice(
+            default="unrelated",
+            options=tuple(CONTROLS),
+            help="unrelated: another document's query. shuffled: the document's sentences in "
+            "random order. filler: neutral text instead of the document. profile: the query-free "
+            "profile (only for saliency).",
+        ),
+        pairs=number_of("pairs"),
+        readable=READABLE,
+    )
+    compared = ("MiniLM-primacy", "MiniLM", "MiniLM-recency")
+    tests = ("comparison",)
+    tables: ClassVar = {
+        "control": Table(ControlRow, _rows),
+        "curve": Table(ControlPointRow, _points, "Curves", on_page=False),
+    }
+    figures = (Figure("Curves minus their control", _curves),)
+
+    def corpus(self, data: DataSet, settings: Settings) -> ControlPairs:
+        """The selected pairs, and all of the data set."""
+        pairs, words = selected(data.pairs, settings.pairs)
+        return ControlPairs(data.name, pairs, words, data.pairs)
+
+    def subjects(
+        self, compute: Compute, spec: RetrieverSpec, corpus: ControlPairs, settings: Settings
+    ) -> list[ControlSubject]:
+        """One subject.
+
+        Raises:
+            UserError: the control does not apply to the method.
+        """
+        method = make_method(settings.method)
+        if settings.control not in (fitting := controls_for(method)):
+            raise UserError(
+                f"The control {settings.control} is for saliency only: choose from "
+                f"{', '.join(fitting)}."
+            )
+        return [ControlSubject(spec, method, settings.control, corpus)]
+
+    def job(self, compute: Compute, subject: ControlSubject) -> Job:
+        """A job that attributes the pairs and their controls; progress counts both."""
+        model, spec, chosen = compute.identify(subject.spec), subject.spec, subject.chosen
+        compute.require_fit(model, subject.method)
+        null = null_method(subject.kind, subject.method)
+        parts = [
+            (name, compute.attribution_job(spec, method, pairs, f"{chosen.scope}{minus}"))
+            for name, method, pairs, minus in (
+                ("pairs", subject.method, chosen.pairs, ""),
+                (CONTROLS[subject.kind], null, subject.nulls, f" minus {subject.kind}"),
+            )
+        ]
+        return compute.job(
+            run_key(model, subject.method, f"control {subject.kind}, {chosen.scope}"),
+            spec.name,
+            sum(part.total for _, part in parts),
+            in_turn(parts),
+            parts=tuple(part for _, part in parts),
+            n_done=lambda: sum(part.n_done() for _, part in parts),
+            failures=lambda: failures_of(parts),
+            can_start=not model.stored_only,
+            doing=f"{METHODS[subject.method.name].title}, {CONTROLS[subject.kind]}",
+        )
+
+    def summarize(
+        self, compute: Compute, subject: ControlSubject, earlier: Sequence[ControlSummary] = ()
+    ) -> ControlSummary | None:
+        """The curve minus its control; None while a result is missing.
+
+        Raises:
+            UserError: no pair has both curves.
+        """
+        job = self.job(compute, subject)
+        return self._of_stored(compute, subject) if job.n_done() >= job.total else None
+
+    def so_far(
+        self, compute: Compute, subject: ControlSubject, earlier: Sequence[ControlSummary] = ()
+    ) -> ControlSummary | None:
+        """The curve minus its control, over the pairs that have both."""
+        try:
+            return self._of_stored(compute, subject)
+        except UserError:
+            return None
+
+    def _of_stored(self, compute: Compute, subject: ControlSubject) -> ControlSummary:
+        pairs, among = subject.chosen.pairs, subject.chosen.among
+        curve = controlled(compute, subject.spec, subject.method, subject.kind, pairs, among)
+        return ControlSummary(compute.identify(subject.spec), subject, curve, curve.comparison)
+
+    def remarks(self, summaries: Sequence[ControlSummary]) -> list[str]:
+        """How many pairs are left out."""
+        asked = summaries[0].asked
+        if not (n := len(asked.chosen.pairs) - len(asked.nulls)):
+            return []
+        them = "it" if n == 1 else "them"
+        return [f"{counted(n, 'pair')} left out, because the control can't be made of {them}."]
+
+    def verdict(self, summary: ControlSummary) -> str:
+        curve = replace(summary.curve, comparison=summary.comparison)
+        return f"{summary.name}: {curve.sentence}"
+
+    def provenance(self, summary: ControlSummary) -> Provenance:
+        asked = summary.asked
+        return of_controlled(
+            summary.model,
+            asked.method,
+            asked.chosen.dataset,
+            summary.curve,
+            asked.chosen.selection,
+        )
+
+
+CONTROL = register(ControlStudy())

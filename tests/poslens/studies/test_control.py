@@ -1,0 +1,76 @@
+"""A curve minus its null control: planted words, an independent difference, invalid input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import poslens
+from poslens.attribution.datasets import read
+from poslens.attribution.errors import UserError
+from poslens.attribution.methods import make_method
+from poslens.attribution.retrievers.lexical import with_corpus
+from poslens.attribution.retrievers.resolve import resolve
+from poslens.compute.compute import service
+from poslens.studies.curves.null_controls import controls
+from tests.support.nouns import NOUNS
+
+N = 24
+
+
+@pytest.fixture(autouse=True)
+def apart(own_service: None) -> None:
+    """A separate store for this test."""
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> str:
+    """The first sentence of each document has its query's noun; one document has no other."""
+    path = tmp_path / "mine.jsonl"
+    rest = " Nobody saw more at dawn. The lake lay still. Some people spoke of the evening."
+    texts = [f"The {NOUNS[n % 12]} of house {n} is old.{rest}" for n in range(N)]
+    texts.append("The tide rises twice a day")
+    queries = [f"{NOUNS[n % 12]} {n}" for n in range(N)] + ["tide"]
+    rows = [
+        {"pair_id": f"p{n}", "query": query, "document": text}
+        for n, (query, text) in enumerate(zip(queries, texts, strict=True))
+    ]
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return str(path)
+
+
+def test_shuffling_shows_that_the_planted_words_are_at_the_beginning(corpus: str) -> None:
+    result = poslens.control("BM25", corpus, method="terms", control="shuffled", pairs=0)
+    (row,) = result.to_frame().to_dict("records")
+    assert (row["n"], row["documents"]) == (N, N), "a document of one sentence is left out"
+    assert row["index_minus_control_verdict"] == "lower" and row["index_minus_control_high"] < 0
+    assert "nearer the beginning than under the control" in result.verdicts[0]
+    assert result.study.remarks(result.summaries) == [
+        "1 pair left out, because the control can't be made of it."
+    ]
+    # The same difference from the two mean curves.
+    compute, data, method = service(), read(Path(corpus).name), make_method("terms")
+    spec, pairs = with_corpus(resolve("BM25"), data.name), data.pairs[:N]
+    nulls = controls("shuffled", pairs, data.pairs)
+    own, null = (compute.curve(spec, method, each, data.name) for each in (pairs, nulls))
+    points = result.to_frame("curve")
+    expected = own.summary.curve.mean - null.summary.curve.mean
+    np.testing.assert_allclose(points["mean"], expected, atol=1e-6)
+    assert (points["mean_low"] <= points["mean"]).all() and len(points) == 100
+    index = own.summary.primacy_recency_index, null.summary.primacy_recency_index
+    assert row["index_minus_control"] == pytest.approx(index[0].value - index[1].value, abs=1e-6)
+    (shown, *_) = [line for line in result.figure().data if line.mode and len(line.y) == 100]
+    np.testing.assert_allclose(shown.y, points["mean"], atol=1e-6)
+    assert result.provenance[0].entry()["control"] == "shuffled sentences, subtracted"
+
+
+def test_unfit_controls_and_methods_are_refused(corpus: str) -> None:
+    with pytest.raises(UserError, match=r"profile is for saliency only: choose from unrelated, "):
+        poslens.control("BM25", corpus, method="terms", control="profile")
+    with pytest.raises(UserError, match="saliency is unavailable for BM25"):
+        poslens.control("BM25", corpus)
+    with pytest.raises(UserError, match="Control: choose from unrelated"):
+        poslens.control("BM25", corpus, control="none")
