@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 Summary = TypeVar("Summary")
 
+P_VALUE = "p"
+"""The format of p values."""
 _ENDS: dict[str, Any] = {
     "low": Annotated[float | None, "Lower end of the 95% interval; null if there is none."],
     "high": Annotated[float | None, "Upper end of the 95% interval; null if there is none."],
@@ -135,15 +137,20 @@ def shown(row: Any) -> dict[str, Any]:
             for key, value, hint in _values(row, item, _heading(item)):
                 if _is_estimate(hint):
                     cells[key] = value.text(item.metadata["form"]) if value else ""
+                elif item.metadata["form"] == P_VALUE:
+                    cells[key] = _p_text(value)
                 elif value is not None and item.metadata["form"].endswith("%"):
                     cells[key] = 100 * value
                 else:
                     cells[key] = value
         if [item.name] == comparisons:
             compared = getattr(row, item.name)
-            p = compared.p_holm if compared else None
-            cells["p (Holm)"] = "" if p is None else "< 0.001" if p < 0.001 else f"{p:.2g}"
+            cells["p (Holm)"] = _p_text(compared.p_holm if compared else None)
     return cells
+
+
+def _p_text(p: float | None) -> str:
+    return "" if p is None else "< 0.001" if p < 0.001 else f"{p:.2g}"
 
 
 @cache
@@ -230,6 +237,7 @@ class Table(Generic[Summary]):
             for item in fields(self.row)
             if item.metadata["shown"]
             and not item.metadata["keys"]
+            and item.metadata["form"] != P_VALUE
             and _has(_hints(self.row)[item.name], kind)
         ]
 

@@ -15,7 +15,7 @@ from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.figures.captions import Provenances
 from poslens.figures.figure_base import canvas, intervals, labeled_bars, legend_name, with_legend
 from poslens.figures.palettes import Style, escape, text_width, wrap
-from poslens.rows import ModelRow, column
+from poslens.rows import P_VALUE, ModelRow, column
 from poslens.study import ModelSummary
 
 
@@ -84,9 +84,9 @@ class BiasRow(ModelRow):
     n: int = column("Pairs of documents tested.")
     documents: int = column("Number of distinct documents.")
     t: float | None = column("Paired t statistic; null where it is not defined.", form=".2f")
-    p: float | None = column("Two-sided p value of t.", form=".2g")
+    p: float | None = column("Two-sided p value of t.", form=P_VALUE)
     p_holm: float | None = column(
-        "p after Holm's correction over all rows.", title="p (Holm)", form=".2g"
+        "p after Holm's correction over all rows.", title="p (Holm)", form=P_VALUE
     )
     mean_difference: Estimate | None = column(
         "Mean of s(d1) - s(d2), in the model's score, with its t interval.", form="+.4f"

@@ -33,7 +33,7 @@ from poslens.figures.figure_base import (
     with_legend,
 )
 from poslens.figures.palettes import Style
-from poslens.rows import ModelRow, Table, column
+from poslens.rows import P_VALUE, ModelRow, Table, column
 from poslens.study import Asked, ModelSummary
 
 ALL, WHOLE = "all", "read whole"
@@ -169,7 +169,7 @@ class PositionEffectRow(ModelRow):
     last: Estimate | None = column(AT.format("last"))
     first_minus_last: Estimate | None = column(EFFECT, form="+.3f")
     verdict: str = column(VERDICT)
-    p_holm: float | None = column(HOLM, title="p (Holm)", form=".2g")
+    p_holm: float | None = column(HOLM, title="p (Holm)", form=P_VALUE)
     margin: float = column(MARGIN, form="g", shown=False)
     documents_needed: int | None = column(NEEDED)
     first_third: Estimate | None = column(THIRD.format("first"), shown=False)

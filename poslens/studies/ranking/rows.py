@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from poslens.attribution.curves.bootstrap import Estimate
-from poslens.rows import ModelRow, column, columns
+from poslens.rows import P_VALUE, ModelRow, column, columns
 
 QUERIES = "Number of queries."
 PAIRS = "Number of pairs of a query and a relevant document."
@@ -88,7 +88,7 @@ class PsiRow(ModelRow):
     length: str | None = column(LENGTH)
     psi: float | None = column(PSI, key="PSI")
     permuted: float | None = column(PERMUTED, key="PSI under permutation")
-    p: float | None = column(P)
+    p: float | None = column(P, form=P_VALUE)
     queries: int = column(QUERIES)
     read: float | None = column(READ, key="evidence read", form=".0%")
     empty: int = column("Number of the 20 bins without a query.", key="empty bins")
@@ -237,7 +237,7 @@ class PositionsRow(ModelRow):
     of_groups: Mapping[str, Estimate | None] = columns({"": GROUP_NDCG}, in_files=False)
     psi: float | None = column(PSI, key="PSI")
     permuted: float | None = column(PERMUTED, key="PSI under permutation")
-    p: float | None = column(P)
+    p: float | None = column(P, form=P_VALUE)
     ndcg: float | None = column(NDCG, key="nDCG@10", shown=False)
     harmonic: Estimate = column(
         "Harmonic mean of the groups' nDCG@10, 0 to 1.", key="harmonic mean"
@@ -264,7 +264,7 @@ class AgreementRow:
         form="+.2f",
     )
     p: float | None = column(
-        "Two-sided permutation p of the correlation; at least 0.33 with 3 models.", form=".2g"
+        "Two-sided permutation p of the correlation; at least 0.33 with 3 models.", form=P_VALUE
     )
     order: str = column("The models on the data set, best first.")
     order_against: str = column("The models on the other data set, best first.")

@@ -121,7 +121,7 @@ def test_differences_of_one_model_are_refused_before_anything_is_computed(
     arguments = ["--dataset", plain, "--model", "BM25", "--table", "differences"]
     run = CliRunner().invoke(app, [command, *arguments])
     assert run.exit_code == 2 and "BM25:" not in run.stderr
-    assert run.stderr.splitlines()[-1].endswith("compares models: add another --model.")
+    assert run.stderr.splitlines()[-1].endswith("are between models: add another --model.")
 
 
 def test_a_figure_that_cannot_be_drawn_leaves_the_table(plain: str, tmp_path: Path) -> None:
