@@ -10,12 +10,11 @@ import streamlit as st
 from poslens.attribution.interventions.null_controls import CONTROLS, QUERY_CONTROLS, Control
 from poslens.dashboard.curves.results import CurvesView
 from poslens.dashboard.widgets import panels, say
-from poslens.dashboard.widgets.null_controls import job
 from poslens.dashboard.widgets.run_board import run_board
 from poslens.dashboard.widgets.tables import column_settings, show_table
 from poslens.figures.palettes import Style
 from poslens.studies.curves.control import CONTROL, ControlPairs, ControlSubject, ControlSummary
-from poslens.studies.curves.null_controls import query_controls_agree
+from poslens.studies.curves.null_controls import control_job, query_controls_agree
 
 
 def section(view: CurvesView, kind: Control) -> None:
@@ -26,7 +25,7 @@ def section(view: CurvesView, kind: Control) -> None:
     for spec in specs:
         subject = ControlSubject(spec, method, kind, corpus)
         with panels.guarded():
-            run = job(compute, spec, method, kind, subject.nulls, view.scope)
+            run = control_job(compute, spec, method, kind, subject.nulls, view.scope)
             if run.active or run.n_done() < run.total:
                 label = f"{spec.name}, {CONTROLS[kind]}"
                 run_board([run], "curves.null.", f".{spec.name}", label=label)

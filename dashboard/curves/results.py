@@ -44,6 +44,7 @@ from poslens.paired import (
 from poslens.rows import Table
 from poslens.studies import published as published_service
 from poslens.studies.curves.answers import SUMMARY
+from poslens.studies.curves.null_controls import control_job
 from poslens.studies.curves.words import (
     BAND_WORDS,
     NUMBERS,
@@ -104,7 +105,7 @@ class CurvesView:
             return False
         with suppress(UserError):
             args = self.method, control, (), self.scope
-            return any(null_controls.job(self.compute, s, *args).active for s in self.specs())
+            return any(control_job(self.compute, s, *args).active for s in self.specs())
         return False
 
     def curves(self) -> list[DataSetCurve]:

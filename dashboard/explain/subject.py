@@ -14,9 +14,9 @@ from poslens.compute.provenance import with_control
 from poslens.compute.runs import Job
 from poslens.dashboard.server.own_texts import service_for
 from poslens.dashboard.server.waiting import wait
-from poslens.dashboard.widgets import choices, null_controls, panels
+from poslens.dashboard.widgets import choices, panels
 from poslens.dashboard.widgets.sending import agreed
-from poslens.studies.curves.null_controls import controls
+from poslens.studies.curves.null_controls import control_job, controls
 from poslens.studies.curves.words import MIN_PAIRS
 from poslens.studies.explain import service
 from poslens.studies.explain.service import Average, Difference
@@ -127,7 +127,7 @@ class ExplainedSubject:
         jobs = [compute.attribution_job(spec, self.method, data.pairs, scope)]
         if self.kind is not None:
             nulls = service.controls(self.kind, data)
-            jobs.append(null_controls.job(compute, spec, self.method, self.kind, nulls, scope))
+            jobs.append(control_job(compute, spec, self.method, self.kind, nulls, scope))
         return jobs
 
     def gap(self, first: int, second: int) -> Difference | None:

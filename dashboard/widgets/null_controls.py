@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-
 import streamlit as st
 
 from poslens.attribution.interventions.null_controls import (
     CONTROLS,
     Control,
     controls_for,
-    null_method,
 )
 from poslens.attribution.methods import METHODS
-from poslens.attribution.retrievers.specs import RetrieverSpec
-from poslens.attribution.types import Method, TextPair
+from poslens.attribution.types import Method
 from poslens.cache.shipped.preferences import verdict
-from poslens.compute.compute import Compute
-from poslens.compute.runs import Job
 from poslens.dashboard.widgets import choices, say
 
 _ASKED = "control.asked"
@@ -75,18 +68,3 @@ def hint(method: Method, kind: Control | None, *, offered: bool = True) -> None:
             # The switch sets it: it can be outside the fragment, whose rerun would restore it.
             st.session_state[_ASKED] = CONTROLS[answer]
             st.rerun()
-
-
-def job(
-    compute: Compute,
-    spec: RetrieverSpec,
-    method: Method,
-    kind: Control,
-    nulls: Sequence[TextPair],
-    scope: str,
-) -> Job:
-    """The job that computes a model's control attributions. It is identified by the scope of the
-    curves, not by the control pairs."""
-    how = null_method(kind, method)
-    job = compute.attribution_job(spec, how, nulls, f"{scope} minus {kind}")
-    return replace(job, doing=f"{job.doing}, {CONTROLS[kind]}")

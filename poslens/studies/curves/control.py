@@ -17,7 +17,6 @@ from poslens.attribution.interventions.null_controls import (
     Control,
     ControlledCurve,
     controls_for,
-    null_method,
 )
 from poslens.attribution.methods import METHODS, make_method
 from poslens.attribution.nouns import counted
@@ -32,7 +31,7 @@ from poslens.figures.palettes import Style
 from poslens.parameters import Choice, Parameters, Settings
 from poslens.rows import ModelRow, Table, column
 from poslens.studies.cause.figures import minus_null_curves
-from poslens.studies.curves.null_controls import controlled, controls
+from poslens.studies.curves.null_controls import control_job, controlled, controls
 from poslens.studies.selections import READABLE, OfPairs, SelectedPairs, number_of, selected
 from poslens.study import Figure, ModelSummary, register
 
@@ -193,16 +192,13 @@ class ControlStudy(OfPairs[ControlPairs, ControlSubject, ControlSummary]):
         """A job that attributes the pairs and their controls; progress counts both."""
         model, spec, chosen = compute.identify(subject.spec), subject.spec, subject.chosen
         compute.require_fit(model, subject.method)
-        null = null_method(subject.kind, subject.method)
+        kind, method, scope = subject.kind, subject.method, chosen.scope
         parts = [
-            (name, compute.attribution_job(spec, method, pairs, f"{chosen.scope}{minus}"))
-            for name, method, pairs, minus in (
-                ("pairs", subject.method, chosen.pairs, ""),
-                (CONTROLS[subject.kind], null, subject.nulls, f" minus {subject.kind}"),
-            )
+            ("pairs", compute.attribution_job(spec, method, chosen.pairs, scope)),
+            (CONTROLS[kind], control_job(compute, spec, method, kind, subject.nulls, scope)),
         ]
         return compute.job(
-            run_key(model, subject.method, f"control {subject.kind}, {chosen.scope}"),
+            run_key(model, method, f"control {kind}, {scope}"),
             spec.name,
             sum(part.total for _, part in parts),
             in_turn(parts),
@@ -210,7 +206,7 @@ class ControlStudy(OfPairs[ControlPairs, ControlSubject, ControlSummary]):
             n_done=lambda: sum(part.n_done() for _, part in parts),
             failures=lambda: failures_of(parts),
             can_start=not model.stored_only,
-            doing=f"{METHODS[subject.method.name].title}, {CONTROLS[subject.kind]}",
+            doing=f"{METHODS[method.name].title}, {CONTROLS[kind]}",
         )
 
     def summarize(

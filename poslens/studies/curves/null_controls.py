@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.errors import UserError
 from poslens.attribution.interventions.null_controls import (
+    CONTROLS,
     QUERY_CONTROLS,
     Control,
     ControlledCurve,
@@ -26,6 +28,7 @@ from poslens.cache.columns import columns_of
 from poslens.cache.lru_cache import LRUCache, digest
 from poslens.cache.storage.store import StoredCurves
 from poslens.compute.compute import Compute
+from poslens.compute.runs import Job
 
 _answers: LRUCache[ControlledCurve] = LRUCache(64)
 
@@ -38,6 +41,21 @@ def controls(kind: Control, pairs: Sequence[TextPair], among: Sequence[TextPair]
         with suppress(UserError):
             control_pairs.append(control(kind, pair, among))
     return control_pairs
+
+
+def control_job(
+    compute: Compute,
+    spec: RetrieverSpec,
+    method: Method,
+    kind: Control,
+    nulls: Sequence[TextPair],
+    scope: str,
+) -> Job:
+    """The job that computes the attributions of control pairs. It is identified by the scope of the
+    pairs that they belong to."""
+    how = null_method(kind, method)
+    job = compute.attribution_job(spec, how, nulls, f"{scope} minus {kind}")
+    return replace(job, doing=f"{job.doing}, {CONTROLS[kind]}")
 
 
 def controlled(

@@ -131,7 +131,7 @@ def _null_control(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
     kind, everything = QUERY_CONTROLS[0], scope.data.pairs
     nulls = null_controls.controls(kind, scope.pairs, everything)
     original = compute.attribution_job(spec, method, scope.pairs, scope.name)
-    null = compute.attribution_job(spec, method, nulls, f"{scope.name} minus {kind}")
+    null = null_controls.control_job(compute, spec, method, kind, nulls, scope.name)
     jobs = [original, null]
     if _has_profile(spec):
         jobs.append(compute.attribution_job(spec, PROFILE, scope.of_each, scope.name))

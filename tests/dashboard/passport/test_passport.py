@@ -172,7 +172,8 @@ def test_the_attribution_part_computes_no_profile(tmp_path: Path, sample: datase
 
     saliency, profile = METHODS["saliency"].title, METHODS["profile"].title
     assert wanted(sample, "attribution") == {saliency}
-    assert wanted(sample, "null_control") == {saliency, profile}
+    control = f"{saliency}, unrelated query"
+    assert wanted(sample, "null_control") == {saliency, control, profile}
     assert wanted(datasets.read("texts"), "attribution") == {profile}
 
 
