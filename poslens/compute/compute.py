@@ -46,6 +46,8 @@ from poslens.compute.runs import (
     Runs,
     Sending,
     Work,
+    failures_of,
+    in_turn,
     within_batches,
 )
 from poslens.compute.settings import (
@@ -431,6 +433,30 @@ class Compute:
             can_start=not model.stored_only,
             sending=self.sending(model.spec, again),
             **details,
+        )
+
+    def joint_job(
+        self,
+        model: ModelIdentity,
+        method: Method,
+        scope: str,
+        parts: Sequence[tuple[str, Job]],
+        *,
+        label: str,
+        doing: str,
+    ) -> Job:
+        """A job of one model that runs several, each with its name, one after the other; progress
+        counts the items of all."""
+        return self.job(
+            run_key(model, method, scope),
+            label,
+            sum(job.total for _, job in parts),
+            in_turn(parts),
+            parts=tuple(job for _, job in parts),
+            n_done=lambda: sum(job.n_done() for _, job in parts),
+            failures=lambda: failures_of(parts),
+            can_start=not model.stored_only,
+            doing=doing,
         )
 
     def device_slot(self, spec: RetrieverSpec) -> Callable[[], AbstractContextManager[None]]:

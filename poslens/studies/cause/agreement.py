@@ -17,9 +17,9 @@ from poslens.attribution.methods import METHODS
 from poslens.attribution.nouns import counted
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method, Provenance
-from poslens.compute.compute import Compute, run_key
+from poslens.compute.compute import Compute
 from poslens.compute.provenance import of_model
-from poslens.compute.runs import Job, failures_of, in_turn
+from poslens.compute.runs import Job
 from poslens.figures.captions import Provenances
 from poslens.figures.palettes import Style
 from poslens.parameters import Parameters, Settings
@@ -144,17 +144,9 @@ class AgreementStudy(OfPairs[CauseItems, CauseSubject, AgreementSummary]):
         attribution = compute.attribution_job(spec, subject.method, pairs, scope)
         parts.append((subject.method.name, attribution))
 
-        return compute.job(
-            run_key(model, subject.method, f"agreement, {chosen.interventions}, {scope}"),
-            f"{spec.name}, {subject.method.name}",
-            sum(part.total for _, part in parts),
-            in_turn(parts),
-            parts=tuple(part for _, part in parts),
-            n_done=lambda: sum(part.n_done() for _, part in parts),
-            failures=lambda: failures_of(parts),
-            can_start=not model.stored_only,
-            doing="agreement",
-        )
+        label = f"{spec.name}, {subject.method.name}"
+        key = f"agreement, {chosen.interventions}, {scope}"
+        return compute.joint_job(model, subject.method, key, parts, label=label, doing="agreement")
 
     def summarize(
         self, compute: Compute, subject: CauseSubject, earlier: Sequence[AgreementSummary] = ()

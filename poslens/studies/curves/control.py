@@ -23,9 +23,9 @@ from poslens.attribution.nouns import counted
 from poslens.attribution.pairs import Pairs
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import N_BINS, Method, Provenance
-from poslens.compute.compute import Compute, run_key
+from poslens.compute.compute import Compute
 from poslens.compute.provenance import of_controlled
-from poslens.compute.runs import Job, failures_of, in_turn
+from poslens.compute.runs import Job
 from poslens.figures.captions import Provenances
 from poslens.figures.palettes import Style
 from poslens.parameters import Choice, Parameters, Settings
@@ -197,17 +197,9 @@ class ControlStudy(OfPairs[ControlPairs, ControlSubject, ControlSummary]):
             ("pairs", compute.attribution_job(spec, method, chosen.pairs, scope)),
             (CONTROLS[kind], control_job(compute, spec, method, kind, subject.nulls, scope)),
         ]
-        return compute.job(
-            run_key(model, method, f"control {kind}, {scope}"),
-            spec.name,
-            sum(part.total for _, part in parts),
-            in_turn(parts),
-            parts=tuple(part for _, part in parts),
-            n_done=lambda: sum(part.n_done() for _, part in parts),
-            failures=lambda: failures_of(parts),
-            can_start=not model.stored_only,
-            doing=f"{METHODS[method.name].title}, {CONTROLS[kind]}",
-        )
+        doing = f"{METHODS[method.name].title}, {CONTROLS[kind]}"
+        key = f"control {kind}, {scope}"
+        return compute.joint_job(model, method, key, parts, label=spec.name, doing=doing)
 
     def summarize(
         self, compute: Compute, subject: ControlSubject, earlier: Sequence[ControlSummary] = ()
