@@ -44,6 +44,8 @@ def section(view: CurvesView, kind: Control) -> None:
     panels.show(draw(panels.screen_style()), "curves.null.figure", title)
     for summary in summaries:
         say.sentence(CONTROL.verdict(summary))
+    for remark in CONTROL.remarks(summaries):
+        say.caption(remark)
     for spec in specs if kind in QUERY_CONTROLS else ():
         with panels.guarded():
             agreed = query_controls_agree(compute, spec, method, corpus.pairs, corpus.among)
