@@ -15,6 +15,7 @@ from poslens.attribution.curves.text_axis import is_over_text
 from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Array, Method, PositionCurve, Provenance, TextPair
+from poslens.base_result import Result, chosen
 from poslens.compute.compute import Compute, DataSetCurve
 from poslens.compute.provenance import of_published
 from poslens.compute.runs import Job
@@ -30,7 +31,6 @@ from poslens.paired import (
     difference_rows,
     difference_sentences,
 )
-from poslens.results import Result, chosen
 from poslens.rows import frame_of
 from poslens.studies.curves.answers import SUMMARY
 from poslens.studies.curves.words import index_sentence

@@ -1,0 +1,126 @@
+"""The result of a Python call: tables and a figure with their provenance, which notebooks display
+and which can be saved to files."""
+
+from __future__ import annotations
+
+import html
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from poslens.attribution.errors import UserError
+from poslens.attribution.types import Provenance
+from poslens.cache.exchange.atomic_file import replacing
+from poslens.commands.result_files import suffix_of
+from poslens.export.files import TABLE_FORMATS, figure_bytes, table_files
+from poslens.figures.palettes import Style, styled
+
+T = TypeVar("T")
+
+HEIGHT_PX = 460
+"""Height of a heatmap in a notebook; a longer document scrolls."""
+
+PICTURES = ("html", "png", "svg", "pdf")
+
+
+class Result(ABC):
+    """A table and a figure with their provenance; a notebook displays the figure."""
+
+    @property
+    @abstractmethod
+    def provenance(self) -> list[Provenance]:
+        """Everything needed to reproduce the result, one entry per model."""
+
+    @abstractmethod
+    def to_frame(self, table: str | None = None) -> pd.DataFrame:
+        """The table of this name, by default the first one.
+
+        Raises:
+            UserError: there is no such table.
+        """
+
+    @abstractmethod
+    def figure(self, style: Style | None = None) -> go.Figure:
+        """The numbers as a Plotly figure.
+
+        Raises:
+            UserError: there is nothing to draw.
+        """
+
+    def save(
+        self, path: str | Path, table: str | None = None, *, size: str = "", palette: str = ""
+    ) -> Path:
+        """The figure as .html, .png, .svg or .pdf; the table of this name, by default the first
+        one, as .csv, .parquet, .json or .tex (LaTeX with booktabs). A .csv gets a file with its
+        provenance next to it, `NAME.provenance.json`. `size` and `palette` of the figure are those
+        of the commands, such as "single column" and "tol-bright".
+
+        Raises:
+            UserError: the suffix is not one of these, there is no such table, the size or palette
+                is unknown, no browser is installed to draw a picture, or the file cannot be
+                written.
+        """
+        fmt = suffix_of(Path(path), (*PICTURES, *TABLE_FORMATS))
+        if fmt in PICTURES:
+            style = styled(size, palette) if size or palette else None
+            return written(path, self._picture(fmt, style, table))
+        return _table_written(path, self.to_frame(table), fmt, self.sources(table))
+
+    def sources(self, table: str | None) -> list[Provenance]:
+        """The provenance of one table."""
+        return self.provenance
+
+    def _picture(self, fmt: str, style: Style | None = None, table: str | None = None) -> bytes:
+        """The file of the figure in one of the formats `PICTURES`."""
+        style = style or Style()
+        return figure_bytes(self.figure(style), fmt, style, self.provenance)  # type: ignore[arg-type]
+
+    def _repr_html_(self) -> str:
+        return framed(self._picture("html"))
+
+
+def chosen(tables: Mapping[str, T], table: str | None, of: str) -> T:
+    """The table of this name, by default the first one.
+
+    Raises:
+        UserError: there is none.
+    """
+    name = next(iter(tables)) if table is None else table
+    if name not in tables:
+        raise UserError(f"{of} has no table {name[:40]!r}: choose from {', '.join(tables)}.")
+    return tables[name]
+
+
+def framed(page: bytes) -> str:
+    """HTML that shows a page in a notebook's cell, in a sandboxed frame whose script cannot access
+    the notebook."""
+    source = html.escape(page.decode(), quote=True)
+    return (
+        f'<iframe srcdoc="{source}" sandbox="allow-scripts" title="PosLens" '
+        f'style="width:100%;height:{HEIGHT_PX}px;border:0"></iframe>'
+    )
+
+
+def _table_written(path: str | Path, frame: pd.DataFrame, fmt: str, provenance: Any) -> Path:
+    """Write a table and its provenance to files; returns the table's path."""
+    target = Path(path)
+    files = table_files(frame, target.name, fmt, provenance)  # type: ignore[arg-type]
+    for name, data in reversed(files.items()):  # provenance first, so that no table lacks it
+        written(target.with_name(name), data)
+    return target
+
+
+def written(path: str | Path, data: bytes) -> Path:
+    """Write `data` to a file, which is either complete or unchanged; returns its path.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    target = Path(path)
+    with replacing(target) as file:
+        file.write(data)
+    return target
