@@ -199,6 +199,8 @@ def failed_items(
         st.button(
             "Retry",
             key=f"{prefix}retry.{failed[0][0].key}",
+            help="Compute them again. This helps only if the reason was not the text itself, but "
+            "for example an endpoint.",
             on_click=_start,
             args=([job for job, _ in failed], f"{prefix}error", True),
         )
