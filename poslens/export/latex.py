@@ -41,11 +41,14 @@ _LONG = 40
 """Number of lines from which a table can break across pages."""
 _COLUMN, _PAGE = 45, 90
 """Characters in a line of a two-column article's column, and of its page."""
-_SIZES = ((_PAGE, r"\small"), (120, r"\footnotesize"), (140, r"\scriptsize"), (1e9, r"\tiny"))
-"""Font sizes of long tables, which can't be scaled, by their width in characters."""
-_HEADING, _TEXT = 12, 32
-"""Characters at which a column's heading wraps if its cells are not wider, and at which texts wrap
-in a wide table."""
+_SIZES = ((70, r"\small"), (78, r"\footnotesize"), (86, r"\scriptsize"), (110, r"\tiny"))
+"""Font sizes of long tables, which can't be scaled, by their width in characters. Wider ones are in
+landscape."""
+_LANDSCAPE = 1.6
+"""How many more characters a line has in landscape."""
+_HEADING, _TEXT = 12, (32, 24, 16)
+"""Characters at which a column's heading wraps if its cells are not wider, and at which texts of a
+wide table wrap: the first that suffice."""
 _NAMED = 6
 """Number of models up to which the caption names them."""
 _NOT_IN_NOTE = ("dataset", "model_source", "weights", "precision", "prompts")
@@ -81,14 +84,7 @@ def latex(frame: pd.DataFrame, entries: Sequence[Mapping[str, Any]], name: str) 
     ]
     width = _width(headings, rows)
     if width > _PAGE:
-        with_interval = [len(indices) > 1 for _, indices in columns]
-        rows = [
-            [
-                cell.replace(" [", "\n[") if stacked else _wrapped(cell, _TEXT)
-                for cell, stacked in zip(row, with_interval, strict=True)
-            ]
-            for row in rows
-        ]
+        rows = _narrowed(headings, rows, [len(indices) > 1 for _, indices in columns])
     label = re.sub(r"[^A-Za-z0-9.:-]+", "-", name).strip("-") or "table"
     head = rf"\caption{{{escaped(_caption(frame, entries))}}}\label{{tab:{label}}}"
     constants = "; ".join(
@@ -97,15 +93,19 @@ def latex(frame: pd.DataFrame, entries: Sequence[Mapping[str, Any]], name: str) 
         if any(str(entry.get(each)) != value for entry in entries)
     )
     parts = [constants and f"in every row, {constants}", *_notes(names, entries)]
-    note = rf"\footnotesize {escaped(' '.join(map(_sentence, filter(None, parts))))}"
+    note = rf"\footnotesize\sloppy {escaped(' '.join(map(_sentence, filter(None, parts))))}"
     kinds = "".join("r" if _numeric(frame.iloc[:, indices[0]]) else "l" for _, indices in columns)
     top = [r"\toprule", _line(headings, kinds, "b"), r"\midrule"]
     lines = [_line(row, kinds, "c") for row in rows]
     if sum(max(cell.count("\n") for cell in row) + 1 for row in rows) >= _LONG:
         package = "longtable"
         comments = [r"In a two-column article, put it between \onecolumn and \twocolumn."]
-        size = next(size for limit, size in _SIZES if _width(headings, rows) <= limit)
+        width = _width(headings, rows)
+        if landscape := width > _SIZES[-1][0]:
+            package, width = "longtable,pdflscape", width / _LANDSCAPE
+        size = next((size for limit, size in _SIZES if width <= limit), _SIZES[-1][1])
         table = [
+            *([r"\begin{landscape}"] if landscape else []),
             rf"{{{size}\setlength{{\tabcolsep}}{{3pt}}",
             f"\\begin{{longtable}}{{{kinds}}}",
             rf"{head} \\",
@@ -115,6 +115,7 @@ def latex(frame: pd.DataFrame, entries: Sequence[Mapping[str, Any]], name: str) 
             r"\bottomrule",
             r"\end{longtable}",
             rf"\noindent{note}\par}}",
+            *([r"\end{landscape}"] if landscape else []),
         ]
     else:
         package, comments = "adjustbox", []
@@ -179,6 +180,24 @@ def _same(
 def _wrapped(text: str, width: int, *, whole_words: bool = False) -> str:
     """A text on several lines of `width` characters, or of longer words if these stay whole."""
     return "\n".join(textwrap.wrap(text, width, break_long_words=not whole_words))
+
+
+def _narrowed(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], with_interval: Sequence[bool]
+) -> list[list[str]]:
+    """The cells of a wide table with intervals below their numbers, and texts on several lines."""
+    narrow: list[list[str]] = []
+    for characters in _TEXT:
+        narrow = [
+            [
+                cell.replace(" [", "\n[") if interval else _wrapped(cell, characters)
+                for cell, interval in zip(row, with_interval, strict=True)
+            ]
+            for row in rows
+        ]
+        if _width(headings, narrow) <= _LANDSCAPE * _SIZES[-1][0]:
+            break
+    return narrow
 
 
 def _width(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> float:

@@ -389,7 +389,7 @@ def test_a_long_table_in_latex_breaks_across_pages_and_repeats_no_constant() -> 
     assert r"\onecolumn" in lines[1] and lines[2].startswith("% Provenance: poslens: ")
     assert r"\begin{longtable}{r}" in lines and r"\endhead" in lines
     assert lines[-1].startswith(
-        r"\noindent\footnotesize In every row, method: saliency(version=1)."
+        r"\noindent\footnotesize\sloppy In every row, method: saliency(version=1)."
     )
     assert sum("saliency(version=1)" in line for line in lines if not line.startswith("%")) == 1
     # One format in a cell, although the value itself is small.
@@ -445,13 +445,18 @@ def test_a_table_of_any_ids_compiles(tmp_path: Path) -> None:
     assert any(line.startswith("{}*d2 & ") for line in lines)
     assert "q-{}-1 & " in text and "$-$5 & " in text and r"\textless{}0.001" in text
     assert r"7.00$\cdot10^{-5}$\\{}[$-$3.00$\cdot10^{-5}$, 1.70$\cdot10^{-4}$]" in text
+    long = pd.concat([frame] * 9)
+    wide = long.assign(**{f"x{n}": long["score"] for n in range(8)})
+    tables = {"float": text}
+    for name, each in (("long", long), ("wide", wide)):
+        tables[name] = table_bytes(each, "tex", plain).decode()
+    assert [r"\begin{landscape}" in table for table in tables.values()] == [False, False, True]
     if shutil.which("pdflatex") is None:
         pytest.skip("needs pdflatex with booktabs and adjustbox (Debian: texlive-latex-extra)")
-    long = table_bytes(pd.concat([frame] * 9), "tex", plain).decode()
-    for name, table in (("float", text), ("long", long)):
+    for name, table in tables.items():
         (tmp_path / f"{name}.tex").write_text(
             "\\documentclass{article}\\usepackage[T1]{fontenc}"
-            "\\usepackage{booktabs,adjustbox,longtable}"
+            "\\usepackage{booktabs,adjustbox,longtable,pdflscape}"
             f"\\begin{{document}}\n{table}\\end{{document}}\n",
             encoding="utf-8",
         )
