@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic
 
@@ -16,18 +16,18 @@ from poslens.study import Corpus, Study, Subject, Summary
 
 @dataclass(frozen=True)
 class Plan(Generic[Subject]):
-    """The subjects of a study for some models, their jobs, and the reasons why models have no
-    subject (`without_subject`) or lack some (`misfits`)."""
+    """The subjects of a study for some models, their jobs, the reasons why models have no subject,
+    by the model's name (`without_subject`), and why others lack some (`misfits`)."""
 
     subjects: tuple[Subject, ...]
     jobs: tuple[Job, ...]
-    without_subject: tuple[str, ...]
+    without_subject: Mapping[str, str]
     misfits: tuple[str, ...]
 
     @property
     def refused(self) -> tuple[str, ...]:
         """All reasons."""
-        return (*self.without_subject, *self.misfits)
+        return tuple(dict.fromkeys((*self.without_subject.values(), *self.misfits)))
 
 
 def plan(
@@ -40,7 +40,7 @@ def plan(
     """The plan of a study for these models. UserErrors become reasons."""
     subjects: list[Subject] = []
     jobs: list[Job] = []
-    without_subject: list[str] = []
+    without_subject: dict[str, str] = {}
     misfits: list[str] = []
     for spec in specs:
         n_before, reasons = len(subjects), list[str]()
@@ -53,11 +53,14 @@ def plan(
                     reasons.append(str(reason))
         except UserError as reason:
             reasons.append(str(reason))
-        (misfits if len(subjects) > n_before else without_subject).extend(reasons)
+        if len(subjects) > n_before:
+            misfits += reasons
+        elif reasons:
+            without_subject[spec.name] = reasons[0]
     return Plan(
         tuple(subjects),
         tuple(jobs),
-        tuple(dict.fromkeys(without_subject)),
+        without_subject,
         tuple(dict.fromkeys(misfits)),
     )
 

@@ -15,6 +15,7 @@ from typing import Literal
 import numpy as np
 
 from poslens.attribution.curves.bootstrap import Estimate, estimate, ratio
+from poslens.attribution.curves.proportions import even_if_constant
 from poslens.attribution.evaluation.chunks import WHOLE, Chunks
 from poslens.attribution.evaluation.comparison import SHARE_MARGIN, Comparison, compared
 from poslens.attribution.evaluation.document_index import Ints
@@ -156,7 +157,8 @@ class ChunkMeasure:
         rows = np.array([self.count(tried.documents[key], top) for key in documents], np.float64)
         if not rows.size or not rows[:, 1].any():
             return None
-        return estimate(rows, None, ratio)
+        share = estimate(rows, None, ratio)
+        return None if share is None else even_if_constant(share)
 
     def change(
         self, before: Tried, after: Tried, documents: Sequence[str], top: int

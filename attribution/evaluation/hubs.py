@@ -232,10 +232,13 @@ class InDegrees:
 
     @cached_property
     def never(self) -> Estimate | None:
-        """Share of documents with N_k = 0 (antihubs)."""
+        """Share of documents with N_k = 0 (antihubs), without an interval if no group of queries
+        changes it."""
         interval = self._estimate(self._sums[:, 0] / self.n_documents)
         if interval is None or interval.low is None or interval.high is None:
             return interval
+        if interval.low == interval.high:
+            return replace(interval, low=None, high=None)
         return replace(interval, low=max(interval.low, 0.0), high=min(interval.high, 1.0))
 
     @property

@@ -150,11 +150,22 @@ class EmbeddingEndpoint(_Endpoint):
         prompted = [prompt + text for text in self._sent(texts, encoded)]
         each = list(dict.fromkeys(prompted))
         try:
-            values = torch.from_numpy(self._vectors(each).copy())
+            values = torch.from_numpy(self._accepted(each).copy())
         except Rejected as rejected:
             raise self._named(rejected, prompted, texts) from None
         place = {text: row for row, text in enumerate(each)}
         return values[[place[text] for text in prompted]]
+
+    def _accepted(self, texts: Sequence[str]) -> Array:
+        """The vectors of texts. A rejected request of several is sent again in halves, because it
+        may have been too large; otherwise the rejection then names one text."""
+        try:
+            return self._vectors(texts)
+        except Rejected:
+            if len(texts) < 2:
+                raise
+        half = len(texts) // 2
+        return np.concatenate([self._accepted(texts[:half]), self._accepted(texts[half:])])
 
     def similarity(self, queries: Tensor, documents: Tensor) -> Tensor:
         """Scores [B] of queries [B, H] with documents [B, H]."""

@@ -221,9 +221,11 @@ def _computed(
     from poslens.compute.compute import service
 
     planned = plan(study, service(), specs, corpus, settings)
-    refused, notes = list(planned.without_subject), list(planned.misfits)
+    refused, notes = list(planned.without_subject.values()), list(planned.misfits)
     summaries: list[Summary] = []
-    without_result: list[FailureRow] = []
+    without_result = [
+        FailureRow(name, None, reason) for name, reason in planned.without_subject.items()
+    ]
     if table == DIFFERENCES and len(planned.subjects) + len(study.without_models(corpus)) < 2:
         raise UserError("Differences are between models: add another --model.")
     for subject, job in zip(planned.subjects, planned.jobs, strict=True):
@@ -257,6 +259,8 @@ def _computed(
         described = {each.model for each in provenance}
         others = [spec for spec in specs if spec.name not in described]
         provenance += failure_provenance(service(), others, study.title, dataset)
+        if not provenance:  # no model could be identified
+            raise UserError([*refused, *notes][0])
     return _Results(summaries, refused, notes, failures, provenance)
 
 

@@ -288,6 +288,8 @@ def curve(
     sources = curves.sources(table)
     if table == "failures":
         sources = failure_provenance(service(), specs, chosen, data.name)
+        if not sources:  # no model could be identified
+            raise UserError(errors[0])
     print_table(curves.to_frame(table), format, sources)
     for error in errors:
         print_error(error)

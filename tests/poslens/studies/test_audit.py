@@ -276,6 +276,13 @@ def test_a_model_without_a_result_sets_the_exit_code(home: Path, path: Path) -> 
     assert code == 2
     assert [row["model"] for row in json.loads(out)["rows"]] == ["BM25"]
     assert len(said.splitlines()) == 1 and "damaged" in said
+    damaged = ("--dataset", str(path), "--model", f"damaged={home}", "--table", "failures")
+    code, out, said = run(*damaged, "--model", "BM25", "--top", "2")
+    (row,) = json.loads(out)["rows"]
+    assert code == 0 and (row["model"], row["item"]) == ("damaged", None)
+    assert "No item failed" not in said
+    code, out, said = run(*damaged, "--top", "2", "--quiet")
+    assert code == 2 and not out and len(said.splitlines()) == 1 and "damaged" in said
 
 
 def test_the_sample_is_stated_and_its_time_estimated(home: Path, path: Path) -> None:
