@@ -115,14 +115,14 @@ def curve(
     data, how, compute = data_set(dataset), method_of(method, options), service()
     chosen, words = chosen_pairs(data.pairs, pairs)
 
-    averages, jobs, reasons = averaged(
+    averages, failures, reasons = averaged(
         compute, specs_of(model, data), how, data.name, lambda spec: (chosen, words), run_job
     )
     if not averages:
         raise UserError(reasons[0])
     for reason in reasons:
         print(reason, file=sys.stderr)
-    return Curves(averages, chosen, failure_rows(jobs))
+    return Curves(averages, chosen, failures)
 
 
 @quietly()

@@ -42,7 +42,7 @@ from poslens.commands.command_output import (
     watched,
 )
 from poslens.commands.result_files import FigureFile, FigureOption
-from poslens.failures import FailureRow, failure_provenance, failure_rows
+from poslens.failures import FailureRow, failure_provenance
 from poslens.names import for_data, named, resolve, specs_of
 from poslens.paired import DifferenceRow
 from poslens.studies.curves.answers import (
@@ -275,10 +275,10 @@ def curve(
         if job.n_done() < job.total:
             watched(job.label, job)
 
-    averages, jobs, errors = averaged(service(), specs, chosen, data.name, read_by, run)
+    averages, failures, errors = averaged(service(), specs, chosen, data.name, read_by, run)
     if errors and not averages and table != "failures":
         raise UserError(errors[0])
-    curves = Curves(averages, selected, failure_rows(jobs), published_curves)
+    curves = Curves(averages, selected, failures, published_curves)
     if curves:
         say_caveat(chosen)
     for sentence in curves.verdicts:

@@ -20,7 +20,7 @@ from poslens.compute.compute import Compute, DataSetCurve
 from poslens.compute.provenance import of_published
 from poslens.compute.runs import Job
 from poslens.export.files import curve_frame
-from poslens.failures import FAILURE_TABLE, FAILURES, FailureRow
+from poslens.failures import FAILURE_TABLE, FAILURES, FailureRow, failure_rows
 from poslens.figures.curves import mean_curves
 from poslens.figures.palettes import Style
 from poslens.paired import (
@@ -173,14 +173,16 @@ def averaged(
     dataset: str,
     read_by: Callable[[RetrieverSpec], tuple[Sequence[TextPair], str]],
     run: Callable[[Job], object],
-) -> tuple[list[DataSetCurve], list[Job], list[str]]:
-    """The mean curve of each model, with missing results computed by `run`, the jobs, and the
-    reasons why models have no curve. `read_by` returns a model's pairs and their selection as
-    text."""
+) -> tuple[list[DataSetCurve], list[FailureRow], list[str]]:
+    """The mean curve of each model, with missing results computed by `run`, the failed pairs and
+    models, and the reasons why models have no curve. `read_by` returns a model's pairs and their
+    selection as text."""
     averages: list[DataSetCurve] = []
     jobs: list[Job] = []
+    failures: list[FailureRow] = []
     reasons: list[str] = []
     for spec in specs:
+        n_before = len(jobs)
         try:
             compute.require_fit(compute.identify(spec), method)
             pairs, words = read_by(spec)
@@ -189,4 +191,6 @@ def averaged(
             averages.append(compute.curve(spec, method, pairs, dataset, words))
         except UserError as reason:
             reasons.append(str(reason))
-    return averages, jobs, reasons
+            if not failure_rows(jobs[n_before:]):
+                failures.append(FailureRow(spec.name, None, str(reason)))
+    return averages, [*failure_rows(jobs), *failures], reasons

@@ -391,6 +391,10 @@ def test_curve_prints_the_models_that_the_method_fits(tmp_path: Path) -> None:
     (row,) = csv.DictReader(io.StringIO(done.stdout))
     assert row["model"] == "BM25" and row["pairs"] == "1"
     assert run("curve", "--model", "MiniLM", *arguments).stdout == ""
+    failures = (*arguments[:-1], "failures", "--format", "json")
+    done = run("curve", "--model", "MiniLM", "--model", "BM25", *failures)
+    (row,) = json.loads(done.stdout)["rows"]
+    assert done.exit_code == 0 and (row["model"], row["item"]) == ("MiniLM", None)
 
 
 def test_bars_of_a_library_that_is_already_imported_are_turned_off(
