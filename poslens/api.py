@@ -280,7 +280,8 @@ def run_study(
             raise errors[0]
         for reason in (*planned.refused, *dict.fromkeys(map(str, errors))):
             print(reason, file=sys.stderr)
-        result = StudyResult(study, summaries, failure_rows(planned.jobs))
+        failures = [*failure_rows(planned.jobs), *planned.without_result]
+        result = StudyResult(study, summaries, failures)
         if out is not None:
             study.write_product(compute, result.summaries, Path(out))
         return result

@@ -10,6 +10,7 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.compute.compute import Compute
 from poslens.compute.runs import Job
+from poslens.failures import FailureRow
 from poslens.parameters import Settings
 from poslens.study import Corpus, Study, Subject, Summary
 
@@ -23,6 +24,11 @@ class Plan(Generic[Subject]):
     jobs: tuple[Job, ...]
     without_subject: Mapping[str, str]
     misfits: tuple[str, ...]
+
+    @property
+    def without_result(self) -> list[FailureRow]:
+        """The models without a subject, as rows of a table of failures."""
+        return [FailureRow(name, None, reason) for name, reason in self.without_subject.items()]
 
     @property
     def refused(self) -> tuple[str, ...]:

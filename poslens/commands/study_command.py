@@ -223,9 +223,7 @@ def _computed(
     planned = plan(study, service(), specs, corpus, settings)
     refused, notes = list(planned.without_subject.values()), list(planned.misfits)
     summaries: list[Summary] = []
-    without_result = [
-        FailureRow(name, None, reason) for name, reason in planned.without_subject.items()
-    ]
+    without_result = planned.without_result
     if table == DIFFERENCES and len(planned.subjects) + len(study.without_models(corpus)) < 2:
         raise UserError("Differences are between models: add another --model.")
     for subject, job in zip(planned.subjects, planned.jobs, strict=True):

@@ -365,6 +365,13 @@ def test_an_object_with_encode_is_accepted_as_a_model(_data: str) -> None:
         poslens.explain(own, QUERY, DOCUMENT)
 
 
+def test_models_that_a_study_does_not_fit_are_listed_with_the_failures(_data: str) -> None:
+    result = poslens.segments(["MiniLM", "BM25"], _data, documents=3)
+    (row,) = result.to_frame("failures").to_dict("records")
+    assert (row["model"], row["item"]) == ("BM25", None) and "BM25" in row["reason"]
+    assert [summary.name for summary in result.summaries] == ["MiniLM"] * 2
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
