@@ -294,7 +294,7 @@ def test_the_first_rejected_rows_are_listed(tmp_path: Path) -> None:
     done = run("precompute", "--dataset", str(tmp_path / "own.csv"))
     first, *listed, last = done.stderr.splitlines()[:5]
     assert first == "5 rows were rejected:"
-    assert last == "  and 2 more, listed by `poslens datasets --format json`"
+    assert last == "  and 2 more, listed by `poslens datasets --data NAME=PATH --format json`"
     assert [line.split(":")[0] for line in listed] == [f"  own.csv row {n}" for n in (3, 4, 5)]
 
 
