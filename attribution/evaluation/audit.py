@@ -30,7 +30,7 @@ from poslens.attribution.curves.bootstrap import (
     ratio_difference,
     ratios,
 )
-from poslens.attribution.curves.proportions import agresti_coull, even_if_constant
+from poslens.attribution.curves.proportions import even_if_constant
 from poslens.attribution.datasets.corpus import Document
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.chunks import WHOLE, Chunks
@@ -255,9 +255,9 @@ def unretrieved_curve(
     n = rows[:, N_BINS:].sum(0).astype(int)
     if low is not None and high is not None:
         n_documents = np.count_nonzero(rows[:, N_BINS:], axis=0)
-        for b in np.flatnonzero((low == high) & ((share == 0) | (share == 1))):
-            by_formula = agresti_coull(int(share[b] * n_documents[b]), int(n_documents[b]))
-            low[b], high[b] = by_formula.low, by_formula.high
+        for b in np.flatnonzero(np.isfinite(low)).tolist():
+            mean = Estimate(share[b], low[b], high[b], n_resampled=n_documents[b])
+            low[b], high[b] = even_if_constant(mean).interval or (np.nan, np.nan)
     return UnretrievedCurve(order, share, low, high, n, len(documents))
 
 

@@ -80,8 +80,8 @@ class MethodEntry:
             return ""
         return (
             "The content of a text alone can tilt this curve, even for a model that cannot see "
-            "word order. Subtract the shuffled-sentence control: the "
-            "remainder is due to the order of the content, not to position."
+            "word order. Subtract the shuffled-sentence control: the remainder is due to the order "
+            "of the content, not to position."
         )
 
     def fits(self, family: Family) -> bool:

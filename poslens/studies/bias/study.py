@@ -378,8 +378,8 @@ class BiasTests(Study[tuple[BiasPairs, ...], BiasSubject, BiasSummary]):
         if level:
             parts.append(f"no significant difference in {', '.join(level)}")
         tested = [f"{'; '.join(parts)} ({basis})"] if parts else []
-        if equal:
-            tested.append(f"d1 and d2 score the same in every pair of {', '.join(equal)}")
+        if equal:  # `remarks` explain it
+            tested.append(f"no difference in {', '.join(equal)}")
         return f"{summary.name}: {'; '.join(tested)}."
 
     def provenance(self, summary: BiasSummary) -> Provenance:

@@ -102,15 +102,11 @@ def test_a_planted_bias_has_the_right_sign_and_bm25_has_none(results) -> None:
 
 def test_a_verdict_without_a_difference_claims_no_significance(results) -> None:
     alone = replace(results["BM25"], tests=(of(results["BM25"], "position"),))
-    assert BIAS_STUDY.verdict(alone) == (
-        "BM25: d1 and d2 score the same in every pair of position."
-    )
+    assert BIAS_STUDY.verdict(alone) == "BM25: no difference in position."
     (both,) = BIAS_STUDY.together([results["BM25"]])
     verdict = BIAS_STUDY.verdict(both)
     assert "d1 scores higher in " in verdict and "no significant difference in " in verdict
-    assert (
-        "; s(d1) − s(d2) with 95% interval); d1 and d2 score the same in every pair of" in verdict
-    )
+    assert "; s(d1) − s(d2) with 95% interval); no difference in " in verdict
 
 
 def test_the_table_has_holm_adjusted_p(results) -> None:
