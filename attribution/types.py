@@ -326,7 +326,11 @@ def _in_words(name: str, value: object, entry: Mapping[str, object]) -> str:
             return f"{counted(n, of)} truncated"
         return f"document truncated {'for' if of == 'query' else 'in'} {counted(n, of)}"
     words = f"{name.replace('_', ' ')}: {value}"
-    return f"{words} tokens" if name == "max_length" else words
+    if name != "max_length":
+        return words
+    # Endpoints count words, because their tokens are unknown.
+    of_endpoint = str(entry.get("model_source", "")).startswith("endpoint ")
+    return f"{words} {'words' if of_endpoint else 'tokens'}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 
 Everything that only needs scores of texts works with them. Padding cannot be sent, so a unit is
 removed by deleting its characters, and the text after it moves forward. An empty text is sent as a
-full stop.
+full stop. Texts are sent whole, or up to a number of words that the address states.
 """
 
 from __future__ import annotations
@@ -48,15 +48,20 @@ class _Endpoint(WordInputs):
     precision = "unknown"
     weight_bytes = 0
 
+    def __init__(self, spec: RetrieverSpec) -> None:
+        super().__init__(spec)
+        # Without a limit, how much the server reads is unknown.
+        self.max_length = spec.max_length or MAX_CHARACTERS
+
     def max_length_of(self, side: Side) -> int:
-        """Unknown, because the server truncates: the maximum length of a text."""
+        """The number of words that are sent of a text; its maximum length if all are."""
         return self.max_length
 
     def _tokens(self, text: str, side: Side) -> TokenizedText:
         tokens = tuple(Token(text[a:b], a, b) for a, b in words(text))
         if not tokens:
             raise UserError(f"The {side} has no word to send to {self.name}: enter one.")
-        return TokenizedText.of(tokens, len(tokens), MAX_CHARACTERS)
+        return TokenizedText.of(tokens[: self.max_length], len(tokens), self.max_length)
 
     def _named(
         self, rejected: Rejected, sent: Sequence[str], texts: Sequence[str], query: str = ""
@@ -102,6 +107,10 @@ def _beginning(text: str) -> str:
     return f'"{shown}"'
 
 
+def _within_limit(text: str, tokens: TokenizedText) -> str:
+    return text[: tokens.read_until] if tokens.truncated else text
+
+
 def _without(text: str, tokens: TokenizedText, stays: Tensor) -> str:
     parts, end = [], 0
     for token, stay in zip(tokens.tokens, stays.tolist(), strict=False):
@@ -125,13 +134,14 @@ class EmbeddingEndpoint(_Endpoint):
         return int(self._vectors([]).shape[1])
 
     def encode_texts(self, texts: Sequence[str], side: Side) -> Encoded:
-        """Split texts into words.
+        """Split texts into words, up to the limit.
 
         Raises:
             UserError: a text has no word.
         """
         read = tuple(self._tokens(text, side) for text in texts)
-        return Encoded({"texts": tuple(texts)}, read, (0,) * len(texts), side)
+        sent = tuple(map(_within_limit, texts, read))
+        return Encoded({"texts": sent}, read, (0,) * len(texts), side)
 
     encode_plain = encode_texts
 
@@ -202,15 +212,20 @@ class RerankEndpoint(_Endpoint):
         self._scores = scores
 
     def encode_pairs(self, pairs: Sequence[TextPair]) -> tuple[Encoded, Encoded]:
-        """Split both texts of each pair into words.
+        """Split both texts of each pair into words, up to the limit.
 
         Raises:
             UserError: a text has no word.
         """
-        features = {"pairs": tuple((pair.query, pair.document) for pair in pairs)}
         none = (0,) * len(pairs)
         queries = tuple(self._tokens(pair.query, "query") for pair in pairs)
         documents = tuple(self._tokens(pair.document, "document") for pair in pairs)
+        features = {
+            "pairs": tuple(
+                (_within_limit(pair.query, query), _within_limit(pair.document, document))
+                for pair, query, document in zip(pairs, queries, documents, strict=True)
+            )
+        }
         return (
             Encoded(features, queries, none, "query"),
             Encoded(features, documents, none, "document"),

@@ -22,6 +22,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers.specs import ENDPOINT, RetrieverSpec
+from poslens.attribution.text import MAX_CHARACTERS
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,63}", re.ASCII)
 _MAX_KEY = 4096
@@ -34,7 +35,7 @@ class Address:
     `batch` is the maximum number of texts in a request, `rate` the maximum number of requests per
     minute (0 for no limit), and `timeout` the maximum time of a response in seconds. `price` is the
     price of a million tokens in any currency; None if unknown. `query_prompt` and `document_prompt`
-    are prepended to texts.
+    are prepended to texts. Only the first `words` of a text are sent; None if all are.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Address:
     rate: float = 0.0
     timeout: float = 60.0
     price: float | None = None
+    words: int | None = None
 
     @property
     def reranks(self) -> bool:
@@ -79,6 +81,7 @@ class Address:
             similarity=None if self.reranks else self.similarity,
             query_prompt=self.query_prompt,
             document_prompt=self.document_prompt,
+            max_length=self.words,
             note="An endpoint: texts are sent there.",
         )
 
@@ -89,7 +92,9 @@ _LIMITS: Mapping[str, tuple[float, float]] = {
     "rate": (0, 1e6),
     "timeout": (0.1, 3600),
     "price": (0, 1e6),
+    "words": (1, MAX_CHARACTERS),
 }
+_WHOLE = ("batch", "words")
 
 
 def parse(value: str) -> Address:
@@ -159,11 +164,11 @@ def _settings(name: str, text: str) -> dict[str, Any]:
 def _number(name: str, key: str, value: str) -> float:
     low, high = _LIMITS[key]
     try:
-        number: float = int(value) if key == "batch" else float(value)
+        number: float = int(value) if key in _WHOLE else float(value)
     except ValueError:
         number = low - 1
     if not low <= number <= high:
-        raise UserError(f"{name}'s {key} must be a number from {low:g} to {high:,.0f}.")
+        raise UserError(f"{name}'s {key} must be a number from {low:,g} to {high:,.0f}.")
     return number
 
 

@@ -65,8 +65,8 @@ class Rejected(UserError):
 def rejection(name: str, status: int, what: str = "a text", subject: str = "the text") -> str:
     """The sentence that a service rejects `what`."""
     return (
-        f"{name} rejects {what} (status {status}): {subject} may exceed the model's limit, or the "
-        "model's name may be wrong."
+        f"{name} rejects {what} (status {status}): {subject} may exceed the model's limit (set "
+        "words=NUMBER in its address), or the model's name may be wrong."
     )
 
 

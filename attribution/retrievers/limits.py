@@ -20,15 +20,22 @@ def context_limit(spec: RetrieverSpec) -> int | None:
 
 
 def unknown(spec: RetrieverSpec) -> bool:
-    """Whether it is unknown how much of a text the model reads: endpoints and Python objects do not
-    state where they truncate."""
-    return spec.family in ("endpoint", "rerank_endpoint", "object")
+    """Whether it is unknown how much of a text the model reads: Python objects do not state where
+    they truncate, nor do endpoints, unless the number of words to send is set."""
+    return spec.without_files and spec.max_length is None
+
+
+def unit(spec: RetrieverSpec) -> str:
+    """What the context limit counts, in the plural."""
+    return "words" if spec.without_files else "tokens"
 
 
 def reads(spec: RetrieverSpec) -> str:
     """How much of a text the model reads: `512 tokens (its own configuration: 256)`."""
     if unknown(spec):
         return "an unknown number of tokens"
+    if spec.without_files:
+        return f"the first {spec.max_length:,} words"
     if spec.family == "lexical":
         return "texts of any length"
     limit = context_limit(spec)

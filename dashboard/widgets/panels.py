@@ -14,6 +14,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from poslens.attribution.methods import METHODS
+from poslens.attribution.retrievers import limits
 from poslens.attribution.types import Method, Provenance, TextPair
 from poslens.cache.lru_cache import LRUCache
 from poslens.compute import coverage
@@ -144,12 +145,13 @@ def other_version(name: str, other: TextPair, room: bool) -> bool:
 def reading_note(result: Explained) -> str:
     """How much of the document the model read, in words."""
     document = result.attribution.document
-    read = int(document.content.sum())
-    text = f"The model reads all {read:,} tokens."
+    read, unit = int(document.content.sum()), limits.unit(result.model.spec)
+    text = f"The model reads all {read:,} {unit}."
     if document.truncated:
+        special = "" if unit == "words" else ", including special tokens"
         text = (
-            f"The model reads {read:,} of {document.n_tokens_full:,} tokens (context limit "
-            f"{document.max_length:,}, including special tokens). The gray text is truncated."
+            f"The model reads {read:,} of {document.n_tokens_full:,} {unit} (context limit "
+            f"{document.max_length:,}{special}). The gray text is truncated."
         )
     return f"{text} {coverage.pair_sentence(coverage.of_pair(service(), result))}".rstrip()
 

@@ -49,7 +49,9 @@ class ResultSource(TypedDict):
     n_pairs: NotRequired[Annotated[int, "Number of pairs that the numbers cover."]]
     n_queries: NotRequired[Annotated[int, "Number of queries that the numbers cover."]]
     n_documents: NotRequired[Annotated[int, "Number of documents that the numbers cover."]]
-    max_length: NotRequired[Annotated[int, "Context limit of the model, in tokens."]]
+    max_length: NotRequired[
+        Annotated[int, "Context limit of the model, in tokens (of an endpoint, in words)."]
+    ]
     truncated: NotRequired[Annotated[int, "Number of documents longer than the context limit."]]
     precision: NotRequired[Annotated[str, "Number format of the computation."]]
     prompts: NotRequired[Annotated[str, "Prompts added to the texts."]]

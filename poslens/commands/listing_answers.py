@@ -18,7 +18,10 @@ class ModelEntry(TypedDict):
     pooling: Annotated[
         str | None, "Pooling of tokens into a vector; null for families without pooling."
     ]
-    max_length: Annotated[int | None, "Context limit in tokens; null if unlimited."]
+    max_length: Annotated[
+        int | None,
+        "Context limit in tokens (of an endpoint, in words); null if unlimited or unknown.",
+    ]
     configured_max_length: Annotated[
         int | None,
         "Tokens at which the model's own configuration truncates, if different from max_length.",

@@ -30,6 +30,7 @@ from poslens.attribution.evaluation.needle import (
     needles,
 )
 from poslens.attribution.retrievers.base import Retriever
+from poslens.attribution.retrievers.limits import unit
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.text import script_without_sentences
 from poslens.attribution.types import Method, Provenance
@@ -272,7 +273,7 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
         read = tuple(length for length in settings.lengths if limit is None or length <= limit)
         if not read:
             raise UserError(
-                f"The context limit of {model.spec.name}, {limit:,} tokens, is below all requested "
+                f"The context limit of {spec.name}, {limit:,} {unit(spec)}, is below all requested "
                 "lengths: add a shorter length."
             )
         unread = tuple(length for length in settings.lengths if length not in read)

@@ -335,14 +335,15 @@ def _read(result: Explained) -> Fact:
     if limits.unknown(result.model.spec):
         more.insert(0, "The endpoint's context limit is unknown. The Audit page measures it.")
         return Fact(f"sent all {read:,} words; context limit unknown", " ".join(filter(None, more)))
+    unit = limits.unit(result.model.spec)
     if document.truncated:
-        text = f"reads {read:,} of {document.n_tokens_full:,} tokens"
+        text = f"reads {read:,} of {document.n_tokens_full:,} {unit}"
         apart = limits.configured_apart(result.model.spec)
         configured = f"; its own configuration truncates at {apart:,}" if apart else ""
-        limit = f"{document.max_length:,} tokens, including special tokens"
-        more.insert(0, f"The context limit is {limit}{configured}.")
+        special = "" if unit == "words" else ", including special tokens"
+        more.insert(0, f"The context limit is {document.max_length:,} {unit}{special}{configured}.")
     else:
-        text = f"reads all {read:,} tokens"
+        text = f"reads all {read:,} {unit}"
     if counts.unknown:
         text += f", {counts.unknown:,} unknown"
     return Fact(text, " ".join(filter(None, more)), warning=document.truncated or bool(reading))

@@ -59,7 +59,10 @@ class PassportEntry(TypedDict):
     source: Annotated[str, "Origin of the model's weights."]
     weights: Annotated[str, "Digest of the model's files, in hexadecimal."]
     precision: Annotated[str, "Number format of the computation."]
-    max_length: Annotated[int | None, "Context limit in tokens; null if unlimited."]
+    max_length: Annotated[
+        int | None,
+        "Context limit in tokens (of an endpoint, in words); null if unlimited or unknown.",
+    ]
     configured_max_length: Annotated[
         int | None,
         "Tokens at which the model's own configuration truncates, if different from max_length.",

@@ -147,6 +147,30 @@ def test_prompts_and_the_dot_product_are_used(server: EndpointServer) -> None:
     assert score == pytest.approx(float(query @ document), rel=1e-6)
 
 
+def test_only_the_first_words_of_a_text_are_sent(server: EndpointServer) -> None:
+    """Of both sides, and without the words that occlusion removes; the rest is truncated."""
+    address = f"{server.url}#words=3&document_prompt=passage: "
+    pair = TextPair("p", "when, does it turn?", "The tide  turns. Twice a day.")
+    found = load(resolve.register_endpoint(f"E5={address}"))
+    server.sent.clear()
+    (attribution,) = METHODS["occlusion"].compute(found, make_method("occlusion"), [pair])
+    queries = ("when, does", ", does", "when does", "when, ")
+    documents = ("The tide  turns", " tide  turns", "The   turns", "The tide  ")
+    sent = {endpoint_client.PROBE, *queries, *(f"passage: {text}" for text in documents)}
+    assert set(server.sent) == sent
+    document = attribution.document
+    assert (document.texts, document.n_tokens_full, document.max_length) == (
+        ("The", "tide", "turns"),
+        8,
+        3,
+    )
+    assert document.truncated
+    reranker = load(resolve.register_endpoint(f"RR={server.url}/rerank#words=2"))
+    server.sent.clear()
+    score_texts(reranker, [(pair.query, pair.document)])
+    assert {"when,", "The tide"} <= set(server.sent)
+
+
 def test_an_empty_text_is_sent_as_a_full_stop(server: EndpointServer) -> None:
     found = load(resolve.register_endpoint(f"E5={server.url}"))
     METHODS["occlusion"].compute(found, make_method("occlusion"), [TextPair("p", "tide", "tide")])
@@ -198,7 +222,10 @@ def test_a_rejected_text_is_named_by_its_beginning(server: EndpointServer) -> No
     found, text = load(spec), "A <b>\x1b[1m\n" + "x" * 99
     assert isinstance(found, EmbeddingEndpoint)
     quoted = f'"A <b>\N{REPLACEMENT CHARACTER}[1m {"x" * 49}…"'
-    ending = "may exceed the model's limit, or the model's name may be wrong."
+    ending = (
+        "may exceed the model's limit (set words=NUMBER in its address), or the model's name may "
+        "be wrong."
+    )
 
     def reason(texts: list[str]) -> str:
         server.fail = [400]
@@ -227,7 +254,8 @@ def test_a_pair_that_a_reranker_rejects_is_named(server: EndpointServer) -> None
         score_texts(found, [("salt", OTHERS[1].document)])
     assert str(raised.value) == (
         'RR rejects the query "salt" with the document "La sal es un mineral. 塩は鉱物です。" '
-        "(status 422): they may exceed the model's limit, or the model's name may be wrong."
+        "(status 422): they may exceed the model's limit (set words=NUMBER in its address), or "
+        "the model's name may be wrong."
     )
 
 

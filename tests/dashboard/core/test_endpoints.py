@@ -310,6 +310,16 @@ def test_the_context_limit_of_an_endpoint_is_unknown(
     assert any("context limit unknown" in fact.text for fact in head(explained).facts)
 
 
+def test_the_number_of_words_to_send_is_a_context_limit(
+    server: EndpointServer, own_service: Compute
+) -> None:
+    spec = resolve.register_endpoint(f"E5={server.url}#words=4")
+    assert limits.reads(spec) == "the first 4 words" and not limits.unknown(spec)
+    explained = own_service.explain(PAIRS[0], spec, SENTENCE)
+    assert any(fact.text.startswith("reads 4 of ") for fact in head(explained).facts)
+    assert "max length: 4 words" in explained.provenance().caption()
+
+
 def test_nothing_is_sent_if_the_cost_cannot_be_confirmed(
     server: EndpointServer, own_service: Compute, monkeypatch: pytest.MonkeyPatch
 ) -> None:
