@@ -30,7 +30,7 @@ from poslens.attribution.datasets.streams import MEGABYTE, File, open_bytes
 from poslens.attribution.errors import UserError
 from poslens.attribution.paths import FileState, file_state
 
-_SHIPPED = Path(__file__).parent / "sample"
+_SHIPPED = Path(__file__).resolve().parent / "sample"  # a checkout has a link to this package
 _MAX_MEMORY = 4 << 30
 _MAX_BATCH = 1 << 30
 _MAX_LIST = 16

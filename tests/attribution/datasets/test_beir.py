@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 
 from poslens.attribution import datasets, isolated
 from poslens.attribution.datasets import beir, detect, languages, posir
+from poslens.attribution.datasets.parquet import require_readable
+from poslens.attribution.datasets.streams import File
 from poslens.attribution.datasets.types import DataSet
 from poslens.attribution.errors import UserError
 
@@ -297,6 +299,16 @@ def test_a_file_is_tried_in_a_child_once_until_it_changes(
     path.write_bytes(path.read_bytes())
     with pytest.raises(UserError, match=r"queries.parquet is not a readable Parquet file"):
         beir.read(folder, "mine").data_set()
+
+
+def test_files_that_ship_with_the_program_are_not_tried_in_a_child(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(isolated, "_CHILD", "import os; os.abort()")
+    sample = Path(datasets.__file__).parent / "sample"
+    (place, *_) = sample.rglob("queries.parquet")
+    # Columns that no other test asks for, because a file is tried once for the same columns.
+    require_readable([(File("queries.parquet", place), ["of this test"])])
 
 
 def test_damaged_parquet_on_disk_is_refused_in_one_sentence(tmp_path: Path) -> None:
