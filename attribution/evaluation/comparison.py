@@ -356,7 +356,9 @@ def adjusted(comparisons: Sequence[Comparison | None]) -> list[Comparison | None
 
 def adjusted_fields(objects: Sequence[Compared], names: Sequence[str]) -> list[Compared]:
     """Dataclass objects whose fields `names` are comparisons, with those `adjusted` over all of the
-    objects together."""
+    objects together; without `names`, the objects themselves with what they have cached."""
+    if not names:
+        return list(objects)
     comparisons = iter(adjusted([getattr(each, name) for each in objects for name in names]))
     return [
         replace(each, **{name: next(comparisons) for name in names})  # type: ignore[type-var]
