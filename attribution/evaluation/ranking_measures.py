@@ -55,17 +55,12 @@ def measure(
     their scores: trec_eval would order ties differently.
     """
     rows = {query.query_id: row for row, query in enumerate(queries)}
-    qrels = [
-        ir_measures.Qrel(query.query_id, key, relevance)
-        for query in queries
-        for key, relevance in query.relevant.items()
-    ]
-    run = [
-        ir_measures.ScoredDoc(ranking.query_id, key, -float(rank))
+    qrels = {query.query_id: dict(query.relevant) for query in queries}
+    run = {
+        ranking.query_id: {key: -float(rank) for rank, key in enumerate(ranking.document_ids)}
         for ranking in rankings
         if ranking.query_id in rows
-        for rank, key in enumerate(ranking.document_ids)
-    ]
+    }
     values = {name: np.zeros(len(queries)) for name in measures}
     if run:
         names = {repr(ir_measures.parse_measure(m)): name for name, m in measures.items()}
