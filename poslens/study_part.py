@@ -102,6 +102,13 @@ class Part:
     absent: str = ""
     jobs: tuple[Job, ...] = ()
 
+    def figure(self, style: Style) -> go.Figure | None:
+        """The part's figure; None if it has none, or nothing to draw."""
+        try:
+            return None if self.draw is None else self.draw(style)
+        except UserError:
+            return None
+
 
 @dataclass(frozen=True)
 class Scope:

@@ -120,9 +120,9 @@ def part_section(passport: ModelPassport, part: Part) -> None:
         say.info(part.absent)
         return
     say.sentence(part.finding)
-    if part.draw is not None:
-        style = panels.screen_style(width_px=WIDTH, height_px=280, font_size=12, line_width=1.6)
-        panels.show(part.draw(style), f"passport.{passport.name}.{part.key}", part.title)
+    style = panels.screen_style(width_px=WIDTH, height_px=280, font_size=12, line_width=1.6)
+    if (figure := part.figure(style)) is not None:
+        panels.show(figure, f"passport.{passport.name}.{part.key}", part.title)
     # A list instead of a table, because its lines wrap.
     st.markdown("\n".join(f"- {panels.plain(f'{n.name}: {n.text}')}" for n in part.numbers))
     say.caption(f"Limitation: {part.limits}")

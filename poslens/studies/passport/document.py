@@ -106,11 +106,12 @@ def _figures(style: Style, *, library: bool = True, static: bool = False) -> Cal
     numbers = count(1)
 
     def figure(part: Part) -> str:
-        if part.draw is None:
+        drawn = part.figure(style)
+        if drawn is None:
             return ""
         number = next(numbers)
         first = library and number == 1
-        return figure_div(part.draw(style), f"figure{number}", library=first, static=static)
+        return figure_div(drawn, f"figure{number}", library=first, static=static)
 
     return figure
 
@@ -243,8 +244,7 @@ def _column(passport: ModelPassport, number: int) -> Iterator[tuple[str, float]]
         y += _GAP
         yield lines(part.title, 16, theme.ink, "bold"), y
         yield lines(part.finding or part.absent, 13, theme.ink), y
-        if part.draw is not None:
-            figure = part.draw(STYLE)
+        if (figure := part.figure(STYLE)) is not None:
             drawing = figure_bytes(figure, "svg", STYLE, part.provenance).decode()
             # An XML declaration is not allowed inside another SVG.
             drawing = re.sub(r"^\s*<\?xml[^>]*\?>", "", drawing)

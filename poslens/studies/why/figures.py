@@ -8,6 +8,7 @@ from math import log10
 
 import plotly.graph_objects as go
 
+from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.document_index import NOT_FOUND
 from poslens.attribution.evaluation.why_causes import CAUSES, Why
 from poslens.attribution.nouns import counted
@@ -31,7 +32,13 @@ def causes_chart(
     summaries: Sequence[WhySummary], style: Style, provenance: Provenances = ()
 ) -> go.Figure:
     """A group of bars for each cause, with a bar for each model: the percentage of the model's
-    misses with its 95% interval. The customdata of a bar is [model, cause]."""
+    misses with its 95% interval. The customdata of a bar is [model, cause].
+
+    Raises:
+        UserError: no model misses a document.
+    """
+    if not any(summary.misses for summary in summaries):
+        raise UserError("No model misses a document, so there are no causes to draw.")
     figure = canvas("why_causes", style, "", "Share of misses (%)", provenance)
     for index, summary in enumerate(summaries):
         shares = [summary.share(cause) for cause in CAUSES]

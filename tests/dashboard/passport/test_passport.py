@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import plotly.graph_objects as go
 import pytest
 import yaml
 from typer.testing import CliRunner
@@ -19,6 +20,7 @@ from poslens import results
 from poslens.attribution import datasets
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.curves.curve_summary import primacy_recency_index
+from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.ranking_measures import NDCG
 from poslens.attribution.methods import METHODS, make_method
 from poslens.attribution.retrievers.base import Encoded
@@ -30,6 +32,7 @@ from poslens.compute.compute import Compute, service
 from poslens.compute.runs import Job
 from poslens.dashboard.__main__ import app
 from poslens.export.browser import Page, in_page
+from poslens.figures.palettes import Style
 from poslens.studies.curves.words import index_sentence
 from poslens.studies.passport import service as passports
 from poslens.studies.passport.document import document_bytes, printed_html
@@ -387,6 +390,20 @@ def test_html_loads_nothing_and_escapes_text(primacy: ModelPassport) -> None:
     for one in primacy.parts:
         for number in one.numbers:
             assert number.text.split(" (")[0] in page
+
+
+def test_a_part_without_anything_to_draw_has_no_figure(primacy: ModelPassport) -> None:
+    def draw(style: Style) -> go.Figure:
+        raise UserError("No model misses a document, so there are no causes to draw.")
+
+    first, *others = primacy.parts
+    card = replace(primacy, parts=(replace(first, draw=draw), *others))
+    n_drawn = sum(one.draw is not None for one in others)
+    page = document_bytes([card], "html").decode()
+    assert page.count("Plotly.newPlot(") == n_drawn and first.title in page
+    root = ElementTree.fromstring(document_bytes([card], "svg"))
+    name = "{http://www.w3.org/2000/svg}"
+    assert len(root.findall(f"{name}g/{name}svg")) == n_drawn
 
 
 def test_a_notebook_draws_every_figure_and_is_small(primacy: ModelPassport) -> None:
