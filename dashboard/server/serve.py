@@ -194,11 +194,12 @@ def drawn() -> None:
 
 def _warm_up(given: Sequence[RetrieverSpec]) -> None:
     """Import what every page needs, and identify the endpoints' models. The default model is
-    loaded, and shipped results are unpacked, only after the first page has been drawn, which may
-    need neither."""
+    loaded, shipped results are unpacked, and other pages' studies are imported only after the first
+    page has been drawn, which may need none of them."""
     silence_libraries()
     from poslens.attribution.retrievers.specs import presets
     from poslens.compute.compute import service
+    from poslens.studies import declared
 
     def after_the_first_page() -> None:
         _drawn.wait(_FIRST_PAGE_S)
@@ -207,6 +208,7 @@ def _warm_up(given: Sequence[RetrieverSpec]) -> None:
             service().retriever(service().identify(default))
         except BaseException:
             logging.getLogger(__name__).exception("the default model could not be loaded early")
+        unpacking = None
         if SHIPPED.get() == "yes":
             # A separate process, because this interpreter serves the pages. Files it can't unpack
             # are reported when a page needs them.
@@ -215,6 +217,9 @@ def _warm_up(given: Sequence[RetrieverSpec]) -> None:
                 stderr=subprocess.DEVNULL,
             )
             atexit.register(unpacking.terminate)
+        for study in declared().values():
+            study.load()
+        if unpacking is not None:
             unpacking.wait()  # avoids a zombie process
 
     def ask_endpoints() -> None:
