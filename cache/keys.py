@@ -178,7 +178,10 @@ def used_model(spec: RetrieverSpec, device: str, precision: str) -> UsedModel:
             else exact_weights(spec.source, values)
         )
         kind = "unknown"
-        named = model_fingerprint(weights, f"{spec.settings}, precision={kind}")
+        settings = f"{spec.settings}, precision={kind}"
+        if spec.remote:
+            settings += ", version=2"  # earlier results can be those of a count of texts
+        named = model_fingerprint(weights, settings)
         return UsedModel(spec, named, weights, kind, "elsewhere" if spec.remote else "its own")
     files, place = plan(spec, device, precision)
     spec = detect.with_detected_family(spec, files.folder)

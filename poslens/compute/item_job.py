@@ -60,7 +60,7 @@ def item_job(
     method: Method,
     items: Sequence[Item],
     results: Callable[[Path], Results[Item, T]],
-    worker: Callable[[Retriever, Callable[[], bool]], Callable[[Item], T]],
+    worker: Callable[[Compute, Retriever, Callable[[], bool]], Callable[[Item], T]],
     *,
     scope: str,
     doing: str,
@@ -68,9 +68,11 @@ def item_job(
 ) -> Job:
     """A `stored_job` that computes item by item.
 
-    `worker(retriever, should_stop)` is called once the model is loaded and returns the function
-    that computes one item, which may raise UserError (this item failed) or Stopped; a `Batched`
-    worker computes `portion` items at a time.
+    `worker(given, retriever, should_stop)` is called once the model is loaded and returns the
+    function that computes one item, which may raise UserError (this item failed) or Stopped; a
+    `Batched` worker computes `portion` items at a time. It must use the `Compute` that it is given:
+    when texts for an endpoint are counted, that is another one, whose retriever returns
+    placeholders.
 
     Raises:
         UserError: the model's files are not on this machine.
@@ -79,7 +81,7 @@ def item_job(
     def work(
         compute: Compute, retriever: Retriever, model: ModelKey, options: RunOptions
     ) -> Progress:
-        compute_item = worker(retriever, options.should_stop)
+        compute_item = worker(compute, retriever, options.should_stop)
         return compute_missing(
             results(compute.root),
             model,

@@ -284,11 +284,11 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
         """A job that computes the missing cells; progress counts cells."""
 
         def worker(
-            retriever: Retriever, should_stop: Callable[[], bool]
+            given: Compute, retriever: Retriever, should_stop: Callable[[], bool]
         ) -> Callable[[CellItem], NeedleCell]:
             hidden = needles(subject.n, subject.seed)
             texts = Haystacks(retriever, subject.corpus.texts, hidden, subject.seed)
-            cache = recent_texts(compute.root, compute.identify(subject.spec).key, retriever)
+            cache = recent_texts(given.root, given.identify(subject.spec).key, retriever)
             return lambda item: cell(texts, item.length, item.depth, should_stop, cache)
 
         return item_job(

@@ -264,13 +264,13 @@ class Preferences(Study[PreferenceCorpus, PreferenceSubject, PreferenceSummary])
         blind = cache(lambda: _order_blind(subject.spec))
 
         def worker(
-            retriever: Retriever, should_stop: Callable[[], bool]
+            given: Compute, retriever: Retriever, should_stop: Callable[[], bool]
         ) -> Callable[[MeasuredMethod], Thirds]:
             def measure(item: MeasuredMethod) -> Thirds:
                 model = (
                     blind()
                     if item.condition == ORDER_BLIND
-                    else compute.retriever(compute.identify(resolve(item.condition.model)))
+                    else given.retriever(given.identify(resolve(item.condition.model)))
                 )
                 return thirds(model, item.method, item.pairs, should_stop)
 

@@ -288,9 +288,9 @@ class BiasTests(Study[tuple[BiasPairs, ...], BiasSubject, BiasSummary]):
         """A job that scores the pairs that have no scores yet; progress counts pairs."""
 
         def worker(
-            retriever: Retriever, should_stop: Callable[[], bool]
+            given: Compute, retriever: Retriever, should_stop: Callable[[], bool]
         ) -> Callable[[DocumentPair], PairScores]:
-            cache = recent_texts(compute.root, compute.identify(subject.spec).key, retriever)
+            cache = recent_texts(given.root, given.identify(subject.spec).key, retriever)
 
             def scores(pairs: Sequence[DocumentPair]) -> list[PairScores]:
                 return bias_scores.score(retriever, pairs, should_stop, cache)

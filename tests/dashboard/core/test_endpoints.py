@@ -3,6 +3,7 @@ the key."""
 
 from __future__ import annotations
 
+import csv
 import json
 import logging
 from collections.abc import Iterator
@@ -38,6 +39,7 @@ from poslens.dashboard.widgets import sending
 from poslens.export.files import attribution_frame, table_bytes
 from poslens.figures.figure_base import UNKNOWN_SYMBOL
 from poslens.figures.palettes import Style
+from poslens.studies import declared
 from poslens.studies.audit.study import AUDIT
 from poslens.studies.audit.summary import measured_limit
 from poslens.studies.bias.study import BIAS_STUDY
@@ -51,6 +53,7 @@ from poslens.studies.explain.service import head
 from poslens.studies.ranking import service as rankings
 from poslens.studies.ranking.figures import evidence_bins
 from poslens.study import Asked
+from poslens.study_plan import plan
 from tests.support.endpoint_server import EndpointServer, hashed, running
 from tests.support.pages import open_page
 
@@ -147,6 +150,51 @@ def test_the_announced_cost_equals_what_is_sent(
     # Each request contains the probe.
     assert cost.texts == sum(len(one["input"]) - 1 for one in server.requests)
     assert job.n_done() == 6 and job.cost() is None
+
+
+@pytest.fixture(scope="module")
+def twelve(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Twelve English pairs of the sample with evidence, as a registered data set."""
+    place = tmp_path_factory.mktemp("twelve") / "twelve.csv"
+    with place.open("w", newline="", encoding="utf-8") as file:
+        rows = csv.writer(file)
+        rows.writerow(("query", "document", "evidence"))
+        english = (each for each in datasets.read(SAMPLE).pairs if each.language == "eng")
+        of_document = {each.document: each for each in english if each.evidence}
+        for each in list(of_document.values())[:12]:
+            start, end = each.evidence.start, each.evidence.end
+            rows.writerow((each.query, each.document, each.document[start:end]))
+    datasets.register("twelve", place)
+    return "twelve"
+
+
+FEW = {"top": 2, "needles": 2, "lengths": (64,), "documents": 4}
+"""Settings that keep studies small."""
+
+
+@pytest.mark.parametrize("name", declared())
+def test_counting_texts_does_not_change_what_a_study_sends(
+    name: str, twelve: str, server: EndpointServer, tmp_path: Path
+) -> None:
+    """Placeholder answers of the count must not replace answers of the run."""
+    study = declared()[name].load()
+    settings = study.parameters.settings({k: v for k, v in FEW.items() if k in study.parameters})
+    corpus = study.corpus(datasets.read(SAMPLE_BIAS if name == "bias" else twelve), settings)
+    spec = resolve.register_endpoint(f"E5={server.url}")
+    sent = []
+    for counted in (False, True):
+        compute = Compute(tmp_path / str(counted))
+        planned = plan(study, compute, [spec], corpus, settings)
+        assert planned.jobs or planned.refused
+        if planned.jobs:
+            compute.retriever(compute.identify(spec))
+        server.sent.clear()
+        for job in planned.jobs:
+            if counted:
+                assert job.cost() is not None
+            assert finished(job) == ""
+        sent.append(server.sent.copy())
+    assert sent[0] == sent[1]
 
 
 def test_the_cost_counts_only_what_is_not_stored(server: EndpointServer, tmp_path: Path) -> None:
