@@ -250,7 +250,8 @@ def shares_by_size(
     summaries: Sequence[ChunkSummary], style: Style, provenance: Provenances = ()
 ) -> go.Figure:
     """The percentage of unretrieved sentences of held-out documents by vectors per document, with a
-    marker for each setting. Bars are 95% intervals. A ring marks the setting to use."""
+    marker for each setting. Bars are 95% intervals. A ring marks the recommended setting, or whole
+    documents if no other setting is shown to be better."""
     top = summaries[0].asked.settings.top if summaries else 0
     figure = canvas(
         "chunks", style, "Vectors per document", f"Unretrieved sentences (top {top}), %", provenance
@@ -284,6 +285,8 @@ def shares_by_size(
                 "%{customdata[1]}%<extra></extra>",
             )
             figure.add_trace(group(trace, f"{number} {kind}", name))
+        recommended = summary.recommendation.recommended
+        ring_name = "setting to use" if recommended else "keep: nothing better shown"
         for tried, share in shares:
             if tried is not summary.plan:
                 continue
@@ -294,7 +297,7 @@ def shares_by_size(
                     y=[share.value],
                     mode="markers",
                     cliponaxis=False,
-                    name=legend_name(f"{summary.name}, setting to use", style),
+                    name=legend_name(f"{summary.name}, {ring_name}", style),
                     marker={**ring, "color": style.colors.ink},
                     hoverinfo="skip",
                 )
