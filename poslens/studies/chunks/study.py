@@ -38,7 +38,7 @@ class ChunkStudy(Study[ChunkCorpus, Asked[ChunkCorpus], ChunkSummary]):
 
     name = "chunks"
     question = "Which window, overlap and title prefix should an index use?"
-    unit = "document"
+    unit = "result"
     needs = "documents"
     reads = (
         "Each marker is one way to chunk documents. Settings further right have a larger index; "
