@@ -27,11 +27,13 @@ class Workload:
     """Numbers of texts that the model reads and of their tokens, estimated from bytes. In an audit:
     the documents (or their windows) in both orders with the beginnings of long texts, and the
     sentences and questions that are searched for. In a chunk plan: the documents in every setting,
-    and the sentences and queries."""
+    and the sentences and queries. `document_tokens` are those of whole documents, and
+    `document_texts` counts whole documents and windows."""
 
     documents: int
     document_texts: int
     document_tokens: int
+    window_tokens: int
     queries: int
     query_tokens: int
 
@@ -43,7 +45,7 @@ class Workload:
     @property
     def tokens(self) -> int:
         """All tokens that the model reads."""
-        return self.document_tokens + self.query_tokens
+        return self.document_tokens + self.window_tokens + self.query_tokens
 
 
 def chunked(length: int, chunks: Chunks, limit: int | None) -> tuple[int, int]:
@@ -59,29 +61,41 @@ def plan_workload(
     collection: Collection, settings: Sequence[IndexSetting], limit: int | None
 ) -> Workload:
     """What a chunk plan of the collection reads: the documents in each setting, and every sentence
-    and query once.
+    and query once. Texts that settings share, the first windows of one size, count once.
 
     Raises:
         UserError: the corpus cannot be read.
     """
     total = collection.survey.n
     documents = list(collection.sampled_documents(SURVEYED, 0).documents())
-    texts = tokens = 0
+    texts = whole_tokens = window_tokens = 0
     asked = [query.text for query in collection.queries]
     sentences: list[str] = []
     for document in documents:
         length = estimated_tokens(document.text)
+        # Lengths of the document's beginnings that were counted; the first window has no title.
+        counted = set[int]()
         for setting in settings:
             n, n_tokens = chunked(length, setting.chunks, limit)
+            if setting.chunks.kind != "windows":
+                if setting.chunks.kind == "whole":
+                    counted.add(length)
+                texts, whole_tokens = texts + n, whole_tokens + n_tokens
+                continue
             title = estimated_tokens(document.title) if setting.titled and document.title else 0
-            texts, tokens = texts + n, tokens + n_tokens + (n - 1) * title
+            first = min(length, setting.chunks.size)
+            if first in counted:
+                texts, window_tokens = texts - 1, window_tokens - first
+            counted.add(first)
+            texts, window_tokens = texts + n, window_tokens + n_tokens + (n - 1) * title
         with suppress(UserError):
             sentences += document_queries(document, {}).sentences
     scale = total / max(1, len(documents))
     return Workload(
         total,
         round(texts * scale),
-        round(tokens * scale),
+        round(whole_tokens * scale),
+        round(window_tokens * scale),
         round(len(sentences) * scale) + len(asked),
         round(sum(map(estimated_tokens, sentences)) * scale) + sum(map(estimated_tokens, asked)),
     )
@@ -109,11 +123,13 @@ def workload(collection: Collection, chunks: Chunks, limit: int | None) -> Workl
         query_tokens += sum(map(estimated_tokens, asked))
     scale = total / max(1, len(documents))
     whole = sum(estimated_tokens(document.text) for document in documents)
+    windows = chunks.kind == "windows"
     trial = min(limit or _MOST_TOKENS, _MOST_TOKENS, whole)
     return Workload(
         total,
         round(2 * texts * scale) + _TRIALS,
-        round(2 * tokens * scale) + _TRIALS * trial,
+        (0 if windows else round(2 * tokens * scale)) + _TRIALS * trial,
+        round(2 * tokens * scale) if windows else 0,
         round(queries * scale),
         round(query_tokens * scale),
     )

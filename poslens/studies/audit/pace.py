@@ -22,23 +22,30 @@ from poslens.compute.provenance import ModelIdentity
 from poslens.compute.runs import duration
 
 _TIMED = 16
-"""Number of documents that are timed: the beginnings of all, and four of them in full."""
+"""Number of documents that are timed: the beginnings of all, and four of them in full and as
+windows of `_WINDOW` characters."""
+_WINDOW = 400
 
 Asked = TypeVar("Asked", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Tokens per second at which a model reads documents and sentences, and the number of tokens
-    that it reads of a text (`limit`)."""
+    """Tokens per second at which a model reads whole documents, windows of them and sentences, and
+    the number of tokens that it reads of a text (`limit`)."""
 
     documents: float
+    windows: float
     queries: float
     limit: int
 
     def seconds(self, of: Workload) -> float:
         """Estimated seconds for reading."""
-        return of.document_tokens / self.documents + of.query_tokens / self.queries
+        return (
+            of.document_tokens / self.documents
+            + of.window_tokens / self.windows
+            + of.query_tokens / self.queries
+        )
 
 
 def measured_pace(
@@ -62,8 +69,14 @@ def measured_pace(
     def pace() -> Pace:
         texts = [document.text for document in islice(collection.documents(), _TIMED)]
         sentences = [part[:100] for part in texts] * 2
+        # Models read short texts at a higher rate than long ones.
+        windows = [
+            text[start : start + _WINDOW]
+            for text in texts[:4]
+            for start in range(0, min(len(text), 4 * _WINDOW), _WINDOW)
+        ]
         rate(sentences[:1])
-        return Pace(rate(texts[:4]), rate(sentences), retriever.max_length)
+        return Pace(rate(texts[:4]), rate(windows), rate(sentences), retriever.max_length)
 
     return _paces.get((model.key, model.device), pace)
 

@@ -19,6 +19,7 @@ import poslens
 from poslens.attribution import datasets
 from poslens.attribution.datasets import Collection, DataSet, formats
 from poslens.attribution.datasets.corpus import Document
+from poslens.attribution.evaluation.audit_workload import plan_workload
 from poslens.attribution.evaluation.chunk_plan import IndexSetting, settings_of
 from poslens.attribution.evaluation.chunks import chunks_of
 from poslens.attribution.pairs import Pairs
@@ -377,6 +378,27 @@ def test_the_figure_marks_the_recommended_setting(home: Path) -> None:
     ring = figure.data[-1]
     assert list(ring.x) == [summary.plan.n_vectors / N]
     assert "windows of 10 words" in str(figure.data[1].customdata)
+
+
+def test_the_figure_of_an_undecided_plan_names_no_setting_to_use(home: Path) -> None:
+    data = write(home / "mine.jsonl", rows(2, 12))
+    result = poslens.chunks(["BM25"], data, top=3, windows=[100], overlaps=[0])
+    (summary,) = result.summaries
+    assert not summary.recommendation.recommended
+    ring = CHUNKS.figures[0].draw([summary], Style(), [CHUNKS.provenance(summary)]).data[-1]
+    assert ring.name == "BM25, keep: nothing better shown"
+    assert list(ring.x) == [1]
+
+
+def test_the_workload_counts_windows_that_settings_share_once() -> None:
+    document = "x" * 4 * 92  # 100 tokens by estimate
+    collection = Collection("one", "One", (), lambda: iter([Document("d", document)]))
+    settings = settings_of([40], [0, 50], titled=False, late=True)
+    work = plan_workload(collection, settings, 512)
+    # Read whole, for late chunks, as 3 windows, and as 4 overlapping ones; both begin with the
+    # same 40 tokens.
+    assert (work.document_tokens, work.document_texts) == (200, 2 + 3 + 3)
+    assert work.window_tokens == 100 + (100 + 3 * 20 - 40)
 
 
 def test_the_pages_tab_computes_nothing_before_a_click(home: Path) -> None:
