@@ -58,7 +58,8 @@ def mean(means: Values) -> Values:
 @dataclass(frozen=True)
 class ItemMeasure:
     """A measure of one model: `statistic`, by default the mean, of the mean of `rows`, which have K
-    numbers for each item. `documents` has the document of each item, which intervals resample.
+    numbers for each item. `documents` has the document of each item, which intervals resample;
+    `resampled` says what these are.
     `units` names the items. Two models that differ by at most `margin` are equivalent. If `share`,
     the statistic is a share or a difference of shares, and sentences give it in percent. `events`
     says whether items are events or ranks, which are often equal for two models (`compared`'s
@@ -75,12 +76,15 @@ class ItemMeasure:
     share: bool = False
     events: bool = False
     by_document: bool = False
+    resampled: str = "documents"
 
     @cached_property
     def digest(self) -> bytes:
         """A hash of the measure and all of its rows."""
         about = f"{self.title}\0{self.units}\0{self.margin!r}\0{self.share}\0{self.events}"
-        about += f"\0{self.by_document}\0{getattr(self.statistic, '__qualname__', '')}"
+        about += (
+            f"\0{self.by_document}\0{self.resampled}\0{getattr(self.statistic, '__qualname__', '')}"
+        )
         total = hashlib.sha256(about.encode())
         for item, row in self.rows.items():
             total.update(repr((item, self.documents[item])).encode("utf-8", "replace"))
@@ -215,7 +219,9 @@ def _difference(
             measure.units,
             value,
             other_value,
-            comparison,
+            replace(
+                comparison, difference=replace(comparison.difference, resampled=measure.resampled)
+            ),
             measure.share,
         )
 

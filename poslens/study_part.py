@@ -17,7 +17,7 @@ from poslens.attribution.curves.bootstrap import MIN_DOCUMENTS, Estimate
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.datasets.types import spread_words
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.comparison import change_in_words, judged
+from poslens.attribution.evaluation.comparison import change_in_words, documents_needed, judged
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Provenance, TextPair
 from poslens.compute.compute import Compute
@@ -240,7 +240,9 @@ def side_sentence(
     that has more in place of {}."""
     verdict = judged(difference, margin)
     if verdict == "too few documents":
-        return f"Too few {difference.resampled} to decide."
+        n, units = documents_needed(difference, margin), difference.resampled
+        would = f"; about {n:,} {units} would be needed" if n else ""
+        return f"Too few {units} to decide{would}."
     if verdict == "equivalent":
         return f"{equivalent} within the margin of {margin:g}{unit}."
     return meaning.format("end" if verdict == "higher" else "beginning")

@@ -121,7 +121,10 @@ class Comparison:
     @property
     def decision(self) -> str:
         """The verdict, and about how many documents would decide."""
-        return self.verdict + ("" if self.needed is None else f", about {self.needed:,} needed")
+        verdict = self.verdict
+        if verdict == "too few documents":
+            verdict = f"too few {self.difference.resampled}"
+        return verdict + ("" if self.needed is None else f", about {self.needed:,} needed")
 
     @property
     def sentence(self) -> str:
@@ -129,19 +132,18 @@ class Comparison:
         verdict, margin = self.verdict, f"the margin of {self.margin:g}"
         if verdict == "equivalent":
             return f"Equivalent: the 90% interval is within {margin}."
-        interval = self.difference.interval
+        interval, units = self.difference.interval, self.difference.resampled
         if verdict == "too few documents":
             if interval is None:
                 more = (self.needed or 0) > MIN_DOCUMENTS
                 verdict_needs = f", a verdict about {self.needed:,}" if more else ""
                 return (
-                    f"Too few documents to decide: an interval needs {MIN_DOCUMENTS}"
-                    f"{verdict_needs}."
+                    f"Too few {units} to decide: an interval needs {MIN_DOCUMENTS}{verdict_needs}."
                 )
-            would = f"; about {self.needed:,} documents would be needed" if self.needed else ""
+            would = f"; about {self.needed:,} {units} would be needed" if self.needed else ""
             if interval[0] > 0 or interval[1] < 0:  # would contradict the verdict without p
-                return f"Not significant ({p_in_words(self)}): too few documents to decide{would}."
-            return f"Too few documents to decide{would}."
+                return f"Not significant ({p_in_words(self)}): too few {units} to decide{would}."
+            return f"Too few {units} to decide{would}."
         low, high = interval or (0.0, 0.0)
         small = f", by less than {margin}" if max(-low, high) <= self.margin else ""
         return f"{verdict.capitalize()}{small} ({p_in_words(self)})."
@@ -336,6 +338,17 @@ def judged(difference: Estimate | None, margin: float) -> Verdict:
     if low > 0 or high < 0:
         return "higher" if low > 0 else "lower"
     return "equivalent" if max(-low, high) <= margin else "too few documents"
+
+
+def documents_needed(difference: Estimate, margin: float) -> int | None:
+    """About how many documents would decide a difference of which only the 95% interval is known,
+    as `Comparison.needed`; None if its spread is unknown."""
+    if difference.interval is None:
+        return None
+    low, high = difference.interval
+    return _needed(
+        difference.value, margin, (high - low) / 2 / _z(LEVEL / 2), difference.n_resampled
+    )
 
 
 def adjusted(comparisons: Sequence[Comparison | None]) -> list[Comparison | None]:

@@ -344,7 +344,15 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
         return MeasuredModel(
             summary.name,
             [
-                ItemMeasure("accuracy", "texts", SHARE_MARGIN, accuracy, needle_of, share=True),
+                ItemMeasure(
+                    "accuracy",
+                    "texts",
+                    SHARE_MARGIN,
+                    accuracy,
+                    needle_of,
+                    share=True,
+                    resampled="needles",
+                ),
                 ItemMeasure(
                     "last minus first third of depths",
                     "texts",
@@ -353,6 +361,7 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
                     needle_of,
                     ratio_difference,
                     share=True,
+                    resampled="needles",
                 ),
             ],
         )

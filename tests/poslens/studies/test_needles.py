@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,11 +13,13 @@ import pytest
 from typer.testing import CliRunner
 
 import poslens
+from poslens.attribution.curves.bootstrap import MIN_DOCUMENTS
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.needle import NeedleCell, NeedleGrid
 from poslens.cache.kinds.study_items import CellItem, needle_cells
 from poslens.cache.storage.store import ModelKey
 from poslens.dashboard.__main__ import app
+from poslens.paired import difference_sentences
 from poslens.studies import needles as needle_study
 
 
@@ -144,3 +147,25 @@ def test_two_models_are_compared_on_common_cells() -> None:
     assert (slope.value, slope.other_value) == (-1.0, 0.0)
     assert accuracy.comparison.difference.n_resampled == 12
     assert accuracy.comparison.verdict == slope.comparison.verdict == "lower"
+
+
+@pytest.mark.parametrize("n", [4, 12])
+def test_sentences_name_needles_and_how_many_would_decide(n: int) -> None:
+    study = needle_study.NEEDLE_STUDY
+    depths = (0.0, 100.0)
+
+    def summary(name: str, last: list[int]) -> Any:
+        cells = {(64, 0.0): [1, 3] * (n // 2), (64, 100.0): last}
+        grid = NeedleGrid(
+            (64,), depths, {at: NeedleCell(tuple(r), (64,) * n, 0) for at, r in cells.items()}
+        )
+        return SimpleNamespace(name=name, grid=grid, asked=SimpleNamespace(unread=()))
+
+    rank = [1, 3, 3, 1] * (n // 4)
+    one, two = summary("one", rank), summary("two", rank[1:] + rank[:1])
+    sentences = [study.verdict(one), *difference_sentences(study.differences([one, two]))]
+    assert re.search(r"too few needles, about [\d,]+ needed", sentences[1])
+    for sentence in sentences:
+        assert "needles" in sentence and "documents" not in sentence
+    if n >= MIN_DOCUMENTS:
+        assert re.search(r"Too few needles to decide; about [\d,]+ needles would", sentences[0])
