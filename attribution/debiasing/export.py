@@ -7,7 +7,7 @@ import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory, mkdtemp
 
 from poslens.attribution.debiasing.folder import ADAPTER, Manifest
 from poslens.attribution.debiasing.lora import Adapter
@@ -71,13 +71,20 @@ def copy_model(folder: Path, target: Path) -> None:
 
 
 def require_new(folder: Path) -> None:
-    """Check that nothing exists at `folder`.
+    """Check that nothing exists at `folder`, and that it can be created.
 
     Raises:
-        UserError: something exists there.
+        UserError: something exists there, or it cannot be created.
     """
     if folder.exists():
         raise UserError(f"{folder} already exists: name a new folder.")
+    parent = next(each for each in folder.resolve().parents if each.exists())
+    try:
+        # Permissions alone don't say so, such as for root.
+        with TemporaryDirectory(dir=parent):
+            pass
+    except OSError as error:
+        raise UserError(f"{folder} cannot be written ({error.strerror}).") from None
 
 
 def model_card(

@@ -21,13 +21,14 @@ def replacing(target: Path) -> Iterator[BinaryIO]:
     Raises:
         UserError: the file can't be written.
     """
+    given = target
     try:
         target = target.resolve()
         if target.exists() and not target.is_file():
             with target.open("wb") as stream:
                 yield stream
             return
-        part = target.with_name(f".{target.name}.{os.getpid()}.part")
+        part = _part(target)
         try:
             with part.open("wb") as stream:
                 yield stream
@@ -39,26 +40,31 @@ def replacing(target: Path) -> Iterator[BinaryIO]:
         finally:
             part.unlink(missing_ok=True)
     except OSError as error:
-        raise UserError(f"{target} cannot be written ({error.strerror}).") from error
+        raise UserError(f"{given} cannot be written ({error.strerror}).") from error
 
 
 def require_writable(target: Path) -> None:
-    """Check that `replacing` can write `target`, for a command whose computation takes long.
+    """Check that `replacing` can write `target`, for a command whose computation takes long, by
+    creating the file that would replace it. Permissions alone don't say so, such as for root.
 
     Raises:
         UserError: `target` is a folder, or its folder does not exist or is not writable.
     """
-    target = target.resolve()
-    folder = target.parent
-    if target.is_dir():
-        reason = errno.EISDIR
-    elif not folder.exists():
-        reason = errno.ENOENT
-    elif not folder.is_dir():
-        reason = errno.ENOTDIR
-    # Pipes and devices are written directly, other files are replaced by a new one in their folder.
-    elif not os.access(target if target.exists() and not target.is_file() else folder, os.W_OK):
-        reason = errno.EACCES
-    else:
-        return
-    raise UserError(f"{target} cannot be written ({os.strerror(reason)}).")
+    try:
+        file = target.resolve()
+        if file.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not file.exists() or file.is_file():
+            part = _part(file)
+            part.touch()
+            part.unlink()
+        # Pipes and devices are written directly, and opening a pipe would wait for its reader.
+        elif not os.access(file, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise UserError(f"{target} cannot be written ({error.strerror}).") from None
+
+
+def _part(target: Path) -> Path:
+    """The file that is written in place of `target` until it is complete."""
+    return target.with_name(f".{target.name}.{os.getpid()}.part")
