@@ -402,7 +402,7 @@ def _verdict(
 
 def change_in_words(difference: Estimate, form: str = ".3f", unit: str = "") -> str:
     """A change with its interval and unit, such as `drops by 0.054 [0.027, 0.082]`, or `does not
-    change` if all of it rounds to 0.
+    change` if all of it rounds to 0; if only the value does, it is `less than` one last digit.
 
     The interval is in the direction of the change: its lower end is negative if it includes a
     change in the other direction.
@@ -410,10 +410,12 @@ def change_in_words(difference: Estimate, form: str = ".3f", unit: str = "") -> 
     text = difference.text(form)
     if not any(digit in text for digit in "123456789"):
         return "does not change"
-    if difference.value == 0:
-        return f"changes by {text}{unit}"
-    verb, factor = ("rises", 1) if difference.value > 0 else ("drops", -1)
-    return f"{verb} by {difference.times(factor).text(form)}{unit}"
+    verb, factor = ("drops", -1) if difference.value < 0 else ("rises", 1)
+    text = difference.times(factor).text(form)
+    value, space, ends = text.partition(" ")
+    if not any(digit in value for digit in "123456789"):  # such as 0.000
+        text = f"less than {value[:-1]}1{space}{ends}"
+    return f"{verb if difference.value else 'changes'} by {text}{unit}"
 
 
 def p_in_words(comparison: Comparison) -> str:

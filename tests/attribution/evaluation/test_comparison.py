@@ -278,7 +278,8 @@ def test_an_interval_without_p_is_judged_by_both_ends(
         (Estimate(-0.02, -0.05, 0.01), "drops by 0.020 [-0.010, 0.050]"),
         (Estimate(-0.02), "drops by 0.020"),
         (Estimate(0.0, 0.0, 0.0).times(-1), "does not change"),
-        (Estimate(0.0, -0.01, 0.02), "changes by 0.000 [-0.010, 0.020]"),
+        (Estimate(0.0, -0.01, 0.02), "changes by less than 0.001 [-0.010, 0.020]"),
+        (Estimate(-4e-4, -0.01, 0.02), "drops by less than 0.001 [-0.020, 0.010]"),
     ],
 )
 def test_the_wording_states_the_direction_of_the_change(difference: Estimate, words: str) -> None:
