@@ -109,15 +109,18 @@ def choice_of_data(*names: str, help: str = _DATASET_HELP) -> Any:
 
 
 Dataset = Annotated[str, choice_of_data("--corpus")]
+DATA_HELP = (
+    "NAME=PATH of a data set (a folder or file in a format of docs/data.md), or "
+    "NAME=hf:ORGANIZATION/NAME, NAME=ir_datasets:ID or NAME=mteb:TASK; repeatable. A single one is "
+    "the default of --dataset."
+)
 Data = Annotated[
     list[str] | None,
     typer.Option(
         "--data",
         callback=_registering(lambda values: register_data(sources(values))),
         is_eager=True,  # before --dataset, which may choose one of these
-        help="NAME=PATH of a data set (a folder or file in a format of docs/data.md), or "
-        "NAME=hf:ORGANIZATION/NAME, NAME=ir_datasets:ID or NAME=mteb:TASK; repeatable. A "
-        "single one is the default of --dataset.",
+        help=DATA_HELP,
     ),
 ]
 

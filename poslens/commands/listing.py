@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
-from typing import Annotated
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from poslens.attribution.errors import UserError
 from poslens.commands.answers import answer_from, print_json
-from poslens.commands.command_options import Data, several_models
+from poslens.commands.command_options import DATA_HELP, print_error, several_models
 from poslens.commands.command_output import LineFormat, cli_command
 from poslens.commands.listing_answers import DataSetEntry, FetchedModel, ListedMethod, ModelEntry
-from poslens.names import distinct
+from poslens.names import distinct, register_data, sources
 from poslens.names import resolve as by_name
+
+if TYPE_CHECKING:
+    from poslens.attribution.datasets import DataSet
 
 app = typer.Typer()
 models_app = typer.Typer(no_args_is_help=False, help="List and download retrievers.")
@@ -115,13 +119,32 @@ def fetch_model(
 @app.command()
 @cli_command(list[DataSetEntry])
 def datasets(
-    data: Data = None,  # registered while options are parsed
+    data: Annotated[list[str] | None, typer.Option("--data", help=DATA_HELP)] = None,
     format: Format = "text",
 ) -> None:
-    """List the data sets by name, and what can be read of those given with --data."""
+    """List the data sets by name, and what can be read of those given with --data. Exit code 2: one
+    can't be read; the others are listed."""
     from poslens.attribution import datasets as known
 
-    every = {name: known.read(name) for name in known.names()}
+    every, unread = dict[str, known.DataSet](), list[str]()
+    for name, source in sources(data).items():
+        try:
+            register_data({name: source})
+        except UserError as error:
+            unread.append(f"{name}: {error}")
+    for name in known.names():
+        try:
+            every[name] = known.read(name)
+        except UserError as error:
+            unread.append(f"{name}: {error}")
+    _print_datasets(every, format)
+    for sentence in unread:
+        print_error(sentence)
+    if unread:
+        raise typer.Exit(2)
+
+
+def _print_datasets(every: Mapping[str, DataSet], format: LineFormat) -> None:
     if format == "json":
         rows: list[DataSetEntry] = [
             {

@@ -263,6 +263,23 @@ def test_invalid_input_gives_one_sentence_and_exit_code_2(arguments: list[str], 
     assert len(result.stderr.strip().splitlines()) == 1 and "Traceback" not in result.stderr
 
 
+def test_data_sets_are_listed_next_to_one_that_cannot_be_read(tmp_path: Path) -> None:
+    good, bad = tmp_path / "good.csv", tmp_path / "bad.jsonl"
+    good.write_text("query,document\ntide,The tide turns.\n")
+    bad.write_text("{\n")
+    given = [
+        f"--data={name}={tmp_path / file}"
+        for name, file in (("good", "good.csv"), ("bad", "bad.jsonl"), ("gone", "gone.csv"))
+    ]
+    result = run("datasets", *given, "--format", "json")
+    assert result.exit_code == 2
+    names = [row["name"] for row in json.loads(result.stdout)]
+    assert "good" in names and "sample" in names and not {"bad", "gone"} & {*names}
+    first, second = result.stderr.strip().splitlines()
+    assert first.startswith("gone: ") and "is not a folder or a file" in first
+    assert second.startswith("bad: ") and "no valid pair" in second
+
+
 @pytest.mark.parametrize("option", ["--data=docs=texts.csv", "--dataset=./texts.csv"])
 def test_a_result_cannot_overwrite_its_input_data(
     option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
