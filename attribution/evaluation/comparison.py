@@ -121,10 +121,9 @@ class Comparison:
     @property
     def decision(self) -> str:
         """The verdict, and about how many documents would decide."""
-        verdict = self.verdict
-        if verdict == "too few documents":
-            verdict = f"too few {self.difference.resampled}"
-        return verdict + ("" if self.needed is None else f", about {self.needed:,} needed")
+        few = self.verdict == "too few documents"
+        words = f"too few {self.difference.resampled}" if few else self.verdict
+        return words + ("" if self.needed is None else f", about {self.needed:,} needed")
 
     @property
     def sentence(self) -> str:
