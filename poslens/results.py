@@ -29,7 +29,7 @@ from poslens.paired import difference_sentences
 from poslens.studies.explain import service as explaining
 from poslens.studies.explain.answers import explanation_answer
 from poslens.studies.explain.service import head
-from poslens.studies.explain.tables import comparison_frame, explained_frame
+from poslens.studies.explain.tables import comparison_frame, explained_frame, matrix_frame
 from poslens.studies.passport import service as passports
 from poslens.studies.passport.document import FORMATS as PASSPORT_FORMATS
 from poslens.studies.passport.document import document_bytes
@@ -72,13 +72,17 @@ class Explanation(Result):
         return [result.provenance() for result in self.results]
 
     def to_frame(self, table: str | None = None) -> pd.DataFrame:
-        """One row per model and token (`poslens.export.files.attribution_frame`), or the
-        `comparison` of each model with the first.
+        """One row per model and token (`poslens.export.files.attribution_frame`), the `comparison`
+        of each model with the first, or the `matrix` of query and document tokens.
 
         Raises:
-            UserError: there is no such table.
+            UserError: there is no such table, or the method has no matrix.
         """
-        tables = {"tokens": explained_frame, "comparison": comparison_frame}
+        tables = {
+            "tokens": explained_frame,
+            "comparison": comparison_frame,
+            "matrix": matrix_frame,
+        }
         return chosen(tables, table, "explain")(self.results)
 
     def save(

@@ -390,7 +390,7 @@ def test_models_that_a_study_does_not_fit_are_listed_with_the_failures(_data: st
         (lambda: poslens.explain([], QUERY, DOCUMENT), "No model is given"),
         (
             lambda: poslens.explain("MiniLM", QUERY, DOCUMENT).to_frame("rows"),  # type: ignore[arg-type]
-            "no table 'rows': choose from tokens, comparison",
+            "no table 'rows': choose from tokens, comparison, matrix",
         ),
         (lambda: poslens.curve("BM25", pairs=-1), "not -1"),
         (lambda: poslens.curve([]), "No model is given"),
@@ -552,3 +552,18 @@ def test_the_page_about_python_names_every_public_name() -> None:
         compile(block, "docs/python.md", "exec")
     named = set(re.findall(r"poslens\.([a-zA-Z_]+)", page))
     assert named == {*poslens.__all__, *declared()}
+
+
+def test_the_matrix_of_an_explanation_is_a_table() -> None:
+    result = poslens.explain("MiniLM", QUERY, DOCUMENT, method="bilrp")
+    attribution = result.results[0].attribution
+    frame = result.to_frame("matrix")
+    assert attribution.matrix is not None and len(frame) == attribution.matrix.size
+    last = frame.iloc[-1]
+    assert (last.query_token, last.document_token) == (
+        attribution.query.texts[-1],
+        attribution.document.texts[-1],
+    )
+    assert last.score == attribution.matrix[-1, -1]
+    with pytest.raises(poslens.UserError, match="There is no matrix"):
+        poslens.explain("MiniLM", QUERY, DOCUMENT, method="occlusion").to_frame("matrix")

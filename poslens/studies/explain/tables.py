@@ -8,10 +8,12 @@ import numpy as np
 import pandas as pd
 
 from poslens.attribution.curves.positions import document_magnitudes, rank_correlation
+from poslens.attribution.errors import UserError
 from poslens.attribution.methods import METHODS
 from poslens.compute.compute import Explained
 from poslens.compute.selection import apart
 from poslens.export.files import attribution_frame
+from poslens.export.json_text import without_surrogates
 from poslens.rows import frame_of
 from poslens.studies.explain.answers import ComparisonRow
 from poslens.studies.explain.service import pair_numbers, word_scores
@@ -44,6 +46,41 @@ def explained_frame(results: Sequence[Explained], label: str = "") -> pd.DataFra
             value = getattr(result.attribution, name)
             frame[name] = np.nan if value is None else value
         frames.append(frame)
+    return pd.concat(frames, ignore_index=True)
+
+
+def matrix_frame(results: Sequence[Explained]) -> pd.DataFrame:
+    """One row for each pair of a query token (`query_index`) and a document token of each result
+    whose method attributes pairs of tokens; `score` is that of the pair.
+
+    Raises:
+        UserError: no result has a matrix.
+    """
+    frames = []
+    for result in results:
+        if (matrix := result.attribution.matrix) is None:
+            continue
+        query, document = (
+            np.array([without_surrogates(token) for token in text.texts], dtype=object)
+            for text in (result.attribution.query, result.attribution.document)
+        )
+        row, column = (each.ravel() for each in np.indices(matrix.shape))
+        frames.append(
+            pd.DataFrame(
+                {
+                    "model": result.model.spec.name,
+                    "query_index": row,
+                    "query_token": query[row],
+                    "document_index": column,
+                    "document_token": document[column],
+                    "score": matrix.astype(np.float64).ravel(),
+                }
+            )
+        )
+    if not frames:
+        raise UserError(
+            'There is no matrix: use method="bilrp", or method="decomposition" with matrix="yes".'
+        )
     return pd.concat(frames, ignore_index=True)
 
 
