@@ -67,7 +67,7 @@ def ended(process: subprocess.Popen[bytes]) -> tuple[int, str, str]:
         ),
         (["precompute", "--dataset", LONG], "There is no data set"),
         (["precompute", "--model", LONG], "There is no retriever"),
-        (["datasets", "--data", f"a={LONG}"], "is not a folder or a file"),
+        (["curve", "--data", f"a={LONG}"], "is not a folder or a file"),
         (["run", "--model", f"a={LONG}"], "File name too long"),
         (["run", "--published", LONG], "File name too long"),
         (["run", "--port", "-1"], "choose one from 1 to 65535"),
