@@ -262,7 +262,9 @@ class DifferenceRow:
     measure: str = column("What was measured.")
     value: float = column("The model's value.")
     other_value: float = column("The other model's value.", title="value of the other")
-    difference: Comparison | None = column("Value minus other value, paired.", form="+.3f")
+    difference: Comparison | None = column(
+        "Value minus other value, paired.", form="+.3f", first=True
+    )
     n: int = column("Items that both results have.")
     units: str = column("What the items are, such as pairs, queries or documents.")
     documents: int = column("Number of distinct documents, which intervals resample.")

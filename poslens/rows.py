@@ -28,6 +28,8 @@ Summary = TypeVar("Summary")
 
 P_VALUE = "p"
 """The format of p values."""
+VERDICT, P_HOLM = "verdict", "p (Holm)"
+"""Headings on pages of the verdict and p of a row's only comparison."""
 _ENDS: dict[str, Any] = {
     "low": Annotated[float | None, "Lower end of the 95% interval; null if there is none."],
     "high": Annotated[float | None, "Upper end of the 95% interval; null if there is none."],
@@ -57,9 +59,11 @@ def column(
     form: str = ".3f",
     shown: bool = True,
     in_files: bool = True,
+    first: bool = False,
 ) -> Any:
     """A field of a row: its meaning, its name in files and its heading on a page (by default the
-    field's name), its number format, and whether files and pages include it."""
+    field's name), its number format, and whether files and pages include it. Pages show a `first`
+    column before the others, because a phone shows only the first ones."""
     return field(
         metadata={
             "meaning": meaning,
@@ -68,6 +72,7 @@ def column(
             "form": form,
             "shown": shown,
             "in_files": in_files,
+            "first": first,
             "keys": {},
         }
     )
@@ -126,16 +131,19 @@ def _cells(key: str, value: Any, hint: Any) -> dict[str, Any]:
 
 def shown(row: Any) -> dict[str, Any]:
     """A row as shown on pages, by heading: an estimate and its interval in one cell, a comparison
-    with its verdict, a share in percent if its format is. The p of a row's only comparison has a
-    column of its own."""
+    with its verdict, a share in percent if its format is. The verdict and p of a row's only
+    comparison have columns of their own."""
     cells: dict[str, Any] = {}
     kind: Any = type(row)
-    hints = _hints(kind)
-    comparisons = [item.name for item in fields(row) if _has(hints[item.name], Comparison)]
+    only = _only_comparison(kind)
     for item in fields(row):
         if item.metadata["shown"]:
             for key, value, hint in _values(row, item, _heading(item)):
-                if _is_estimate(hint):
+                if item.name == only:
+                    cells[key] = value.difference.text(item.metadata["form"]) if value else ""
+                    cells[VERDICT] = value.decision if value else ""
+                    cells[P_HOLM] = _p_text(value.p_holm if value else None)
+                elif _is_estimate(hint):
                     cells[key] = value.text(item.metadata["form"]) if value else ""
                 elif item.metadata["form"] == P_VALUE:
                     cells[key] = _p_text(value)
@@ -143,14 +151,20 @@ def shown(row: Any) -> dict[str, Any]:
                     cells[key] = 100 * value
                 else:
                     cells[key] = value
-        if [item.name] == comparisons:
-            compared = getattr(row, item.name)
-            cells["p (Holm)"] = _p_text(compared.p_holm if compared else None)
-    return cells
+    first = [_heading(item) for item in fields(row) if item.metadata.get("first")]
+    return {heading: cells[heading] for heading in (*first, *cells)}
 
 
 def _p_text(p: float | None) -> str:
     return "" if p is None else "< 0.001" if p < 0.001 else f"{p:.2g}"
+
+
+@cache
+def _only_comparison(row: type) -> str | None:
+    """The name of a row's field that is a comparison, if it is the only one."""
+    hints: Mapping[str, Any] = _hints(row)
+    names = [item.name for item in fields(row) if _has(hints[item.name], Comparison)]
+    return names[0] if len(names) == 1 else None
 
 
 @cache
@@ -243,7 +257,9 @@ class Table(Generic[Summary]):
 
     def meanings(self) -> dict[str, str]:
         """The meaning of each column of a page, by its heading."""
-        return {
+        compared = {VERDICT: _COMPARED["verdict"], P_HOLM: _COMPARED["p_holm"]}
+        of_comparison = {heading: get_args(annotated)[1] for heading, annotated in compared.items()}
+        return (of_comparison if _only_comparison(self.row) else {}) | {
             heading: meaning
             for item in fields(self.row)
             if item.metadata["shown"]
@@ -310,7 +326,7 @@ def _suffixed(key: str, part: str) -> str:
 
 
 def _words(part: str) -> str:
-    return "p (Holm)" if part == "p_holm" else part.replace("_", " ")
+    return P_HOLM if part == "p_holm" else part.replace("_", " ")
 
 
 @cache

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from poslens.attribution.datasets.types import Rejection
 from poslens.attribution.nouns import counted
 from poslens.figures.plain import plain
-from poslens.rows import Table
+from poslens.rows import VERDICT, Table
 
 MOST_ROWS = 1000
 """Maximum number of listed failures or rejected rows."""
@@ -26,6 +26,8 @@ _COUNTS = (
 )
 """Columns that say what results are of. They are the last ones, as are numbers of items left out,
 because a phone shows only the first."""
+_VERDICT_PX = 245
+"""Width of a column of verdicts: `too few documents, about 1,234 needed`."""
 NOTHING = "–"
 """The text of an empty cell."""
 
@@ -63,6 +65,9 @@ def column_settings(table: Table[Any], formats: Mapping[str, str] | None = None)
             format=f"%{form[:-1]}f%%" if form.endswith("%") else f"%{form}",
             help=plain(meanings[name]) if meanings.get(name) else None,
         )
+    if VERDICT in settings:
+        # Without a width, the browser cuts off the few verdicts that are much longer than most.
+        settings[VERDICT]["width"] = _VERDICT_PX
     return settings
 
 

@@ -127,10 +127,10 @@ class ComparedRow:
     """A row with a comparison."""
 
     model: str = column("Name of the model.")
-    change: Comparison | None = column("Change of the share.", form="+.2f")
+    change: Comparison | None = column("Change of the share.", form="+.2f", first=True)
 
 
-def test_a_comparison_has_its_verdict_next_to_its_difference() -> None:
+def test_pages_show_a_comparison_first_and_its_verdict_in_a_column() -> None:
     comparison = paired(np.zeros(12), np.full(12, 0.5), None, 0.1)
     row, table = ComparedRow("a", comparison), Table(ComparedRow, lambda rows: rows)
     assert comparison is not None and entries(row) == {
@@ -143,13 +143,18 @@ def test_a_comparison_has_its_verdict_next_to_its_difference() -> None:
         "change_margin": 0.1,
         "change_documents_needed": None,
     }
-    assert shown(row)["change"] == "+0.50 [+0.50, +0.50], higher"
+    assert shown(row) == {
+        "change": "+0.50 [+0.50, +0.50]",
+        "model": "a",
+        "verdict": "higher",
+        "p (Holm)": "< 0.001",
+    }
+    assert next(iter(shown(row))) == "change"
+    assert set(shown(row)) == set(table.meanings())
     rng = np.random.default_rng(2)
     open_ = ComparedRow("c", paired(np.zeros(12), rng.normal(0, 1, 12), None, 0.1))
     assert open_.change is not None and open_.change.needed is not None
-    assert shown(open_)["change"].endswith(
-        f"too few documents, about {open_.change.needed:,} needed"
-    )
+    assert shown(open_)["verdict"] == (f"too few documents, about {open_.change.needed:,} needed")
     unknown = ComparedRow("b", None)
     assert set(list(entries(unknown).values())[1:]) == {None} and shown(unknown)["change"] == ""
     assert list(table.frame([[row], [unknown]])) == list(entries(row))
