@@ -33,7 +33,7 @@ from poslens.attribution.evaluation.comparison import (
 from poslens.attribution.nouns import counted
 from poslens.cache.columns import columns_of
 from poslens.cache.lru_cache import LRUCache
-from poslens.rows import column
+from poslens.rows import PERCENT, PERCENTAGE_POINTS, column
 
 if TYPE_CHECKING:
     from poslens.attribution.types import TextPair
@@ -260,14 +260,17 @@ class DifferenceRow:
     model: str = column("The model, or the model and what else distinguishes the result.")
     against: str = column("What it is compared with.", title="compared with")
     measure: str = column("What was measured.")
-    value: float = column("The model's value.")
-    other_value: float = column("The other model's value.", title="value of the other")
+    value: float = column("The model's value.", of_share=PERCENT)
+    other_value: float = column(
+        "The other model's value.", title="value of the other", of_share=PERCENT
+    )
     difference: Comparison | None = column(
-        "Value minus other value, paired.", form="+.3f", first=True
+        "Value minus other value, paired.", form="+.3f", first=True, of_share=PERCENTAGE_POINTS
     )
     n: int = column("Items that both results have.")
     units: str = column("What the items are, such as pairs, queries or documents.")
     documents: int = column("Number of distinct documents, which intervals resample.")
+    share: bool = column("Whether the measure is a share.", shown=False, in_files=False)
 
 
 def difference_rows(differences: Sequence[PairedDifference]) -> Iterator[DifferenceRow]:
@@ -284,6 +287,7 @@ def difference_rows(differences: Sequence[PairedDifference]) -> Iterator[Differe
             estimate.n,
             each.units,
             estimate.n_resampled,
+            each.share,
         )
 
 

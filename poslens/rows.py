@@ -3,6 +3,7 @@ schema are derived."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from functools import cache
@@ -20,6 +21,7 @@ from typing import (
 
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.evaluation.comparison import Comparison, Verdict
+from poslens.attribution.nouns import number_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,6 +30,9 @@ Summary = TypeVar("Summary")
 
 P_VALUE = "p"
 """The format of p values."""
+PERCENT, PERCENTAGE_POINTS = ".1%", "+.1pp"
+"""The formats of shares and of differences between shares, which pages and LaTeX show in percent
+and in percentage points; other files contain fractions."""
 VERDICT, P_HOLM = "verdict", "p (Holm)"
 """Headings on pages of the verdict and p of a row's only comparison."""
 _ENDS: dict[str, Any] = {
@@ -60,10 +65,12 @@ def column(
     shown: bool = True,
     in_files: bool = True,
     first: bool = False,
+    of_share: str = "",
 ) -> Any:
     """A field of a row: its meaning, its name in files and its heading on a page (by default the
     field's name), its number format, and whether files and pages include it. Pages show a `first`
-    column before the others, because a phone shows only the first ones."""
+    column before the others, because a phone shows only the first ones. `of_share` is the format in
+    rows whose field `share` is true."""
     return field(
         metadata={
             "meaning": meaning,
@@ -73,6 +80,7 @@ def column(
             "shown": shown,
             "in_files": in_files,
             "first": first,
+            "of_share": of_share,
             "keys": {},
         }
     )
@@ -139,20 +147,38 @@ def shown(row: Any) -> dict[str, Any]:
     for item in fields(row):
         if item.metadata["shown"]:
             for key, value, hint in _values(row, item, _heading(item)):
+                form = _form(row, item)
                 if item.name == only:
-                    cells[key] = value.difference.text(item.metadata["form"]) if value else ""
+                    cells[key] = estimate_text(value.difference, form) if value else ""
                     cells[VERDICT] = value.decision if value else ""
                     cells[P_HOLM] = _p_text(value.p_holm if value else None)
+                elif isinstance(value, Comparison):
+                    cells[key] = f"{estimate_text(value.difference, form)}, {value.decision}"
                 elif _is_estimate(hint):
-                    cells[key] = value.text(item.metadata["form"]) if value else ""
-                elif item.metadata["form"] == P_VALUE:
+                    cells[key] = estimate_text(value, form) if value else ""
+                elif item.metadata.get("of_share"):
+                    cells[key] = number_text(value, form)
+                elif form == P_VALUE:
                     cells[key] = _p_text(value)
-                elif value is not None and item.metadata["form"].endswith("%"):
+                elif value is not None and form.endswith("%"):
                     cells[key] = 100 * value
                 else:
                     cells[key] = value
     first = [_heading(item) for item in fields(row) if item.metadata.get("first")]
     return {heading: cells[heading] for heading in (*first, *cells)}
+
+
+def estimate_text(estimate: Estimate, form: str) -> str:
+    """An estimate with its interval in a format, which can be that of percentage points."""
+    if not form.endswith("pp"):
+        return estimate.text(form)
+    return f"{estimate.times(100).text(form.replace('pp', 'f'))} points"
+
+
+def _form(row: Any, item: Field[Any]) -> str:
+    """The number format of a row's field."""
+    of_share: str = item.metadata.get("of_share", "")
+    return of_share if of_share and row.share else str(item.metadata["form"])
 
 
 def _p_text(p: float | None) -> str:
@@ -190,9 +216,10 @@ def answer_of(row: type) -> Any:
 
 def frame_of(row: type, rows: Iterable[Any]) -> pd.DataFrame:
     """A table of rows of one kind, as written to files. `attrs["titles"]` has the heading of each
-    column."""
+    column, and `attrs["forms"]` the format of each column of shares, by row if it varies."""
     import pandas as pd
 
+    rows = list(rows)
     records = [entries(item) for item in rows]
     names = list(dict.fromkeys(name for record in records for name in record))
     if not records:
@@ -207,7 +234,23 @@ def frame_of(row: type, rows: Iterable[Any]) -> pd.DataFrame:
     }
     frame = pd.DataFrame(records, columns=names).astype(whole)
     frame.attrs["titles"] = _titles(row)
+    frame.attrs["forms"] = {
+        name: form for name, form in _share_forms(row, rows) if name in frame.columns
+    }
     return frame
+
+
+def _share_forms(row: type, rows: Sequence[Any]) -> Iterator[tuple[str, str | list[str]]]:
+    """The format of each column of files with shares, or its format in each of `rows`."""
+    for item in _of_files(row):
+        if item.metadata.get("of_share"):
+            form: str | list[str] = [_form(each, item) if each.share else "" for each in rows]
+        elif (form := str(item.metadata["form"])) and not form.endswith(("%", "pp")):
+            continue
+        for key, _, _ in _declared(row, item):
+            yield key, form
+            margin = [".1pp" if each else "" for each in form] if isinstance(form, list) else ".1pp"
+            yield _suffixed(key, "margin"), margin
 
 
 def _titles(row: type) -> dict[str, str]:
@@ -238,7 +281,11 @@ class Table(Generic[Summary]):
 
     def formats(self) -> dict[str, str]:
         """The format of each number without an interval, by its page heading."""
-        return {_heading(item): item.metadata["form"] for item in self._shown(float)}
+        return {
+            _heading(item): item.metadata["form"]
+            for item in self._shown(float)
+            if not item.metadata["of_share"]
+        }
 
     def whole_numbers(self) -> set[str]:
         """The page headings of whole numbers."""
@@ -264,7 +311,7 @@ class Table(Generic[Summary]):
             for item in fields(self.row)
             if item.metadata["shown"]
             for heading, meaning in (
-                item.metadata["keys"] or {_heading(item): item.metadata["meaning"]}
+                item.metadata["keys"] or {_heading(item): _meaning_on_page(item)}
             ).items()
         }
 
@@ -317,6 +364,12 @@ def _key(item: Field[Any]) -> str:
 
 def _heading(item: Field[Any]) -> str:
     return item.metadata.get("title") or _key(item).replace("_", " ")
+
+
+def _meaning_on_page(item: Field[Any]) -> str:
+    """The meaning of a column; that of a share in percent without its range as a fraction."""
+    meaning, form = str(item.metadata["meaning"]), item.metadata["form"]
+    return re.sub(r", (-1|0) to 1\b", "", meaning) if form.endswith(("%", "pp")) else meaning
 
 
 def _suffixed(key: str, part: str) -> str:

@@ -140,12 +140,14 @@ class Tried:
 class ChunkMeasure:
     """A mean over the sentences or queries of documents: `count(document, top)` returns a
     document's sum and its number of sentences or queries. `wanted` is the better direction;
-    `margin` is the difference up to which two shares are equivalent."""
+    `margin` is the difference up to which two means are equivalent. The mean `is_share` if readers
+    expect it in percent."""
 
     title: str
     wanted: Wanted
     margin: float
     count: Callable[[DocumentChunks, int], tuple[float, int]]
+    is_share: bool = False
 
     @property
     def heading(self) -> str:
@@ -197,12 +199,12 @@ def _cut(document: DocumentChunks, top: int) -> tuple[float, int]:
 Name = Literal["unretrieved", "reciprocal_rank", "cut"]
 MEASURES: Mapping[Name, ChunkMeasure] = {
     "unretrieved": ChunkMeasure(
-        "the share of unretrieved sentences", "lower", SHARE_MARGIN, _unretrieved
+        "the share of unretrieved sentences", "lower", SHARE_MARGIN, _unretrieved, is_share=True
     ),
     "reciprocal_rank": ChunkMeasure(
         "the mean reciprocal rank of the queries", "higher", MARGIN, _reciprocal_rank
     ),
-    "cut": ChunkMeasure("the share of cut evidence", "lower", SHARE_MARGIN, _cut),
+    "cut": ChunkMeasure("the share of cut evidence", "lower", SHARE_MARGIN, _cut, is_share=True),
 }
 
 

@@ -11,11 +11,13 @@ from typing import Any
 
 import pandas as pd
 
+from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.evaluation.comparison import TEST, TEST_BY_ERROR
 from poslens.attribution.methods import METHODS
 from poslens.attribution.text import listed
 from poslens.attribution.types import in_words
 from poslens.figures.captions import caption_text, method_words
+from poslens.rows import estimate_text
 
 _SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -64,20 +66,24 @@ def latex(frame: pd.DataFrame, entries: Sequence[Mapping[str, Any]], name: str) 
 
     A number and both ends of its interval become one cell: columns `x`, `x_low`, `x_high`; `x`,
     `low`, `high`; or `mean` with later `ci_low`, `ci_high`. Headings are those of pages
-    (`poslens.rows`). The caption says what the table shows, for which models and data set, and of
-    how many items. Empty columns are left out. A note below the table has counts and settings that
-    are the same in every row, the method, the resampled items, and the test that verdicts or p
-    values come from. Comments at the beginning have the whole provenance, and name the packages
-    and engines that the table needs.
+    (`poslens.rows`), and so are percentages. The caption says what the table shows, for which
+    models and data set, and of how many items. Empty columns are left out. A note below the table
+    has counts and settings that are the same in every row, the method, the resampled items, and the
+    test that verdicts or p values come from. Comments at the beginning have the whole provenance,
+    and name the packages and engines that the table needs.
     """
     names = [str(name) for name in frame.columns]
     titles = {each: _heading(each) for each in names} | frame.attrs.get("titles", {})
     columns = [
         each for each in _columns(names) if not len(frame) or _filled(frame.iloc[:, each[1][0]])
     ]
+    forms = frame.attrs.get("forms", {})
     same = _same(frame, columns, entries)
     columns = [each for each in columns if each[0] not in same]
-    rows = [list(_cells(row, columns)) for row in frame.itertuples(index=False, name=None)]
+    rows = [
+        list(_cells(row, columns, _forms(forms, number)))
+        for number, row in enumerate(frame.itertuples(index=False, name=None))
+    ]
     headings = [
         _wrapped(titles[name], max([_HEADING, *(len(row[at]) for row in rows)]), whole_words=True)
         for at, (name, _) in enumerate(columns)
@@ -165,7 +171,9 @@ def _same(
     so does everything if nothing else would."""
     models = {str(entry.get("model")) for entry in entries}
     same = {
-        name: next(_cells([*frame.iloc[0]], [(name, indices)]))
+        name: next(
+            _cells([*frame.iloc[0]], [(name, indices)], _forms(frame.attrs.get("forms", {}), 0))
+        )
         for name, indices in columns
         if len(frame) > 1
         and len(indices) == 1
@@ -278,10 +286,21 @@ def _columns(names: Sequence[str]) -> Iterator[tuple[str, list[int]]]:
             yield name, [at, *intervals.get(at, [])]
 
 
-def _cells(row: Sequence[Any], columns: Sequence[tuple[str, list[int]]]) -> Iterator[str]:
+def _forms(forms: Mapping[str, str | Sequence[str]], row: int) -> dict[str, str]:
+    """The formats of a row's shares by column (`poslens.rows.frame_of`)."""
+    return {name: form if isinstance(form, str) else form[row] for name, form in forms.items()}
+
+
+def _cells(
+    row: Sequence[Any], columns: Sequence[tuple[str, list[int]]], forms: Mapping[str, str]
+) -> Iterator[str]:
     for name, indices in columns:
         largest = max((abs(row[i]) for i in indices if isinstance(row[i], float)), default=0.0)
         value, *ends = (_text(row[i], largest) for i in indices)
+        if value and (form := forms.get(name)):
+            interval = [row[i] for i in indices[1:]] if all(ends) else []
+            yield estimate_text(Estimate(float(row[indices[0]]), *interval), form)
+            continue
         if _P.search(name) and 0 <= (row[indices[0]] or 1) < 0.001:
             value = "<0.001"
         yield f"{value} [{', '.join(ends)}]" if all(ends) and ends else value

@@ -12,7 +12,9 @@ from poslens.attribution.curves.bootstrap import ratios
 from poslens.attribution.evaluation.bias_tests import PairScores, paired_test
 from poslens.attribution.evaluation.comparison import holm, paired_by_document
 from poslens.cache.storage.store import StoredCurves
+from poslens.export.latex import latex
 from poslens.paired import (
+    DifferenceRow,
     ItemMeasure,
     MeasuredModel,
     difference_rows,
@@ -20,7 +22,7 @@ from poslens.paired import (
     index_measure,
     paired_differences,
 )
-from poslens.rows import entries
+from poslens.rows import entries, frame_of, shown
 
 ITEMS = [f"item {n}" for n in range(40)]
 RNG = np.random.default_rng(7)
@@ -223,3 +225,24 @@ def test_p_is_adjusted_over_every_comparison_shown() -> None:
     row = entries(next(iter(difference_rows(found))))
     assert row["difference"] == pytest.approx(row["value"] - row["other_value"])
     assert (row["n"], row["documents"]) == (40, 40)
+
+
+def test_pages_and_latex_show_shares_in_percent_and_other_files_fractions() -> None:
+    low, high = np.tile([0.0, 0.0, 0.0, 1.0], 10), np.tile([0.0, 1.0, 1.0, 1.0], 10)
+    models = [
+        MeasuredModel(
+            name, [replace(measure("missed", values), share=True), measure("score", values)]
+        )
+        for name, values in (("A", low), ("B", high))
+    ]
+    found = paired_differences(models)
+    share, score = (shown(row) for row in difference_rows(found))
+    assert (share["value"], share["value of the other"]) == ("75.0%", "25.0%")
+    assert share["difference"].startswith("+50.0 [+") and share["difference"].endswith("] points")
+    assert (score["value"], score["difference"][:7]) == ("0.750", "+0.500 ")
+    frame = frame_of(DifferenceRow, difference_rows(found))
+    assert frame["difference"].tolist() == [0.5, 0.5] and "share" not in frame
+    text = latex(frame, [{"model": name, "dataset": "d", "method": "m"} for name in "AB"], "t")
+    of_share, of_score = (line for line in text.decode().split("\n") if "& higher &" in line)
+    assert r"75.0\% & 25.0\% &" in of_share and "+50.0" in of_share and "] points" in of_share
+    assert "0.750 & 0.250 &" in of_score and "points" not in of_score

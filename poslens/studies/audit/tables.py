@@ -22,7 +22,7 @@ from poslens.figures.figure_base import (
     with_legend,
 )
 from poslens.figures.palettes import Style
-from poslens.rows import ModelRow, Table, column
+from poslens.rows import PERCENT, PERCENTAGE_POINTS, ModelRow, Table, column
 from poslens.studies.audit.summary import AuditSummary
 
 CHUNKS = "How documents are chunked in the index."
@@ -40,27 +40,31 @@ class AuditRow(ModelRow):
     """An index: a model, and how documents are chunked."""
 
     chunks: str = column(CHUNKS)
-    unretrieved: Estimate | None = column(SHARE)
-    unretrieved_random_order: Estimate | None = column(SHUFFLED, title="unretrieved (shuffled)")
-    last_minus_first: Estimate | None = column(LAST_MINUS_FIRST.format(""), form="+.3f")
+    unretrieved: Estimate | None = column(SHARE, form=PERCENT)
+    unretrieved_random_order: Estimate | None = column(
+        SHUFFLED, title="unretrieved (shuffled)", form=PERCENT
+    )
+    last_minus_first: Estimate | None = column(LAST_MINUS_FIRST.format(""), form=PERCENTAGE_POINTS)
     last_minus_first_random_order: Estimate | None = column(
         LAST_MINUS_FIRST.format(", with the sentences in random order"),
         title="last minus first (shuffled)",
-        form="+.3f",
+        form=PERCENTAGE_POINTS,
     )
     unretrieved_read: Estimate | None = column(
         "Share of unretrieved sentences among those that the model reads whole, 0 to 1.",
         title="unretrieved, fully read sentences only",
+        form=PERCENT,
     )
     unretrieved_truncated: Estimate | None = column(
         "Share of unretrieved sentences among those that the model does not read whole, 0 to 1; "
         "null if it reads all.",
+        form=PERCENT,
         shown=False,
     )
     recovered: Estimate | None = column(
         "Drop in the share of unretrieved sentences from the model's first index to this one, over "
         "the same sentences; null for the first.",
-        form="+.3f",
+        form=PERCENTAGE_POINTS,
     )
     documents: int = column("Number of audited documents.")
     left_out: int = column(
@@ -88,7 +92,9 @@ class AuditPositionRow(ModelRow):
     from_percent: float = column("Beginning of the bin, in percent of the document.")
     to_percent: float = column("End of the bin, in percent of the document.")
     sentences: int = column(SEARCHED)
-    unretrieved: Estimate | None = column("Share of unretrieved sentences; null in an empty bin.")
+    unretrieved: Estimate | None = column(
+        "Share of unretrieved sentences; null in an empty bin.", form=PERCENT
+    )
 
 
 @dataclass(frozen=True)
@@ -100,8 +106,10 @@ class AuditGroupRow(ModelRow):
     group: str = column("The language, or the length in words.")
     documents: int = column("Number of audited documents.")
     sentences: int = column(SEARCHED)
-    unretrieved: Estimate | None = column(SHARE)
-    unretrieved_random_order: Estimate | None = column(SHUFFLED, title="unretrieved (shuffled)")
+    unretrieved: Estimate | None = column(SHARE, form=PERCENT)
+    unretrieved_random_order: Estimate | None = column(
+        SHUFFLED, title="unretrieved (shuffled)", form=PERCENT
+    )
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.audit import require_top
 from poslens.attribution.evaluation.audit_workload import plan_workload
 from poslens.attribution.evaluation.chunk_plan import MEASURES, choose, settings_of
-from poslens.attribution.evaluation.comparison import adjusted
+from poslens.attribution.evaluation.comparison import POINTS, adjusted
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method, Provenance
 from poslens.cache.jobs.loop import Progress
@@ -245,7 +245,8 @@ class ChunkStudy(Study[ChunkCorpus, Asked[ChunkCorpus], ChunkSummary]):
             tried.setting.title(unit) for tried in (choice.chosen, choice.reference)
         )
         changes = "; ".join(
-            f"{MEASURES[name].heading} {change.text()}"
+            f"{MEASURES[name].heading} "
+            + (change.text("+.1f", 100, POINTS) if MEASURES[name].is_share else change.text())
             for name, change in summary.changes.items()
             if change is not None
         )

@@ -30,7 +30,7 @@ from poslens.attribution.retrievers.detect import family_of
 from poslens.figures.captions import Provenances
 from poslens.figures.figure_base import canvas, faint, group, intervals, legend_name, with_legend
 from poslens.figures.palettes import Style
-from poslens.rows import ModelRow, Table, column
+from poslens.rows import PERCENT, PERCENTAGE_POINTS, ModelRow, Table, column
 from poslens.study import Asked, ModelSummary
 
 Changes = Mapping[Name, Comparison | None]
@@ -135,12 +135,14 @@ class SettingRow(ModelRow):
         "chosen, reference (what it is compared with), or empty.", title="compared as"
     )
     unretrieved: Estimate | None = column(
-        "Share of sentences that don't retrieve their own document in the top k, 0 to 1."
+        "Share of sentences that don't retrieve their own document in the top k, 0 to 1.",
+        form=PERCENT,
     )
     cut: Estimate | None = column(
         "Share of evidence that no chunk contains in full within the part that the model reads, 0 "
         "to 1; null without evidence.",
         title="cut evidence",
+        form=PERCENT,
     )
     reciprocal_rank: Estimate | None = column(
         "Mean reciprocal rank of the document with the evidence (or of the first relevant one), 0 "
@@ -168,7 +170,10 @@ class ChangeRow(ModelRow):
     wanted: Wanted = column("The better direction: higher or lower.")
     chosen: str = column("The setting that was chosen on the other half.")
     reference: str = column("The setting that it is compared with.")
-    change: Comparison | None = column("Chosen minus reference, paired by document.", form="+.3f")
+    change: Comparison | None = column(
+        "Chosen minus reference, paired by document.", form="+.3f", of_share=PERCENTAGE_POINTS
+    )
+    share: bool = column("Whether the measure is a share.", shown=False, in_files=False)
 
 
 def _plan(chunk_summary: ChunkSummary) -> Iterator[PlanRow]:
@@ -220,6 +225,7 @@ def _changes(chunk_summary: ChunkSummary) -> Iterator[ChangeRow]:
                 str(chunk_summary.choice.chosen.setting),
                 str(chunk_summary.choice.reference.setting),
                 change,
+                MEASURES[name].is_share,
             )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.evaluation.comparison import Comparison
 from poslens.attribution.evaluation.ranking_measures import NDCG
-from poslens.rows import ModelRow, Table, column
+from poslens.rows import PERCENT, PERCENTAGE_POINTS, ModelRow, Table, column
 from poslens.studies.debias.points import HALF
 from poslens.studies.debias.summary import NO_CHANGES, DebiasSummary
 from poslens.studies.ranking.rows import PERMUTED, PSI, P
@@ -60,11 +60,12 @@ class DebiasRow(ModelRow):
     )
     unretrieved: Estimate | None = column(
         "Share of the sentences of held-out documents that do not retrieve their document; null "
-        "with calibration or without training."
+        "with calibration or without training.",
+        form=PERCENT,
     )
     unretrieved_change: Comparison | None = column(
         "Change in the share of unretrieved sentences from the plain model.",
-        form="+.3f",
+        form=PERCENTAGE_POINTS,
     )
     saliency_index: Estimate | None = column(
         "Primacy-recency index of the mean saliency curve of held-out pairs, -1 (first third) to 1 "

@@ -17,7 +17,7 @@ from poslens.attribution.evaluation.ranking_measures import mean_over_queries
 from poslens.attribution.evaluation.why_causes import CAUSES, Cause, Source, Step, Why
 from poslens.cache.kinds.study_items import WhyItem
 from poslens.paired import ItemMeasure
-from poslens.rows import ModelRow, Table, column
+from poslens.rows import PERCENT, ModelRow, Table, column
 from poslens.study import Asked, ModelSummary
 
 CHANGES: Mapping[Cause, str] = {
@@ -278,7 +278,7 @@ class CauseRow(ModelRow):
     misses: int = column(
         "Number of query-document pairs whose document is not in the top k for this cause."
     )
-    share: Estimate | None = column("Share of the model's misses, 0 to 1.")
+    share: Estimate | None = column("Share of the model's misses, 0 to 1.", form=PERCENT)
     all_misses: int = column("Number of all misses of the model.", shown=False)
     wanted: int = column("Number of query-document pairs, missed or not.", shown=False)
 

@@ -95,6 +95,12 @@ def test_tables_count_every_document_and_sentence(summaries: list[AuditSummary])
     # A group of fewer than ten documents has no interval.
     shown = tables["groups"].text_frame(summaries)["unretrieved"]
     assert ["[" in text for text in shown] == groups["unretrieved_low"].notna().tolist()
+    # Pages show shares in percent, as the sentences do.
+    (top, *_) = tables["summary"].text_frame(summaries).to_dict("records")
+    share = summaries[0].shares["original"]
+    assert share is not None and top["unretrieved"] == share.text(".1%")
+    assert top["last minus first"].endswith("] points")
+    assert "0 to 1" not in " ".join(tables["summary"].meanings().values())
     listed = tables["worst"].frame(summaries)
     assert listed["unretrieved_sentences"].sum() == round(72 * frame["unretrieved"].sum())
     assert set(tables["truncation"].frame(summaries)["model"]) == {"MiniLM"}
