@@ -11,7 +11,7 @@ import streamlit as st
 from poslens.attribution.evaluation.bias_tests import TESTS, DocumentPair
 from poslens.attribution.interventions.ablation import REPLACEMENTS, ablation_method
 from poslens.dashboard.cause import data_set, pair
-from poslens.dashboard.widgets import choices, links, panels, url_state
+from poslens.dashboard.widgets import choices, links, panels, say, url_state
 from poslens.dashboard.widgets.contrast import contrast_view
 from poslens.dashboard.widgets.guard import fragment
 from poslens.dashboard.widgets.study_page import Opened, study_page
@@ -58,7 +58,8 @@ def pairs_of_test(page: Opened) -> None:
     if summary is None or tested is None:
         st.info("This model's scores for this test are not computed yet.")
         return
-    st.caption(f"d1: {TESTS[tested.result.test].d1}. d2: {TESTS[tested.result.test].d2}.")
+    about = TESTS[tested.result.test]
+    say.caption(f"{about.title}: d1: {about.d1}. d2: {about.d2}.")
     table = BIAS_STUDY.tables["pairs"]
     rows = _of_test(table.text_frame([summary]), tested)
     row = chosen_row(
@@ -86,8 +87,10 @@ def pairs_of_test(page: Opened) -> None:
 
 def _of_test(rows: pd.DataFrame, tested: ScoredTest) -> pd.DataFrame:
     """The rows of one test, without the columns that it has in common."""
-    chosen = (rows["test"] == tested.pairs.test) & (rows["variant"] == tested.pairs.variant)
-    return rows[chosen].drop(columns=["model", "test", "variant"]).reset_index(drop=True)
+    names = (tested.pairs.test, TESTS[tested.pairs.test].title)  # in files, and on pages
+    chosen = rows["test"].isin(names) & (rows["variant"] == tested.pairs.variant)
+    common = ["model", "test", "title", "variant"]
+    return rows[chosen].drop(columns=common, errors="ignore").reset_index(drop=True)
 
 
 def contrast(page: Opened, summary: BiasSummary, tested: ScoredTest, both: DocumentPair) -> None:

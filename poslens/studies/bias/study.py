@@ -396,7 +396,7 @@ def provenance_of(model: ModelIdentity, tests: Sequence[ScoredTest]) -> Provenan
         if (scores := test.scores.get(pair.item_id)) is not None and scores.read >= 1
     }
     results = [test.result for test in tests]
-    names = ", ".join(dict.fromkeys(result.test for result in results))
+    names = ", ".join(dict.fromkeys(TESTS[result.test].title.lower() for result in results))
     source = "; ".join(dict.fromkeys(test.pairs.source for test in tests))
     unread = sum(result.n_unread for result in results)
     left_out = f"; {unread:,} pairs left out, their evidence not read whole" if unread else ""

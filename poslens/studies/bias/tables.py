@@ -79,7 +79,8 @@ VARIANT = (
 class BiasRow(ModelRow):
     """A bias test of one model."""
 
-    test: str = column("Name of the test.")
+    test: str = column("Name of the test, as for `--test`.", title="name", shown=False)
+    title: str = column("Title of the test.", title="test")
     variant: str = column(VARIANT)
     n: int = column("Pairs of documents tested.")
     documents: int = column("Number of distinct documents.")
@@ -131,7 +132,8 @@ class BiasRow(ModelRow):
 class PairRow(ModelRow):
     """A scored pair of documents; rows are sorted by decreasing difference."""
 
-    test: str = column("Name of the test.")
+    test: str = column("Name of the test, as for `--test`.", title="name", shown=False)
+    title: str = column("Title of the test.", title="test")
     variant: str = column(VARIANT)
     difference: float = column("s(d1) - s(d2), in the model's score.", form=".4f")
     score_d1: float = column("Score of the first document.", title="s(d1)", form=".4f")
@@ -154,6 +156,7 @@ def test_rows(summary: BiasSummary) -> Iterator[BiasRow]:
         yield BiasRow(
             model=summary.name,
             test=result.test,
+            title=test.title,
             variant=scored.pairs.variant,
             n=result.n,
             documents=result.n_documents,
@@ -187,6 +190,7 @@ def pair_rows(summary: BiasSummary) -> Iterator[PairRow]:
             PairRow(
                 summary.name,
                 test.result.test,
+                TESTS[test.result.test].title,
                 test.pairs.variant,
                 scores.first - scores.second,
                 scores.first,
@@ -239,7 +243,9 @@ def bias_chart(
     labels = list(dict.fromkeys(map(_label, tests)))
     # Labels get the largest font size at which neighbors don't overlap.
     room = (style.width_px - 6 * style.font_size) / max(1, len(labels))
-    longest = max((text_width(label, 1.0) for label in labels), default=1.0)
+    longest = max(
+        (text_width(w, 1.0) for label in labels for w in label.split("<br>")), default=1.0
+    )
     for index, summary in enumerate(summaries):
         model = summary.name
         values = [_value(test, measure) for test in summary.tests]
@@ -273,8 +279,8 @@ def bias_chart(
 
 
 def _label(test: ScoredTest) -> str:
-    """The label below a bar: one word for a test, or the variant."""
-    return test.pairs.variant or test.pairs.test.split("_")[0].capitalize()
+    """The label below a bar: the title of a test, one word per line, or the variant."""
+    return test.pairs.variant or TESTS[test.pairs.test].title.replace(" ", "<br>")
 
 
 def _value(test: ScoredTest, measure: str) -> Estimate | None:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from poslens.attribution import datasets
 from poslens.attribution.evaluation.bias_pairs import BiasPairs, pairs_for
-from poslens.attribution.evaluation.bias_tests import COLDER_TESTS
+from poslens.attribution.evaluation.bias_tests import COLDER_TESTS, TESTS
 from poslens.attribution.methods import make_method
 from poslens.attribution.retrievers.lexical import with_corpus
 from poslens.attribution.retrievers.resolve import resolve
@@ -216,7 +216,10 @@ def test_the_labels_fit_a_column(results) -> None:
     style = PRESETS["single column"]
     axis = bias_chart([results["MiniLM-primacy"]], style).layout.xaxis
     room = (style.width_px - 6 * style.font_size) / len(COLDER_TESTS)
-    assert all(text_width(label, axis.tickfont.size) <= room for label in axis.categoryarray)
+    lines = [line for label in axis.categoryarray for line in label.split("<br>")]
+    assert all(text_width(line, axis.tickfont.size) <= room for line in lines)
+    titles = [TESTS[name].title for name in COLDER_TESTS]
+    assert [label.replace("<br>", " ") for label in axis.categoryarray] == titles
     assert len(set(axis.categoryarray)) == len(COLDER_TESTS)
 
 
@@ -258,7 +261,8 @@ def test_the_page_runs_and_shows_its_results(tests) -> None:
     chart = json.loads(page.get("plotly_chart")[0].proto.spec)
     assert [trace["name"] for trace in chart["data"]] == ["BM25"]
     table = page.dataframe[0].value
-    assert list(table["test"]) == list(COLDER_TESTS) and (table["n"] == 12).all()
+    assert list(table["test"]) == [TESTS[name].title for name in COLDER_TESTS]
+    assert (table["n"] == 12).all()
     assert any("ignores the difference" in warning.value for warning in page.warning)
     assert len(page.dataframe[1].value) == 12
     assert any("in one color range" in caption.value for caption in page.caption)
@@ -316,7 +320,7 @@ def test_the_command_prints_the_table() -> None:
     twice = command("--model", "BM25", "--model", "BM25", "--test", "position", "--test", "foil")
     assert json.loads(twice.stdout)["rows"] == found["rows"], "p is adjusted for two tests"
     again = command("--model", "BM25", "--test", "position", "--format", "csv")
-    assert again.stdout.splitlines()[-1].startswith('"BM25","position","",12,12,"","",""')
+    assert again.stdout.splitlines()[-1].startswith('"BM25","position","Position","",12,12,""')
 
 
 def test_the_command_tests_each_variant(tmp_path: Path) -> None:
