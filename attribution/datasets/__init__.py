@@ -111,7 +111,7 @@ def register(name: str, source: Path | str) -> list[str]:
         new |= {f"{name}-{other}": _Registered(place, other) for other in entry.also}
     if taken := new.keys() & _BUNDLED.keys():
         raise UserError(f"{taken.pop()} is the name of a bundled data set: use another name.")
-    if name == TYPED or name.startswith(UPLOADED):
+    if is_own(name):
         raise UserError(f"{name} is reserved for uploaded and typed texts: use another name.")
     if any(_registered.get(each) != files for each, files in new.items()):
         _registered.update(new)
@@ -119,6 +119,11 @@ def register(name: str, source: Path | str) -> list[str]:
     for each in new:
         reload_if_changed(each)
     return list(new)
+
+
+def is_own(name: str) -> bool:
+    """Whether a data set of this name consists of texts that a reader typed or uploaded."""
+    return name == TYPED or name.startswith(UPLOADED)
 
 
 def _forget() -> None:

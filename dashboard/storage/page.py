@@ -22,9 +22,10 @@ from poslens.dashboard.widgets.guard import fragment
 from poslens.dashboard.widgets.run_board import run_bar
 from poslens.dashboard.widgets.tables import no_result, show_table
 from poslens.figures.captions import method_title
+from poslens.heatmap.data import MAX_COLUMNS
 from poslens.storage import service as cache_service
 
-ALL = "all methods"
+ALL_MODELS, ALL = "all models", "all methods"
 CAUSE = ("Cause", "cause/page.py", "Data set")
 RETRIED: dict[str, tuple[str, str, str]] = {
     "": ("Curves", "curves/page.py", ""),
@@ -71,9 +72,14 @@ def title_of(file: StoredFile) -> str:
 
 
 def listed(file: StoredFile) -> list[str]:
-    """The data sets of a file that this dashboard lists by name: earlier versions also stored typed
-    texts here."""
-    return [name for name in file.datasets if name in datasets.names()]
+    """The data sets of a file that this reader sees: those that this dashboard lists by name, and
+    for readers who may delete results, others too. Never typed and uploaded texts, which earlier
+    versions also stored here."""
+    return [
+        name
+        for name in file.datasets
+        if name in datasets.names() or (allowed and not datasets.is_own(name))
+    ]
 
 
 def overview() -> None:
@@ -138,28 +144,27 @@ def shipped() -> None:
 
 
 def chosen() -> tuple[list[StoredFile], str]:
-    """The files of the selected model, method and data set, and the data set, empty for all."""
+    """The files of the selected models, methods and data set, and the data set, empty for all."""
     models = {file.model.fingerprint: file.model.name for file in files}
     twice = {name for name in models.values() if list(models.values()).count(name) > 1}
 
     def model_label(fingerprint: str) -> str:
-        name = models.get(fingerprint, "")
+        name = models.get(fingerprint, ALL_MODELS)
         return f"{name} · {fingerprint[:8]}" if name in twice else name
 
     left, middle, right = st.columns(3)
-    fingerprint = left.selectbox("Model", list(models), format_func=model_label, key="cache.model")
-    by_id = {cache_service.file_id(f): f for f in files if f.model.fingerprint == fingerprint}
+    fingerprint = left.selectbox(
+        "Model", ["", *models], index=1, format_func=model_label, key="cache.model"
+    )
+    of_model = [file for file in files if fingerprint in ("", file.model.fingerprint)]
+    titles = {file.path.stem: f"{title_of(file)} · {file.method.core}" for file in of_model}
     picked = middle.selectbox(
         "Method",
-        [ALL, *by_id],
+        [ALL, *titles],
         key=f"cache.method.{fingerprint}",
-        format_func=lambda option: (
-            f"{title_of(by_id[option])} · {by_id[option].method.core}"
-            if option in by_id
-            else option
-        ),
+        format_func=lambda option: titles.get(option, option),
     )
-    meant = [by_id[picked]] if picked in by_id else list(by_id.values())
+    meant = [file for file in of_model if picked in (ALL, file.path.stem)]
     names = dict.fromkeys(name for file in meant for name in listed(file))
     dataset = right.selectbox(
         "Data set",
@@ -187,20 +192,27 @@ def actions(meant: list[StoredFile], dataset: str) -> None:
             args=(
                 cache_service.start_export,
                 meant,
-                [name for name in datasets.names() if dataset in ("", name)],
+                [
+                    name
+                    for name in dict.fromkeys(
+                        (*datasets.names(), *(name for file in meant for name in listed(file)))
+                    )
+                    if dataset in ("", name)
+                ],
                 exports,
             ),
             disabled=exporting or not readable or not small,
             help="A Parquet file that pandas, DuckDB, Polars and another PosLens can read. It has "
-            "the results of the data sets that this dashboard lists by name.",
+            "the results of the listed data sets.",
         )
         if allowed:
             shared_actions(meant, readable, dataset)
     if not small:
         st.caption("Too large for a browser: export it on the command line.")
-        named = f"--model {meant[0].model.fingerprint}"
+        fingerprints = {file.model.fingerprint for file in meant}
+        named = f"--model {fingerprints.pop()} " if len(fingerprints) == 1 else ""
         st.code(
-            f"python -m poslens cache export {named} FILE.parquet", language=None, wrap_lines=True
+            f"python -m poslens cache export {named}FILE.parquet", language=None, wrap_lines=True
         )
     if st.session_state.get("cache.confirming") == confirmed(meant, dataset):
         confirm(meant, dataset)
@@ -261,46 +273,60 @@ def confirm(meant: list[StoredFile], dataset: str) -> None:
 
 def failed(meant: list[StoredFile], dataset: str) -> None:
     """Items that failed, with links to the pages that retry them."""
-    if len(meant) != 1 or not meant[0].failed:
-        return
-    (file,) = meant
-    # Only data sets visible to everyone: earlier versions also stored typed texts here.
-    rows = [
-        row
+    failed_items = [
+        (file, row)
+        for file in meant
+        if file.failed and not file.problem
         for row in failures(service().store, file.model, file.method)
-        if row.dataset in datasets.names() and dataset in ("", row.dataset)
+        if row.dataset in listed(file) and dataset in ("", row.dataset)
     ]
-    if not rows:
+    if not failed_items:
         return
     frame = pd.DataFrame(
         {
-            "data set": [row.dataset for row in rows],
-            "of": [row.kind or "attribution" for row in rows],
-            "item": [row.item for row in rows],
-            "reason": [row.reason for row in rows],
+            "model": [file.model.name for file, _ in failed_items],
+            "method": [title_of(file) for file, _ in failed_items],
+            "data set": [row.dataset for _, row in failed_items],
+            "of": [row.kind or "attribution" for _, row in failed_items],
+            "item": [row.item for _, row in failed_items],
+            "reason": [row.reason for _, row in failed_items],
         }
     )
-    # Each intervention without a query needs its own link.
-    first: dict[tuple[str, str, str, str], str] = {}
-    for row in rows:
+    # Each intervention without a query needs its own link, and so does each method on Curves.
+    first: dict[tuple[str, str, str, str, str], list[tuple[str, str]]] = {}
+    for file, row in failed_items:
         if row.kind in RETRIED:
+            title, page, tab = RETRIED[row.kind]
             measure = row.kind if row.kind in OF_DOCUMENTS else ""
-            first.setdefault((*RETRIED[row.kind], measure), row.dataset)
-    with no_result(frame, unit="item", key="cache.failures"):
-        for (title, page, tab, measure), opened in first.items():
+            method = file.method.name if title in ("Curves", "Methods") else ""
+            first.setdefault((title, page, tab, measure, method), []).append(
+                (row.dataset, file.model.name)
+            )
+    with no_result(frame.drop(columns=_same(frame)), unit="item", key="cache.failures"):
+        methods = {method for *_, method in first if method}
+        for (title, page, tab, measure, method), of_link in first.items():
             of = f" (documents, {measure})" if measure else ""
+            if method and len(methods) > 1:
+                of = f" ({method_title(method)})"
             say.caption(f"To retry, open {title}{of} and press Retry.")
+            opened = of_link[0][0]
+            names = list(dict.fromkeys(name for of_set, name in of_link if of_set == opened))
             asked: dict[str, str | Sequence[str]]
-            asked = {"dataset": opened, "models": [file.model.name]}
+            asked = {"dataset": opened, "models": names[:MAX_COLUMNS]}
             if tab:
                 asked["tab"] = tab
             if title == "Curves":
-                asked["method"] = file.method.name
+                asked["method"] = method
             elif title == "Methods":
-                asked["methods"] = [file.method.name]
+                asked["methods"] = [method]
             elif measure:
                 asked |= {"corpus": measure}
             links.page_link(page, f"Open {title}{of}", ":material/replay:", asked)
+
+
+def _same(frame: pd.DataFrame) -> list[str]:
+    """The columns for model and method if all rows have the same."""
+    return [name for name in ("model", "method") if frame[name].nunique() == 1]
 
 
 def imports() -> None:

@@ -221,8 +221,11 @@ def start_export(
     a Parquet file, for the session of `exports`."""
 
     def work(run: Run, step: Step) -> str:
-        methods = {file.method.name for file in files}
-        parts = [files[0].model.name, methods.pop() if len(methods) == 1 else "all-methods"]
+        models, methods = {file.model.name for file in files}, {file.method.name for file in files}
+        parts = [
+            models.pop() if len(models) == 1 else "all-models",
+            methods.pop() if len(methods) == 1 else "all-methods",
+        ]
         path = exports.place()
         rows = transfer.export(
             compute.store,

@@ -33,7 +33,7 @@ from poslens.dashboard.server import people
 from poslens.dashboard.server.own_texts import Session
 from poslens.storage import service as cache_service
 from poslens.storage.service import Exports
-from tests.support.pages import SECONDS, open_page, page_file
+from tests.support.pages import open_page
 
 ROOT = Path(__file__).parents[3]
 METHOD = make_method("saliency")
@@ -78,8 +78,7 @@ def damage(store: Store) -> None:
 
 
 def opened() -> AppTest:
-    path = page_file("storage")
-    return AppTest.from_file(str(path), default_timeout=SECONDS).run()
+    return open_page("storage").run()
 
 
 def own(app: AppTest) -> Session:
@@ -279,6 +278,45 @@ def test_private_texts_from_earlier_versions_are_neither_exported_nor_listed(sto
     (made,) = own(app).exports.offered()
     assert b"secret" not in made.path.read_bytes()
     assert pq.read_table(made.path)["dataset"].unique().to_pylist() == ["set"]
+
+
+def test_results_of_data_sets_that_are_not_registered_are_reachable(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of a file given by its path, for example; a visitor does not see them."""
+    pair, attribution = result("p9")
+    store.put(OTHER, METHOD, [(replace(pair, dataset="by-path"), attribution)])
+    store.put_failures(OTHER, METHOD, [(replace(pair, pair_id="lost", dataset="by-path"), "no")])
+
+    def of_other() -> AppTest:
+        return opened().selectbox(key="cache.model").set_value(OTHER.fingerprint).run()
+
+    app = of_other()
+    assert "by-path, set" in app.dataframe[0].value["data sets"].tolist()
+    assert app.dataframe[1].value["item"].tolist() == ["lost"]
+    (box,) = (box for box in app.selectbox if box.label == "Data set")
+    app = clicked(box.set_value("by-path").run(), "cache.export")
+    (made,) = own(app).exports.offered()
+    assert pq.read_table(made.path)["dataset"].unique().to_pylist() == ["by-path"]
+    monkeypatch.setenv("POSLENS_UPKEEP", "no")
+    assert "by-path" not in str(of_other().main)
+
+
+def test_all_models_are_exported_and_their_failures_listed_together(store: Store) -> None:
+    store.put_failures(OTHER, METHOD, [(result("worse")[0], "it is empty")])
+    app = opened()
+    assert app.selectbox(key="cache.model").value == MODEL.fingerprint, "Delete starts with one"
+    app.selectbox(key="cache.model").set_value("").run()
+    assert not app.exception
+    listed = app.dataframe[1].value
+    assert sorted(zip(listed["model"], listed["item"], strict=True)) == [
+        ("M*", "bad"),
+        ("N", "worse"),
+    ]
+    app = clicked(app, "cache.export")
+    (made,) = own(app).exports.offered()
+    assert made.name.startswith("all-models_all-methods")
+    assert len(pq.read_table(made.path)) == 8
 
 
 @pytest.mark.parametrize("setting", ["no", "auto"])
