@@ -1,6 +1,6 @@
 """Every page on a first visit: it shows results at once without computing any, below its heading
-and the navigation; axe-core finds nothing serious in either theme, and headings are in order; every
-chart has a description; no page is wider than a narrow window."""
+and the navigation; axe-core finds nothing serious in either theme, also in popovers, and headings
+are in order; every chart has a description; no page is wider than a narrow window."""
 
 from __future__ import annotations
 
@@ -169,6 +169,38 @@ def test_every_tab_shows_content_and_computes_nothing(
     expect(page.get_by_role("figure", name=SHOWN[path]).first).to_be_visible()
     expect(idle(page).get_by_role("button", name=RUNNING)).to_have_count(0)
     nothing_was_computed(shipped_app, page)
+
+
+def undecided_contrast(page: Page) -> list[str]:
+    """Text in popovers whose contrast axe-core leaves to a person: it reports faint text there as
+    incomplete, not as a violation, and text with enough contrast not at all."""
+    page.evaluate(AXE)
+    rules = page.evaluate(
+        """() => axe.run("[data-testid=stPopoverBody]",
+             {runOnly: ["color-contrast"], resultTypes: ["incomplete"]})"""
+    )["incomplete"]
+    return [node["html"][:200] for rule in rules for node in rule["nodes"]]
+
+
+@pytest.mark.parametrize("path", [*PAGES.values()])
+def test_each_popover_is_accessible(shipped_app: App, go: Visit, path: str) -> None:
+    """Popovers are outside of the page's root, so its styles don't apply to them by themselves."""
+    page = go(f"{shipped_app.url}/{path}")
+    if path == "storage":
+        expect(page.get_by_text("Nothing is stored yet")).to_be_visible()
+    else:
+        expect(page.get_by_test_id("stPopover").first).to_be_visible()
+    idle(page)
+    body = page.get_by_test_id("stPopoverBody")
+    for button in page.get_by_test_id("stPopover").get_by_role("button").all():
+        press(button, lambda: body.count() == 1)
+        for theme in ("light", "dark"):
+            paint(page, theme)
+            expect(body.locator("button, input").first).to_be_visible()
+            assert lasting_violations(page) == []
+            assert undecided_contrast(page) == []
+        page.keyboard.press("Escape")
+        expect(body).to_have_count(0)
 
 
 def test_a_form_in_a_popover_is_accessible(shipped_app: App, go: Visit) -> None:
