@@ -23,7 +23,6 @@ from poslens.attribution.retrievers.endpoint_client import (
     EndpointClient,
     Rejected,
     client_of,
-    rejection,
 )
 from poslens.attribution.retrievers.family import Capability, Family, register
 from poslens.attribution.retrievers.specs import RetrieverSpec
@@ -76,10 +75,10 @@ class _Endpoint(WordInputs):
             return rejected
         beginning = _beginning(made_from.pop())
         if query:
-            what = f"the query {_beginning(query)} with the document {beginning}", "they"
-        else:
-            what = f"the text {beginning}", "it"
-        return Rejected(rejection(self.name, rejected.status, *what))
+            return rejected.of(
+                f"the query {_beginning(query)} with the document {beginning}", "they"
+            )
+        return rejected.of(f"the text {beginning}", "it")
 
     def _sent(self, texts: Sequence[str], encoded: Encoded) -> list[str]:
         """`texts` as they are sent, without removed words."""
@@ -149,7 +148,7 @@ class EmbeddingEndpoint(_Endpoint):
         """Vectors [B, H] as the server returns them.
 
         Raises:
-            UserError: the server refuses a text.
+            Rejected: the server rejects a text, or returns no vector for it that can be compared.
             Unavailable: it does not answer as it should.
         """
         spec = self.spec

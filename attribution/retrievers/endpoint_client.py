@@ -14,7 +14,7 @@ import os
 import random
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Coroutine, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
@@ -55,19 +55,19 @@ still the same."""
 
 
 class Rejected(UserError):
-    """The service rejects a text of a request. `status` is that of its response, and `texts` are
-    those that the computation asked for in this request."""
+    """The service rejects a text of a request, or returns no valid answer for it. `sentence` says
+    so of `{what}`, in which "it" refers to `{subject}`. `texts` are those that the computation
+    asked for in this request."""
 
-    status = 0
     texts: Sequence[str] = ()
 
+    def __init__(self, sentence: str, what: str = "a text", subject: str = "the text") -> None:
+        super().__init__(sentence.format(what=what, subject=subject))
+        self.sentence = sentence
 
-def rejection(name: str, status: int, what: str = "a text", subject: str = "the text") -> str:
-    """The sentence that a service rejects `what`."""
-    return (
-        f"{name} rejects {what} (status {status}): {subject} may exceed the model's limit (set "
-        "words=NUMBER in its address), or the model's name may be wrong."
-    )
+    def of(self, what: str, subject: str) -> Rejected:
+        """The same error, which names the text."""
+        return Rejected(self.sentence, what, subject)
 
 
 def far(values: Array, array: Array) -> bool:
@@ -126,8 +126,7 @@ class EndpointClient:
 
         Raises:
             Unavailable: the endpoint returns no valid response, or another model responds.
-            Rejected: it refuses a text.
-            UserError: a vector is not finite.
+            Rejected: it rejects a text, or returns no vector that can be compared.
         """
         along = [PROBE] if self.address.batch > 1 else []
         size = self.address.texts_a_request
@@ -150,8 +149,7 @@ class EndpointClient:
 
         Raises:
             Unavailable: the endpoint returns no valid response, or another model responds.
-            Rejected: it refuses a text.
-            UserError: a score is not finite.
+            Rejected: it rejects a text, or a score is not finite.
         """
         parts = []
         for start in range(0, len(documents), self.address.batch):
@@ -187,10 +185,17 @@ class EndpointClient:
         answer = self._post(self._request({"input": list(texts)}), of_vectors(n))
         rows = self._listed(answer, "data", n)
         vectors = [row.get("embedding") for row in rows]
-        width = len(vectors[0]) if isinstance(vectors[0], list) else 0
-        if not width or any(not isinstance(v, list) or len(v) != width for v in vectors):
+        widths = Counter(len(vector) if isinstance(vector, list) else 0 for vector in vectors)
+        if not any(widths):
             raise self._wrong("does not return one vector of the same length for each text")
-        return self._numbers(vectors, "vector")
+        if len(widths) > 1:
+            raise self._rejected("returns no vector, or one of another length, for {what}.")
+        array = self._numbers(vectors, "vector")
+        if self.address.similarity == "cosine" and not array.any(axis=1).all():
+            raise self._rejected(
+                "returns a vector of zeros for {what}, so its cosine is undefined."
+            )
+        return array
 
     def _scores(self, query: str, documents: Sequence[str]) -> Array:
         n = len(documents)
@@ -222,8 +227,11 @@ class EndpointClient:
         except (OverflowError, ValueError):
             raise self._wrong(f"returns a {what} that is not a number") from None
         if not np.isfinite(array).all():
-            raise UserError(f"{self.address.name} returns a {what} that is not finite.")
+            raise self._rejected(f"returns a {what} that is not finite for {{what}}.")
         return array
+
+    def _rejected(self, sentence: str) -> Rejected:
+        return Rejected(f"{self.address.name} {sentence}")
 
     def _wrong(self, what: str) -> Unavailable:
         kind = "a /rerank endpoint" if self.address.reranks else "an /embeddings endpoint"
@@ -317,9 +325,10 @@ class EndpointClient:
                 f"{name} rejects its key (status {status}): set {key_name(name)} to a valid key."
             )
         if status in _THIS_TEXT:
-            rejected = Rejected(rejection(name, status))
-            rejected.status = status
-            raise rejected
+            raise self._rejected(
+                f"rejects {{what}} (status {status}): {{subject}} may exceed the model's limit "
+                "(set words=NUMBER in its address), or the model's name may be wrong."
+            )
         if status != 200:
             raise self._wrong(f"answers with status {status}")
         if response.headers.get("content-encoding", "identity") != "identity":

@@ -99,7 +99,8 @@ class EndpointServer:
             {"object": "embedding", "index": number, "embedding": vector.tolist()}
             for number, vector in enumerate(vectors)
         ]
-        return JSONResponse({"object": "list", "data": rows[::-1], "model": "m"})
+        # With infinite numbers, which JSONResponse would refuse.
+        return _raw(json.dumps({"object": "list", "data": rows[::-1], "model": "m"}))
 
     async def _rerank(self, request: Request) -> Response:
         asked = await self._asked(request)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -212,7 +213,7 @@ def test_every_invalid_answer_is_reported_in_one_sentence(
     assert said.startswith("E5 ") and said.endswith(".") and said.count(". ") == 0
     assert "\n" not in said and "<" not in said and "secret" not in said and "169.254" not in said
     # Either a single text or the whole endpoint is refused.
-    of_text = name in ("nan", "infinity", "beyond-float", "too-long", "bad-request")
+    of_text = name in ("nan", "infinity", "beyond-float", "ragged", "too-long", "bad-request")
     assert isinstance(raised.value, Unavailable) != of_text
 
 
@@ -245,6 +246,31 @@ def test_a_rejected_text_is_named_by_its_beginning(server: EndpointServer) -> No
     server.longest = len(DOCUMENT) - 20
     with pytest.raises(UserError, match=r'the text "The moon pulls the sea\..*…" \(status 400\)'):
         METHODS["occlusion"].compute(found, make_method("occlusion"), [PAIR])
+
+
+@pytest.mark.parametrize(
+    "wrong, what",
+    [
+        ([np.inf, *[1.0] * 63], "a vector that is not finite for"),
+        ([0.0] * 64, "a vector of zeros for"),
+        ([1.0] * 3, "no vector, or one of another length, for"),
+        ([], "no vector, or one of another length, for"),
+    ],
+)
+def test_a_text_without_a_valid_vector_is_named(
+    wrong: list[float], what: str, server: EndpointServer
+) -> None:
+    found = load(resolve.register_endpoint(f"E5={server.url}"))
+    assert isinstance(found, EmbeddingEndpoint)
+
+    def embed(texts: list[str]) -> Any:
+        vectors = hashed(texts)
+        return [np.array(wrong) if "salt" in t else v for t, v in zip(texts, vectors, strict=True)]
+
+    server.embed = embed
+    with pytest.raises(UserError, match=f'^E5 returns {what} the text "salt and ice"'):
+        found.embed(found.encode_texts(["a", "b", "salt and ice", "c"], "document"))
+    assert len(found.embed(found.encode_texts(["a", "b", "c"], "document"))) == 3
 
 
 def test_a_pair_that_a_reranker_rejects_is_named(server: EndpointServer) -> None:
