@@ -12,6 +12,7 @@ import asyncio
 import atexit
 import base64
 import concurrent.futures
+import logging
 import os
 import signal
 import threading
@@ -158,6 +159,9 @@ class _Process:
             page_generator=_FigurePage(), timeout=TIMEOUT_S, browser_cls=_Chromium
         )
         self._loop = asyncio.new_event_loop()
+        # Errors of a browser that exits reach the caller, so nobody needs their tracebacks.
+        self._loop.set_exception_handler(lambda loop, context: None)
+        logging.getLogger("choreographer").setLevel(logging.CRITICAL)
         # Threads started by a daemon thread are daemons too. choreographer starts threads that end
         # only with the browser, and would prevent Python from exiting if it hangs.
         threading.Thread(target=self._loop.run_forever, name="chrome", daemon=True).start()

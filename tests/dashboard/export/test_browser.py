@@ -68,7 +68,9 @@ def test_a_browser_that_died_is_replaced(shared: browser._Browser) -> None:
     assert b"<svg" in shared.run(drawn)
 
 
-def test_a_browser_that_dies_while_it_draws_is_replaced(shared: browser._Browser) -> None:
+def test_a_browser_that_dies_while_it_draws_is_replaced_quietly(
+    shared: browser._Browser, caplog: pytest.LogCaptureFixture
+) -> None:
     started: list[int] = []
 
     async def draw(browser: Kaleido) -> bytes:
@@ -78,6 +80,7 @@ def test_a_browser_that_dies_while_it_draws_is_replaced(shared: browser._Browser
         return await drawn(browser)
 
     assert b"<svg" in shared.run(draw)
+    assert caplog.records == []
 
 
 def test_a_page_that_never_ends_times_out_and_the_next_picture_is_drawn(
