@@ -82,16 +82,13 @@ def require_fit(retriever: Any, chunks: Chunks) -> None:
             late chunks for a model without mean pooling of token vectors.
     """
     if chunks.kind == "late":
+        if not isinstance(retriever, DenseRetriever):
+            raise no_late_chunks(retriever.name)
         from sentence_transformers.sentence_transformer.modules import (  # here: slow to import
             Pooling,
         )
 
-        modes = (
-            [module.pooling_mode for module in retriever.model if isinstance(module, Pooling)]
-            if isinstance(retriever, DenseRetriever)
-            else []
-        )
-        if modes != ["mean"]:
+        if [each.pooling_mode for each in retriever.model if isinstance(each, Pooling)] != ["mean"]:
             raise no_late_chunks(retriever.name)
     if chunks.kind == "windows" and isinstance(retriever, DenseRetriever):
         room = _room(retriever)

@@ -168,7 +168,14 @@ def twelve(tmp_path_factory: pytest.TempPathFactory) -> str:
     return "twelve"
 
 
-FEW = {"top": 2, "needles": 2, "lengths": (64,), "documents": 4}
+FEW = {
+    "top": 2,
+    "needles": 2,
+    "lengths": (64,),
+    "documents": 4,
+    "windows": (64,),
+    "overlaps": (0,),
+}
 """Settings that keep studies small."""
 
 
