@@ -97,7 +97,7 @@ def model_card(
     held-out half; empty before evaluation."""
     license = f"license: {manifest.license.lower()}\n" if manifest.license else ""
     checks = "\n".join(
-        f"| {step} | {loss:.4f} | {effect} |" if step else f"| 0 | | {effect} |"
+        f"| {step} | {f'{loss:.4f}' if step else ''} | {effect.text('+.4f') if effect else '–'} |"
         for step, loss, effect in manifest.checks
     )
     recipe = ", ".join(f"{key} {value:g}" for key, value in manifest.recipe.items())

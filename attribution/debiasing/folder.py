@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.retrievers.specs import RetrieverSpec, data_folder
 
 MANIFEST = "debias.json"
@@ -18,13 +19,14 @@ ADAPTER = "adapter"
 MAX_BYTES = 1 << 20
 
 _NOT_IN_NAMES = re.compile(r"[^\w.-]+")
+_NUMBERS = re.compile(r"[+-]?\d+\.\d+")
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """The training of a debiased model. `training` identifies it: the base model's files and
-    settings, the corpus and the recipe. `checks` are (step, mean loss, position effect as text)
-    in order."""
+    settings, the corpus and the recipe. `checks` are (step, mean loss, position effect) in order.
+    """
 
     base: str
     training: str
@@ -35,7 +37,7 @@ class Manifest:
     n_sentences: int
     steps: int
     early: bool
-    checks: tuple[tuple[int, float, str], ...]
+    checks: tuple[tuple[int, float, Estimate | None], ...]
     license: str = ""
     query_max_length: int | None = None
 
@@ -58,8 +60,16 @@ def read_manifest(folder: Path) -> Manifest | None:
 @lru_cache(maxsize=64)
 def _parsed(path: Path, _changed: int) -> Manifest:
     config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    config["checks"] = tuple((int(s), float(x), str(e)) for s, x, e in config["checks"])
+    config["checks"] = tuple((int(s), float(x), _effect(e)) for s, x, e in config["checks"])
     return Manifest(**config)
+
+
+def _effect(stored: dict[str, Any] | str | None) -> Estimate | None:
+    """A position effect. Earlier manifests have it as text, `-0.14 [-0.16, -0.12]`."""
+    if not isinstance(stored, str):
+        return None if stored is None else Estimate(**stored)
+    numbers = [float(number) for number in _NUMBERS.findall(stored)]
+    return Estimate(*numbers) if numbers else None
 
 
 def root() -> Path:

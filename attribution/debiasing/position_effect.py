@@ -70,7 +70,7 @@ def position_effect(
             both = embed_documents(retriever, [joined(sentences), joined(sentences[::-1])])
         cosines = (both @ alone.T).double().cpu().numpy()
         differences.append([_last_minus_first(np.stack([cosines[0], cosines[1, ::-1]]))])
-    return estimate(np.array(differences)) if differences else None
+    return estimate(np.array(differences), resampled="texts") if differences else None
 
 
 def _last_minus_first(cosines: NDArray[np.float64]) -> float:

@@ -186,10 +186,7 @@ def training_job(compute: Compute, point: DebiasPoint) -> Job:
         except Stopped:
             latest = run.progress
             return Progress(latest.total, latest.done, 0, 0, latest.seconds, stopped=True)
-        checks = tuple(
-            (check.step, check.loss, check.effect.text("+.4f") if check.effect else "–")
-            for check in result.checks
-        )
+        checks = tuple((check.step, check.loss, check.effect) for check in result.checks)
         manifest = Manifest(
             base=point.base.hub_id or point.base.name,
             training=training,

@@ -145,8 +145,10 @@ class TrainingCheckRow:
     model: str = column("Name of the debiased model.")
     step: int = column("Number of training steps so far.")
     loss: float = column("Mean loss since the previous check.", form=".4f")
-    position_effect: str = column(
-        "Cosine of a text with its sentences in the last third minus with those in the first."
+    position_effect: Estimate | None = column(
+        "Mean cosine of a validation text with its sentences in the last third minus with those in "
+        "the first.",
+        form="+.4f",
     )
 
 

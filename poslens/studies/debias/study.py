@@ -311,7 +311,8 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
         if advice is None:
             return sentence
         if summary.point.recipe is not None and summary.manifest and not summary.manifest.steps:
-            effect_text, margin = summary.manifest.checks[0][2], summary.point.recipe.margin
+            (_, _, before), margin = summary.manifest.checks[0], summary.point.recipe.margin
+            effect_text = before.text("+.4f") if before else "unknown"
             sentence += (
                 f" Not trained: its position effect on validation texts, {effect_text}, is within "
                 f"{margin:g} of 0."

@@ -17,6 +17,7 @@ import torch
 from peft import PeftModel
 from sentence_transformers import SentenceTransformer
 
+from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.debiasing import folder as folders
 from poslens.attribution.debiasing.export import copy_model, write_model
 from poslens.attribution.debiasing.folder import ADAPTER, MANIFEST, Manifest
@@ -38,7 +39,7 @@ MANIFEST_OF = Manifest(
     n_sentences=60,
     steps=6,
     early=False,
-    checks=((0, 0.0, "-0.1"), (6, 0.5, "-0.01")),
+    checks=((0, 0.0, Estimate(-0.1, -0.2, -0.05, 3, 3, "texts")), (6, 0.5, Estimate(-0.01))),
     license="MIT",
 )
 Build = Callable[..., DenseRetriever]
@@ -85,6 +86,21 @@ def test_a_folder_contains_the_trained_model(tiny: Build, home: Path, kind: str)
     np.testing.assert_allclose(vectors(again), trained, rtol=1e-4, atol=2e-5)
     assert resolve.resolve("tiny-model-debiased@calibrated").calibration is not None
     assert folders.new_folder("some/tiny model").name == "tiny-model-debiased-2"
+
+
+def test_the_manifest_contains_estimates_and_reads_those_that_were_text(home: Path) -> None:
+    MANIFEST_OF.write(home)
+    assert folders.read_manifest(home) == MANIFEST_OF
+    stored = json.loads((home / MANIFEST).read_text())
+    effect = stored["checks"][0][2]
+    assert (effect["value"], effect["low"], effect["high"]) == (-0.1, -0.2, -0.05)
+    texts = ["-0.1394 [-0.1590, -0.1228]", "+0.0012", "–"]
+    stored["checks"] = [[step, 0.5, text] for step, text in enumerate(texts)]
+    (home / MANIFEST).write_text(json.dumps(stored))
+    manifest = folders.read_manifest(home)
+    assert manifest is not None
+    expected = [Estimate(-0.1394, -0.159, -0.1228), Estimate(0.0012), None]
+    assert [effect for *_, effect in manifest.checks] == expected
 
 
 def test_a_folder_loads_without_poslens(tiny: Build, home: Path) -> None:

@@ -150,7 +150,10 @@ def test_every_setting_is_evaluated_on_held_out_documents(planned: Plan[DebiasPo
     assert rows["kind"].tolist() == kinds and rows["steps"].tolist()[1] == 2
     assert rows["ndcg_change_verdict"].tolist()[1] == changes.quality.verdict
     assert rows["rank_effect_change_margin"].tolist()[1] == 0.02
-    assert DEBIAS.tables["checks"].frame(summaries)["step"].tolist() == [0, 2]
+    checks = DEBIAS.tables["checks"].frame(summaries)
+    assert checks["step"].tolist() == [0, 2]
+    effects = checks[["position_effect_low", "position_effect", "position_effect_high"]].to_numpy()
+    assert np.isfinite(effects).all() and (np.diff(effects) > 0).all()
 
 
 def test_a_model_without_a_position_effect_is_not_trained(
