@@ -100,7 +100,7 @@ def model_card(
         f"| {step} | {f'{loss:.4f}' if step else ''} | {effect.text('+.4f') if effect else '–'} |"
         for step, loss, effect in manifest.checks
     )
-    recipe = ", ".join(f"{key} {value:g}" for key, value in manifest.recipe.items())
+    recipe = ", ".join(f"{key} {value:.10g}" for key, value in manifest.recipe.items())
     measured = "Not measured yet."
     if results:
         rows = "\n".join(f"| {' | '.join(row)} |" for row in results)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from poslens.attribution.curves.bootstrap import Estimate
+from poslens.attribution.nouns import counted
 from poslens.attribution.retrievers.specs import RetrieverSpec, data_folder
 
 MANIFEST = "debias.json"
@@ -40,6 +41,17 @@ class Manifest:
     checks: tuple[tuple[int, float, Estimate | None], ...]
     license: str = ""
     query_max_length: int | None = None
+    max_length: int | None = None
+
+    @property
+    def words(self) -> str:
+        """The training in one line, for captions."""
+        recipe = ", ".join(f"{name}={value:.10g}" for name, value in self.recipe.items())
+        return (
+            f"{self.base} debiased in {counted(self.steps, 'step')} on "
+            f"{counted(self.n_sentences, 'sentence')} of half of the {self.n_documents:,} "
+            f"documents of {self.corpus} ({recipe})"
+        )
 
     def write(self, folder: Path) -> None:
         """Write the manifest into the model's folder."""
@@ -69,7 +81,8 @@ def _effect(stored: dict[str, Any] | str | None) -> Estimate | None:
     if not isinstance(stored, str):
         return None if stored is None else Estimate(**stored)
     numbers = [float(number) for number in _NUMBERS.findall(stored)]
-    return Estimate(*numbers) if numbers else None
+    low, high = numbers[1:] or (None, None)
+    return Estimate(numbers[0], low, high) if numbers else None
 
 
 def root() -> Path:
@@ -93,7 +106,9 @@ def debiased_models() -> dict[str, RetrieverSpec]:
                 source=f"folder:{folder}",
                 license=manifest.license,
                 note=f"Debiased by self-distillation on half of {manifest.corpus}.",
+                max_length=manifest.max_length,
                 query_max_length=manifest.query_max_length,
+                training=manifest.words,
             )
     return specs
 

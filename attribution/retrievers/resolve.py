@@ -9,7 +9,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from poslens.attribution.debiasing.folder import debiased_models
+from poslens.attribution.debiasing.folder import debiased_models, read_manifest
 from poslens.attribution.errors import UserError
 from poslens.attribution.names import Names
 from poslens.attribution.retrievers import calibration, endpoint_address, model_rules
@@ -54,12 +54,14 @@ def register_folder(name: str, folder: Path) -> RetrieverSpec:
     if name in presets() or (name in _registered and _registered[name].remote):
         raise UserError(f"{name} is already the name of another model: use another name.")
     contents_of(name, folder)
+    manifest = read_manifest(folder)
     spec = RetrieverSpec(
         name=name,
         title=name,
         family=_family_of(folder),
         source=f"folder:{folder.resolve()}",
         note="A local folder.",
+        training=manifest.words if manifest else "",
     )
     _registered[name] = spec
     return spec

@@ -55,7 +55,7 @@ class RetrieverSpec:
     `dequantized_bits` is the precision that weights were converted from; None if there was no loss.
     `answers` are the words for relevant and not relevant of a sequence-to-sequence reranker.
     `strength` scales an adapter's weights; None is 1. `calibration` is the attention calibration;
-    None is the model's own attention.
+    None is the model's own attention. `training` says how PosLens trained the weights, if it did.
     """
 
     name: str
@@ -81,6 +81,7 @@ class RetrieverSpec:
     answers: tuple[str, ...] | None = None
     strength: float | None = None
     calibration: Calibration | None = None
+    training: str = ""
 
     @property
     def base(self) -> str:
@@ -141,11 +142,10 @@ class RetrieverSpec:
 
     @property
     def origin(self) -> str:
-        """The source of the weights and the attention calibration, for captions; of a folder only
-        its name, not its path."""
-        if self.calibration is None:
-            return self._weights
-        return f"{self._weights}; attention calibrated: {self.calibration.words}"
+        """The source of the weights, their training and the attention calibration, for captions; of
+        a folder only its name, not its path."""
+        calibrated = self.calibration and f"attention calibrated: {self.calibration.words}"
+        return "; ".join(filter(None, (self._weights, self.training, calibrated)))
 
     @property
     def _weights(self) -> str:

@@ -250,7 +250,7 @@ def of_model(
         n_pairs=n_pairs,
         n_queries=n_queries,
         n_documents=n_documents,
-        max_length=spec.max_length,
+        max_length=limits.context_limit(spec),
         # Without knowing what the model reads, the number of truncated texts is unknown too.
         truncated=None if limits.unknown(spec) else truncated,
         precision=model.precision,

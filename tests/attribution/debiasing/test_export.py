@@ -26,6 +26,8 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers import resolve
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.retrievers.load import load
+from poslens.cache.storage.store import ModelKey
+from poslens.compute.provenance import ModelIdentity, of_model
 from tests.attribution.debiasing.debias_testing import QUICK, corpus
 
 TEXTS = ["The tide rises twice a day.", "Over lazy dogs jumping. The quick brown fox."]
@@ -41,6 +43,7 @@ MANIFEST_OF = Manifest(
     early=False,
     checks=((0, 0.0, Estimate(-0.1, -0.2, -0.05, 3, 3, "texts")), (6, 0.5, Estimate(-0.01))),
     license="MIT",
+    max_length=64,
 )
 Build = Callable[..., DenseRetriever]
 
@@ -86,6 +89,18 @@ def test_a_folder_contains_the_trained_model(tiny: Build, home: Path, kind: str)
     np.testing.assert_allclose(vectors(again), trained, rtol=1e-4, atol=2e-5)
     assert resolve.resolve("tiny-model-debiased@calibrated").calibration is not None
     assert folders.new_folder("some/tiny model").name == "tiny-model-debiased-2"
+
+    # Its provenance says how it was trained, wherever the folder is.
+    copied = resolve.register_folder("copied", Path(shutil.copytree(folder, home / "copied")))
+    for each in (spec, copied, resolve.resolve("tiny-model-debiased@calibrated")):
+        provenance = of_model(
+            ModelIdentity(each, ModelKey("x", "x"), "", "", "cpu"), "any", "short"
+        )
+        assert provenance.max_length == (None if each is copied else 64)
+        trained_by = (
+            "; tiny/base debiased in 6 steps on 60 sentences of half of the 30 documents of "
+        )
+        assert f"{trained_by}short (seed=7, steps=6, check_every=3, " in provenance.model_source
 
 
 def test_the_manifest_contains_estimates_and_reads_those_that_were_text(home: Path) -> None:
