@@ -318,8 +318,9 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
                 reason = error
         raise reason
 
-    def provenances(self, summaries: Sequence[Summary], table: str = "") -> list[Provenance]:
-        """The provenance of each summary, or of its numbers in a table."""
+    def provenances(self, summaries: Sequence[Summary], shown: str = "") -> list[Provenance]:
+        """The provenance of each summary, or of its numbers that are `shown` in the table of this
+        name or in the figure of this title."""
         return [self.provenance(summary) for summary in summaries]
 
     def require_product(self, folder: Path) -> None:

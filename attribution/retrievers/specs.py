@@ -144,7 +144,8 @@ class RetrieverSpec:
     def origin(self) -> str:
         """The source of the weights, their training and the attention calibration, for captions; of
         a folder only its name, not its path."""
-        calibrated = self.calibration and f"attention calibrated: {self.calibration.words}"
+        words = "" if self.calibration is None else self.calibration.words
+        calibrated = f"attention calibrated: {words}" if words else ""
         return "; ".join(filter(None, (self._weights, self.training, calibrated)))
 
     @property

@@ -268,7 +268,7 @@ def _results(
     provenance = study.provenances(summaries)
 
     def draw(figure: Figure[Any], style: Style) -> go.Figure:
-        sources = study.provenances(summaries, next(iter(figure.tables), ""))
+        sources = study.provenances(summaries, next(iter(figure.tables), figure.title))
         return figure.draw(summaries, style, sources)
 
     figures: dict[str, Callable[[Style], go.Figure]] = {}

@@ -27,6 +27,7 @@ _OTHER_TITLES = {
     "reachability": "audit",
     "search": "rankings of one query",
     "umap": "map",
+    "validation_effect": "position effect on validation texts",
 }
 """Titles of results that are not attributions, where the name would not explain the result."""
 

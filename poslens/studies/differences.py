@@ -235,7 +235,7 @@ class Differences(Study[DataSet, Asked[DataSet], MeasuredSummary]):
         return summary.card.provenance[0]
 
     def provenances(
-        self, summaries: Sequence[MeasuredSummary], table: str = ""
+        self, summaries: Sequence[MeasuredSummary], shown: str = ""
     ) -> list[Provenance]:
         """The provenance of each measure of each model."""
         entries = []

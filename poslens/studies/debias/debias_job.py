@@ -54,7 +54,7 @@ def positions_subject(point: DebiasPoint, spec: RetrieverSpec, setup: RankingSet
     collection of `setup` with their evidence at each position."""
     corpus, collection = point.corpus, setup.collection
     moved = Moved(
-        corpus.name, corpus.pairs, (), collection, fingerprint(collection), "held-out pairs", ()
+        corpus.name, corpus.pairs, (), collection, fingerprint(collection), corpus.moved, ()
     )
     return Asked(spec, moved, POSITIONS.parameters.settings())
 
@@ -63,7 +63,7 @@ def stages(compute: Compute, point: DebiasPoint) -> list[tuple[str, Job | None]]
     """The stages of a point's computation in order, each with its job, which is None until the
     model is trained."""
     corpus, setup, spec = point.corpus, point.corpus.setup, point.spec(compute)
-    pairs, scope = corpus.pairs, f"{corpus.name}: {len(corpus.pairs)} held-out pairs"
+    pairs, scope = corpus.pairs, f"{corpus.name}: {corpus.moved}"
     jobs: dict[str, Callable[[RetrieverSpec], Job]] = {}
     if setup is not None:
         jobs["Ranking"] = lambda spec: rankings.job(compute, spec, setup)

@@ -216,7 +216,7 @@ def relocation_curves(
     Raises:
         UserError: no evidence was moved.
     """
-    causes = [summary.cause for summary in _drawn(summaries)]
+    causes = [summary.cause for summary in drawn(summaries)]
     title = "Score minus the pair's mean over positions"
     return _curves(causes, "No evidence was moved", title, style, provenance)
 
@@ -229,7 +229,7 @@ def saliency_curves(
     Raises:
         UserError: no saliency was computed.
     """
-    averages = [summary.saliency for summary in _drawn(summaries)]
+    averages = [summary.saliency for summary in drawn(summaries)]
     return _curves(averages, "No saliency was computed", "Saliency", style, provenance)
 
 
@@ -246,7 +246,7 @@ def _curves(
     return mean_curves(curves, style, y_title=y_title, provenance=provenance)
 
 
-def _drawn(summaries: Sequence[DebiasSummary]) -> list[DebiasSummary]:
+def drawn(summaries: Sequence[DebiasSummary]) -> list[DebiasSummary]:
     """The plain, the debiased and a calibrated version of each base model: the tested one, or the
     first."""
     shown: dict[tuple[object, str], DebiasSummary] = {}

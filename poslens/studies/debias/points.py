@@ -9,7 +9,7 @@ from itertools import product
 from pathlib import Path
 
 from poslens.attribution.datasets import Collection, DataSet
-from poslens.attribution.datasets.types import spread_evenly
+from poslens.attribution.datasets.types import spread_evenly, spread_words
 from poslens.attribution.debiasing import folder as folders
 from poslens.attribution.debiasing.corpus import TrainingCorpus, fingerprint, training_corpus
 from poslens.attribution.debiasing.folder import Manifest
@@ -33,6 +33,7 @@ from poslens.cache.lru_cache import LRUCache
 from poslens.compute.compute import Compute
 from poslens.studies.audit.summary import whole_corpus
 from poslens.studies.ranking.service import RankingSetup, collection_of
+from poslens.study_part import MOVABLE
 
 MAX_SETTINGS = 64
 """Maximum number of calibration settings of one grid, because each ranks the whole data set."""
@@ -58,6 +59,12 @@ class DebiasCorpus:
     held_out: frozenset[str]
     setup: RankingSetup | None
     pairs: tuple[TextPair, ...]
+
+    @property
+    def moved(self) -> str:
+        """Which pairs have their evidence moved, as text."""
+        items = "pairs of held-out documents" if self.training is not None else MOVABLE
+        return spread_words(len(self.pairs), items)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ from poslens.attribution.nouns import counted
 from poslens.attribution.retrievers.calibration import BLOCK, MAX_BLOCK
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Provenance
-from poslens.compute import provenance
 from poslens.compute.compute import Compute
 from poslens.compute.runs import Job
 from poslens.parameters import Integer, Numbers, Parameters, Settings, Several
@@ -37,7 +36,9 @@ from poslens.studies.debias.debias_job import (
     write_debiased,
 )
 from poslens.studies.debias.debias_rows import TABLES
+from poslens.studies.debias.debias_sources import selection_sources, sources, training_source
 from poslens.studies.debias.front import (
+    drawn,
     mean_front,
     quality_front,
     relocation_curves,
@@ -61,6 +62,18 @@ from poslens.study import Figure, Study, register
 
 DEFAULT = TrainingRecipe()
 NO_CHANGE = "No change recommended"
+
+FRONT, MEAN_FRONT = "Quality against position bias", "Mean nDCG@10 against PSI"
+RELOCATION_CURVES, SALIENCY_CURVES = "Score by position of the evidence", "Saliency by position"
+
+_SHOWN = {
+    "queries": ("ranking",),
+    FRONT: ("ranking", "relocation"),
+    MEAN_FRONT: ("ranking",),
+    RELOCATION_CURVES: ("relocation",),
+    SALIENCY_CURVES: ("saliency",),
+}
+"""The measurements in a table or figure, if these are not all."""
 
 _PREFERENCE = ("debiased", "debiased and calibrated", "calibrated")
 """Kinds of changed models in order of preference. The debiased model comes first, because it runs
@@ -160,10 +173,10 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
     models = ("MiniLM-primacy",)
     tables: ClassVar = TABLES
     figures = (
-        Figure("Quality against position bias", quality_front),
-        Figure("Mean nDCG@10 against PSI", mean_front),
-        Figure("Score by position of the evidence", relocation_curves),
-        Figure("Saliency by position", saliency_curves),
+        Figure(FRONT, quality_front),
+        Figure(MEAN_FRONT, mean_front),
+        Figure(RELOCATION_CURVES, relocation_curves),
+        Figure(SALIENCY_CURVES, saliency_curves),
     )
     product = (
         "the debiased model, or with --steps 0 the recommended calibrated model, a "
@@ -224,12 +237,10 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
                     differences[pair_id] = documents[pair_id], relocation.last_minus_first
             if relocations:
                 cause = interventions.data_set_cause(
-                    compute, spec, RELOCATION, corpus.pairs, corpus.name, "held-out pairs"
+                    compute, spec, RELOCATION, corpus.pairs, corpus.name, corpus.moved
                 )
             with suppress(UserError):  # every attribution failed
-                saliency = compute.curve(
-                    spec, SALIENCY, corpus.pairs, corpus.name, "held-out pairs"
-                )
+                saliency = compute.curve(spec, SALIENCY, corpus.pairs, corpus.name, corpus.moved)
         ranked = rankings.ranked(compute, spec, corpus.setup) if corpus.setup else None
         audited = AUDIT.summarize(compute, audit_index(subject, spec)) if audits(subject) else None
         documents_read = audited.documents if audited else ()
@@ -323,18 +334,20 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
         return f"{sentence} {head}: {advice.reason[0].lower()}{advice.reason[1:]}"
 
     def provenance(self, summary: DebiasSummary) -> Provenance:
-        if summary.ranked is not None and summary.quality is not None:
-            return provenance.with_interval(summary.ranked.provenance(), summary.quality)
-        if summary.cause is not None:
-            return summary.cause.provenance()
-        return provenance.of_documents(
-            summary.model,
-            RELOCATION,
-            summary.point.corpus.name,
-            len(summary.point.corpus.held_out),
-            0,
-            "held-out documents",
-        )
+        """Everything needed to reproduce the first measurement; see `provenances` for all."""
+        return next(iter(sources(summary).values()))
+
+    def provenances(self, summaries: Sequence[DebiasSummary], shown: str = "") -> list[Provenance]:
+        """The provenance of each measurement in a table or figure; by default of all of them."""
+        if shown == "selection":
+            return selection_sources(summaries)
+        if shown == "checks":
+            return [source for summary in summaries if (source := training_source(summary))]
+        if shown in (RELOCATION_CURVES, SALIENCY_CURVES):
+            summaries = drawn(summaries)
+        measured = [sources(summary) for summary in summaries]
+        names = _SHOWN.get(shown) or list(dict.fromkeys(name for each in measured for name in each))
+        return [each[name] for each in measured for name in names if name in each]
 
     def require_product(self, folder: Path) -> None:
         require_new(folder)

@@ -346,16 +346,16 @@ class RankingStudy(Study[RankingTask, Asked[RankingSetup], Any]):
         provenance: Provenance = summary.provenance()
         return provenance
 
-    def provenances(self, summaries: Sequence[Any], table: str = "") -> list[Provenance]:
+    def provenances(self, summaries: Sequence[Any], shown: str = "") -> list[Provenance]:
         """As in `Study`; for groups of queries they name the documents that the groups' intervals
         resample."""
-        if table in BY_GROUP:
+        if shown in BY_GROUP:
             return [
                 with_interval(measured.provenance(), measured.by_group.harmonic)
                 for measured in summaries
                 if measured.by_group is not None
             ]
-        return super().provenances(summaries, table)
+        return super().provenances(summaries, shown)
 
 
 def _setup(data: DataSet, settings: Settings) -> RankingSetup:

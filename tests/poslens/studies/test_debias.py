@@ -26,6 +26,7 @@ from poslens.attribution.retrievers import resolve
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.compute.compute import service
 from poslens.dashboard.__main__ import app
+from poslens.figures.captions import method_words
 from poslens.figures.palettes import Style
 from poslens.studies.debias import study as debias_study
 from poslens.studies.debias.debias_job import training_job
@@ -154,6 +155,43 @@ def test_every_setting_is_evaluated_on_held_out_documents(planned: Plan[DebiasPo
     assert checks["step"].tolist() == [0, 2]
     effects = checks[["position_effect_low", "position_effect", "position_effect_high"]].to_numpy()
     assert np.isfinite(effects).all() and (np.diff(effects) > 0).all()
+
+
+def test_each_table_and_figure_has_the_provenance_of_its_measurements(
+    planned: Plan[DebiasPoint],
+) -> None:
+    summaries = stored(DEBIAS, service(), planned.subjects)
+    names = [summary.name for summary in summaries]
+
+    def found(shown: str) -> list[tuple[str, str]]:
+        return [
+            (source.model, method_words(source.method))
+            for source in DEBIAS.provenances(summaries, shown)
+        ]
+
+    ranking, relocation, saliency = "ranking", "relocation", "Gradient saliency"
+    measured = {method for model, method in found("points") if model == "tiny-debiased"}
+    assert measured == {ranking, relocation, saliency, "position effect on rank", "audit"}
+    assert {model for model, _ in found("points")} == set(names)
+    assert found("queries") == [(name, ranking) for name in names]
+    assert set(found("Quality against position bias")) == {
+        (name, method) for name in names for method in (ranking, relocation)
+    }
+    curves = [name for name in names if name != "tiny-debiased@calibrated"]
+    assert found("Score by position of the evidence") == [(name, relocation) for name in curves]
+    assert found("Saliency by position") == [(name, saliency) for name in curves]
+    for source in DEBIAS.provenances(summaries, "Saliency by position"):
+        assert source.n_pairs == source.n_documents == 12
+        assert source.selection.startswith("12 pairs of held-out documents")
+    (training,) = DEBIAS.provenances(summaries, "checks")
+    assert training.model == "tiny-debiased" and "training half" in training.selection
+    assert training.method == "validation_effect(validation_texts=12, tokens_per_step=1600, seed=7)"
+    assert training.interval.startswith("95%, bootstrap over ") and "texts" in training.interval
+    for source in DEBIAS.provenances(summaries):
+        trained = source.model.startswith("tiny-debiased")
+        assert trained == ("tiny debiased in 2 steps on " in source.model_source)
+        assert trained == ("seed=7, steps=2, " in source.model_source)
+        assert source.max_length == 128 or not trained
 
 
 def test_a_model_without_a_position_effect_is_not_trained(
