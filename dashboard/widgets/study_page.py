@@ -301,18 +301,25 @@ def _results(
         say.sentence(sentence)
     for sentence in study.remarks(summaries):
         say.warning(sentence, icon=":material/info:")
-    tables = study.tables_of(summaries)
-    for name, table in tables.items():
-        if table.on_page and len(frame := table.text_frame(summaries)):
-            if table.title:
-                say.heading(table.title)
-            show_table(
-                frame,
-                key=f"{study.name}.{name}",
-                column_config=column_settings(table),
-            )
+    tables = dict(study.tables_of(summaries))
+    for name, table in list(tables.items()):
+        if not table.on_page:
+            continue
+        frame = table.text_frame(summaries)
+        if frame.empty:
+            del tables[name]  # nor is it exported
+            continue
+        if table.title:
+            say.heading(table.title)
+        show_table(
+            frame,
+            key=f"{study.name}.{name}",
+            column_config=column_settings(table),
+        )
     say.caption(study.limits)
     panels.caption(provenance)
+    if not figures and not tables:
+        return
     panels.downloads(
         f"{study.name}.results",
         [data.name, study.name],

@@ -184,7 +184,16 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
     )
 
     def corpus(self, data: DataSet, settings: Settings) -> DebiasCorpus:
-        """The data set, split by document if a model is trained."""
+        """The data set, split by document if a model is trained.
+
+        Raises:
+            UserError: the data set has too little for the study, or the settings leave the table
+                empty.
+        """
+        if settings.table == "selection" and settings.steps:
+            raise UserError("With training, no calibration setting is selected: use --steps 0.")
+        if settings.table == "checks" and not settings.steps:
+            raise UserError("With --steps 0, nothing is trained that could be checked.")
         return debias_corpus(data, settings.pairs, trains=settings.steps > 0)
 
     def notes(self, data: DataSet, corpus: DebiasCorpus) -> list[str]:

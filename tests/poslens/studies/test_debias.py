@@ -311,6 +311,21 @@ def test_the_page_shows_the_results(planned: Plan[DebiasPoint]) -> None:
     assert any("debiased\\: relocation difference" in one.value for one in page.markdown)
     assert any("nDCG@10 change" in one.value.columns for one in page.dataframe)
     assert any("debias_front" in chart.proto.spec for chart in page.get("plotly_chart"))
+    exported = page.selectbox(key="debias.results.what").options
+    assert "Position effect during training" in exported
+    assert "Test of the selected setting" not in exported
+
+
+@pytest.mark.parametrize(
+    ("table", "steps", "reason"),
+    [("selection", "2", "use --steps 0"), ("checks", "0", "nothing is trained")],
+)
+def test_a_table_that_the_settings_leave_empty_is_refused(
+    home: Path, table: str, steps: str, reason: str
+) -> None:
+    asked = ["debias", "--model", "tiny", "--dataset", "short", "--table", table]
+    done = CliRunner().invoke(app, [*asked, "--steps", steps])
+    assert done.exit_code == 2 and reason in done.stderr and not done.stdout
 
 
 def test_the_page_refuses_a_model_that_cannot_be_trained(home: Path) -> None:
