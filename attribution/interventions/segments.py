@@ -71,12 +71,19 @@ def edits_method(by: Edit) -> Method:
 
 def documents_of(pairs: Sequence[TextPair]) -> list[TextPair]:
     """Each document of the pairs once, without a query, in order of first appearance."""
+    return [
+        replace(pair, pair_id=number, query="", evidence=None, query_type=None)
+        for number, pair in first_pairs(pairs).items()
+    ]
+
+
+def first_pairs(pairs: Sequence[TextPair]) -> dict[str, TextPair]:
+    """The first pair of each document, by the document's id in `documents_of`."""
     chosen_pairs: dict[tuple[str, str | None], TextPair] = {}
     for pair in pairs:
-        number = f"document-{len(chosen_pairs) + 1}"
-        blank = replace(pair, pair_id=number, query="", evidence=None, query_type=None)
-        chosen_pairs.setdefault((pair.document, pair.language), blank)
-    return list(chosen_pairs.values())
+        chosen_pairs.setdefault((pair.document, pair.language), pair)
+    # Results are stored by these ids.
+    return {f"document-{n}": pair for n, pair in enumerate(chosen_pairs.values(), start=1)}
 
 
 @dataclass(frozen=True, slots=True)

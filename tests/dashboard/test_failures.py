@@ -16,6 +16,7 @@ from poslens.attribution.evaluation.faithfulness import ErasureParameters
 from poslens.attribution.interventions.relocation import relocation_method
 from poslens.attribution.interventions.segments import documents_of, edits_method
 from poslens.attribution.methods import make_method
+from poslens.attribution.retrievers.resolve import resolve
 from poslens.cache.kinds import bias as bias_scores
 from poslens.cache.kinds.audit import AuditStore
 from poslens.cache.kinds.bias import BIAS_SCORES
@@ -24,9 +25,12 @@ from poslens.cache.kinds.interventions import causes
 from poslens.cache.storage.store import ModelKey
 from poslens.compute.compute import Compute, service
 from poslens.dashboard.widgets.choices import spec
+from poslens.failures import failure_rows
 from poslens.studies.audit.study import AUDIT
 from poslens.studies.audit.summary import whole_corpus
+from poslens.studies.cause.edits import EDIT_STUDY
 from poslens.studies.ranking.service import store_of
+from poslens.study_plan import plan
 from tests.support.pages import open_page
 
 TERMS = make_method("terms")
@@ -124,3 +128,20 @@ def test_failures_are_listed_and_retried(
     assert not run.error
     page.run()
     assert not any(one.label == "Retry" for one in page.button)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_failed_documents_have_their_ids(own: bool, tmp_path: Path) -> None:
+    named = (
+        ',document_id\nwhat is ice,Ice is cold. It melts.,d7\nand fog,"Fog is grey. It goes.",d9\n'
+    )
+    rows = f"query,document{named}" if own else ROWS
+    data = datasets.read_upload("ids.csv", rows.encode())
+    compute = Compute(tmp_path)
+    edits(compute, compute.identify(resolve("MiniLM")).key, data)
+    settings = EDIT_STUDY.parameters.settings()
+    found = plan(
+        EDIT_STUDY, compute, [resolve("MiniLM")], EDIT_STUDY.corpus(data, settings), settings
+    )
+    failed = [row.item for row in failure_rows(found.jobs)]
+    assert failed == ["d9" if own else data.pairs[-1].pair_id]

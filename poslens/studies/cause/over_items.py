@@ -4,8 +4,8 @@ effects."""
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -32,11 +32,13 @@ from poslens.study import ModelSummary
 @dataclass(frozen=True)
 class CauseItems(SelectedPairs):
     """The items, and the interventions on them. `left_out` says why other items can't be used.
-    `of_pairs` is whether the items have queries."""
+    `of_pairs` is whether the items have queries. `names` are what to call failed items, by id, if
+    their ids say nothing."""
 
     interventions: tuple[Method, ...]
     left_out: str = ""
     of_pairs: bool = True
+    names: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,8 @@ class OverItems(OfPairs[CauseItems, CauseSubject, Effect], Generic[Effect]):
     def job(self, compute: Compute, subject: CauseSubject) -> Job:
         """A job that applies the intervention to the items; progress counts items."""
         chosen = subject.chosen
-        job = service.job(compute, subject.spec, subject.method, chosen.pairs, chosen.scope)
+        spec, method = subject.spec, subject.method
+        job = service.job(compute, spec, method, chosen.pairs, chosen.scope, chosen.names)
         return replace(job, label=f"{subject.spec.name}, {subject.label}")
 
     @abstractmethod
@@ -143,7 +146,8 @@ def documents_for(data: DataSet, n: int, *interventions: Method) -> CauseItems:
     if not documents:
         raise UserError(f"{data.title} has no documents: select another data set.")
     chosen = selected(documents, n, "documents")
-    return CauseItems(data.name, *chosen, interventions, of_pairs=False)
+    names = service.document_names(data)
+    return CauseItems(data.name, *chosen, interventions, of_pairs=False, names=names)
 
 
 DOCUMENTS = number_of("documents")

@@ -4,9 +4,10 @@ attribution methods."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from poslens.attribution.batching import stoppable
 from poslens.attribution.curves.bootstrap import SEED, Estimate, estimate
 from poslens.attribution.curves.curve_summary import CurveSummary, summarize
+from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
 from poslens.attribution.interventions.ablation import Ablation
 from poslens.attribution.interventions.agreement import Agreement, agreement
@@ -22,6 +24,7 @@ from poslens.attribution.interventions.relocation import (
 )
 from poslens.attribution.interventions.segments import (
     SegmentCurve,
+    first_pairs,
 )
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import N_BINS, Array, Method, Provenance, TextPair
@@ -132,10 +135,16 @@ _answers: LRUCache[Any] = LRUCache(64)
 
 
 def job(
-    compute: Compute, spec: RetrieverSpec, method: Method, pairs: Sequence[TextPair], scope: str
+    compute: Compute,
+    spec: RetrieverSpec,
+    method: Method,
+    pairs: Sequence[TextPair],
+    scope: str,
+    names: Mapping[str, str] = MappingProxyType({}),
 ) -> Job:
-    """A job that applies an intervention to `pairs` and stores the results."""
-    return stored_job(
+    """A job that applies an intervention to `pairs` and stores the results. `names` are what to
+    call failed items, by pair id."""
+    job = stored_job(
         compute,
         spec,
         method,
@@ -148,6 +157,21 @@ def job(
         doing="intervention",
         label=f"{spec.name}, {method.name}",
     )
+
+    def failures() -> dict[str, str]:
+        return {names.get(item, item): reason for item, reason in job.failures().items()}
+
+    return replace(job, failures=failures) if names else job
+
+
+def document_names(data: DataSet) -> dict[str, str]:
+    """What to call each document without a query (`documents_of`), by its id there: its id in the
+    data set's file or, if that has none, the id of its first pair."""
+    names = {}
+    for number, pair in first_pairs(data.pairs).items():
+        _, document_id = data.ids.get(pair.pair_id, (None, None))
+        names[number] = document_id or pair.pair_id
+    return names
 
 
 def stored(

@@ -222,8 +222,9 @@ def _segments(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
     """Cosines of segments with the whole text, in order and in random order."""
     compute, spec, documents = scope.compute, scope.spec, scope.documents
     require_vector(spec)
+    names = interventions.document_names(scope.data)
     jobs = [
-        interventions.job(compute, spec, method, documents, scope.name)
+        interventions.job(compute, spec, method, documents, scope.name, names)
         for method in SEGMENTS_IN.values()
     ]
     if any(too_few(spec.name, job.n_done(), len(documents)) for job in jobs):

@@ -12,7 +12,7 @@ import pandas as pd
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.datasets.types import spread_evenly
 from poslens.attribution.interventions.relocation import movable, relocation_method
-from poslens.attribution.interventions.segments import documents_of
+from poslens.attribution.interventions.segments import documents_of, first_pairs
 from poslens.attribution.retrievers import limits
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Provenance
@@ -207,7 +207,7 @@ def passport(
     documents = documents_of(data.pairs)
     usable, _ = movable(data.pairs)
     chosen = tuple(spread_evenly(documents, DEFAULT_PAIRS))
-    first_pairs = {(pair.document, pair.language): pair for pair in reversed(data.pairs)}
+    pair_of = first_pairs(data.pairs)
     scope = Scope(
         compute,
         spec,
@@ -217,7 +217,7 @@ def passport(
         if isinstance(moved, int)
         else tuple(pair for pair in usable if pair.pair_id in moved),
         chosen,
-        tuple(first_pairs[document.document, document.language] for document in chosen),
+        tuple(pair_of[document.pair_id] for document in chosen),
     )
     return ModelPassport(
         compute.identify(spec),
