@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -255,11 +255,21 @@ def _computed(
     provenance = study.provenances(summaries, table)
     if table == FAILURES:
         described = {each.model for each in provenance}
-        others = [spec for spec in specs if spec.name not in described]
-        provenance += failure_provenance(service(), others, study.title, dataset)
+        for spec in specs:
+            if spec.name not in described:
+                methods = _methods(planned.jobs, spec) or [study.title]
+                for method in dict.fromkeys(methods):
+                    provenance += failure_provenance(service(), [spec], method, dataset)
         if not provenance:  # no model could be identified
             raise UserError([*refused, *notes][0])
     return _Results(summaries, refused, notes, failures, provenance)
+
+
+def _methods(jobs: Iterable[Job], spec: RetrieverSpec) -> list[str]:
+    """The methods that jobs compute for a model."""
+    return [
+        part.key[2] for job in jobs if job.key[0] == spec.name for part in (job.parts or (job,))
+    ]
 
 
 def _print(

@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 from poslens.attribution import datasets
 from poslens.commands.command_output import silence_libraries
 from poslens.dashboard.__main__ import app
+from poslens.figures.captions import method_words
 from poslens.names import resolve
 from tests.support import tiny_models
 
@@ -486,7 +487,14 @@ def test_failures_are_listed_without_any_result(tmp_path: Path) -> None:
     ]
     data.write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")
     asked = ("--model", "BM25", "--dataset", str(data), "--table", "failures", "--format", "json")
-    for command in ("cause", "faithfulness", "agreement", "curve"):
+    terms = method_words("terms")
+    computed = {
+        "cause": {"relocation", "ablation"},
+        "faithfulness": {terms, "words by position"},
+        "agreement": {terms, "relocation", "ablation"},
+        "curve": {terms},
+    }
+    for command in computed:
         more = ("--method", "terms") if command in ("agreement", "curve") else ()
         done = run(command, *asked, *more)
         assert done.exit_code == 0, done.stderr
@@ -494,6 +502,8 @@ def test_failures_are_listed_without_any_result(tmp_path: Path) -> None:
         assert {row["item"].split(" ")[0] for row in listed["rows"]} == {"p0", "p1", "p2"}
         assert all("reads no word" in row["reason"] for row in listed["rows"])
         assert listed["provenance"][0]["model"] == "BM25"
+        methods = {method_words(entry["method"]) for entry in listed["provenance"]}
+        assert methods == computed[command]
     assert "reads no word of the query" in run("agreement", *asked, "--method", "terms").stderr
     # No attribution fails where no query retrieves two documents.
     (row,) = json.loads(run("simulatability", *asked).stdout)["rows"]
