@@ -208,9 +208,12 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
             UserError: the model's files are not on this machine, or the study does not fit it.
         """
 
-    def estimate(self, compute: Compute, subject: Subject, *, load: bool = False) -> str:
+    def estimate(
+        self, compute: Compute, subject: Subject, *, load: bool = False, retry_failed: bool = False
+    ) -> str:
         """An estimate as text of how much a subject without a result reads and how long that takes;
-        empty if unknown. With `load` the model may be loaded to time it.
+        empty if unknown. With `load` the model may be loaded to time it, and with `retry_failed`
+        failed items are computed again.
 
         Raises:
             UserError: the corpus cannot be read, or the model cannot be loaded.

@@ -311,8 +311,8 @@ def _compute(study: Study[Any, Any, Any], subject: Any, job: Job, retry_failed: 
     """Compute a subject's missing results, after printing an estimate of how long that takes."""
     from poslens.compute.compute import service
 
-    if job.n_done() < job.total:
-        if words := study.estimate(service(), subject, load=True):
+    if job.n_done() < job.total or (retry_failed and job.failures()):
+        if words := study.estimate(service(), subject, load=True, retry_failed=retry_failed):
             print(f"{job.label}: {words}", file=sys.stderr, flush=True)
     elif not retry_failed:
         return

@@ -255,7 +255,14 @@ class Audit(Study[Collection, AuditIndex, AuditSummary]):
             doing="audit",
         )
 
-    def estimate(self, compute: Compute, subject: AuditIndex, *, load: bool = False) -> str:
+    def estimate(
+        self,
+        compute: Compute,
+        subject: AuditIndex,
+        *,
+        load: bool = False,
+        retry_failed: bool = False,
+    ) -> str:
         """Texts and tokens that the model will read, and the time once the model was timed in this
         process; empty for BM25."""
         return reading_estimate(

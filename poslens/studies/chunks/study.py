@@ -157,7 +157,14 @@ class ChunkStudy(Study[ChunkCorpus, Asked[ChunkCorpus], ChunkSummary]):
             model, method, scope, total, work, again, n_done=n_done, doing="chunks"
         )
 
-    def estimate(self, compute: Compute, subject: Asked[ChunkCorpus], *, load: bool = False) -> str:
+    def estimate(
+        self,
+        compute: Compute,
+        subject: Asked[ChunkCorpus],
+        *,
+        load: bool = False,
+        retry_failed: bool = False,
+    ) -> str:
         """The number of texts and tokens that the model will read, and the time if the model was
         timed in this process; empty for BM25."""
         settings = subject.corpus.index_settings

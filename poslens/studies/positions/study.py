@@ -225,13 +225,20 @@ class Positions(Study[Moved, Asked[Moved], PositionSummary]):
             doing="position effect",
         )
 
-    def estimate(self, compute: Compute, subject: Asked[Moved], *, load: bool = False) -> str:
+    def estimate(
+        self,
+        compute: Compute,
+        subject: Asked[Moved],
+        *,
+        load: bool = False,
+        retry_failed: bool = False,
+    ) -> str:
         """The maximum number of texts that the model will read."""
         model, positions = compute.identify(subject.spec), subject.settings.positions
         store, method = position_ranks(compute.root), position_ranks_method(positions)
-        missing = store.missing(model.key, method, subject.corpus.items)
+        missing = store.missing(model.key, method, subject.corpus.items, retry=retry_failed)
         todo, moved = [pair.pair for pair in missing], relocation_method(positions)
-        n = len(causes(compute.root, moved).missing(model.key, moved, todo))
+        n = len(causes(compute.root, moved).missing(model.key, moved, todo, retry=retry_failed))
         return (
             f"up to {n * (positions + 1):,} texts with moved sentences and "
             f"{subject.corpus.collection.survey.n:,} documents of the corpus."

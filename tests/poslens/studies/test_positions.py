@@ -20,7 +20,8 @@ from poslens.attribution import datasets
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.comparison import Comparison
-from poslens.attribution.evaluation.position_effect import MARGIN
+from poslens.attribution.evaluation.position_effect import MARGIN, position_ranks_method
+from poslens.attribution.interventions.relocation import relocation_method
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.cache.kinds import interventions
@@ -176,6 +177,21 @@ def test_results_of_cause_are_reused(
     assert not read, "the corpus consists of the pairs' documents"
     monkeypatch.setattr(positions_run, "_scores", lambda *_: pytest.fail("ranked again"))
     assert json.loads(run("--model", folder, "--dataset", corpus).stdout) == first
+
+
+def test_the_estimate_counts_failed_items_on_a_retry(corpus: str, tmp_path: Path) -> None:
+    data = datasets.read_upload("mine.jsonl", Path(corpus).read_bytes())
+    settings, compute = POSITIONS.parameters.settings({"positions": 3}), Compute(tmp_path)
+    (subject,) = POSITIONS.subjects(
+        compute, resolve("BM25"), POSITIONS.corpus(data, settings), settings
+    )
+    model, item = compute.identify(subject.spec).key, subject.corpus.items[0]
+    moved, ranks = relocation_method(3), position_ranks_method(3)
+    interventions.causes(compute.root, moved).put_failures(model, moved, [(item.pair, "No space.")])
+    interventions.position_ranks(compute.root).put_failures(model, ranks, [(item, "No space.")])
+    for retry_failed, n in ((False, len(WORDS) * 2 - 1), (True, len(WORDS) * 2)):
+        estimate = POSITIONS.estimate(compute, subject, retry_failed=retry_failed)
+        assert estimate.startswith(f"up to {4 * n} texts with moved sentences")
 
 
 def test_bm25_has_no_position_effect(corpus: str) -> None:
