@@ -70,7 +70,7 @@ def selection_sources(summaries: Sequence[DebiasSummary]) -> list[Provenance]:
         if test is None or ranked is None or not (summary.plain is None or summary.tested):
             continue
         source = ranked.provenance()
-        half = "of documents not used to select the setting"
+        half = "queries of documents not used to select the setting"
         entries.append(
             replace(
                 with_interval(source, test.before.mean),

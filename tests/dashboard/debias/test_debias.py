@@ -197,6 +197,10 @@ def test_a_setting_that_wins_on_one_half_and_loses_on_the_other_is_not_recommend
     selection = DEBIAS.tables["selection"].frame(other)
     assert selection["recommended"].tolist() == [False]
     assert selection["tested"].tolist() == [other[2].name]
+    sources = DEBIAS.provenances(other, "selection")
+    assert [source.model for source in sources] == [other[0].name, other[2].name]
+    assert {source.n_queries for source in sources} == set(selection["queries"])
+    assert all("not used to select" in source.selection for source in sources)
 
     worst = planted(summaries, plain, plain - 0.1, plain - 0.2)
     assert not any(each.recommended for each in worst) and not ringed(worst)
