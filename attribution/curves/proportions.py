@@ -6,9 +6,13 @@ All are Agresti and Coull's (1998, "Approximate is better than 'exact'").
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
-from poslens.attribution.curves.bootstrap import Estimate
+import numpy as np
+from numpy.typing import ArrayLike
+
+from poslens.attribution.curves.bootstrap import Estimate, estimate
 
 _NAME = "Agresti-Coull"
 _Z = 1.959963984540054  # 97.5% quantile of the normal distribution
@@ -30,6 +34,22 @@ def agresti_coull(successes: int, n: int) -> Estimate:
     half = _Z * math.sqrt(middle * (1 - middle) / total)
     low, high = max(0.0, middle - half), min(1.0, middle + half)
     return Estimate(successes / n, low, high, n, formula=_NAME)
+
+
+def mean_share(
+    values: ArrayLike, groups: Sequence[Hashable] | None = None, resampled: str = "documents"
+) -> Estimate | None:
+    """The mean of values [n] in [0, 1] with an interval over their `groups` (see
+    `even_if_constant`); None without values.
+
+    Raises:
+        ValueError: a value is not finite.
+    """
+    rows = np.asarray(values, dtype=np.float64)[:, None]
+    if not np.isfinite(rows).all():
+        raise ValueError("a share is not finite")
+    mean = estimate(rows, groups, resampled=resampled)
+    return None if mean is None else even_if_constant(mean)
 
 
 def even_if_constant(mean: Estimate) -> Estimate:

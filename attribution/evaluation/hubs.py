@@ -25,12 +25,12 @@ from poslens.attribution.curves.bootstrap import (
     SEED,
     Estimate,
     Values,
-    estimate,
     generator_for,
     jackknife_error,
     numbered,
     with_ends,
 )
+from poslens.attribution.curves.proportions import mean_share
 from poslens.attribution.datasets.corpus import Collection, Document, Query
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.audit import MIN_WORDS
@@ -251,8 +251,7 @@ class InDegrees:
 
     def share(self, document: int) -> Estimate | None:
         """Share of the queries that retrieve a document."""
-        rows = np.array([document in top for top in self.tops], dtype=np.float64)
-        return estimate(rows[:, None], self.groups)
+        return mean_share([document in top for top in self.tops], self.groups)
 
     def minus(self, other: InDegrees) -> Comparison | None:
         """Skewness minus that of the same queries in another index. None if either is undefined.

@@ -20,7 +20,7 @@ from itertools import accumulate, chain, groupby
 import numpy as np
 
 from poslens.attribution.curves.bootstrap import Estimate, estimate
-from poslens.attribution.curves.proportions import agresti_coull
+from poslens.attribution.curves.proportions import agresti_coull, mean_share
 from poslens.attribution.errors import UserError
 from poslens.attribution.interventions.relocation import tokens_of
 from poslens.attribution.retrievers.base import Retriever
@@ -245,7 +245,7 @@ class NeedleGrid:
         """Share of all needles that are retrieved, in texts of `length` or of any length; the
         interval resamples needles, each with all its texts."""
         rows = self._rows(lambda at, depth: length in (None, at))
-        return None if rows is None else estimate(rows.mean(1)[:, None], resampled="needles")
+        return None if rows is None else mean_share(rows.mean(1), resampled="needles")
 
     @property
     def last_minus_first(self) -> Estimate | None:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from poslens.attribution.curves.bootstrap import SEED, Estimate, Values, estimate, numbered, ratios
+from poslens.attribution.curves.proportions import mean_share
 from poslens.attribution.evaluation.comparison import Comparison, paired, paired_statistics
 from poslens.attribution.evaluation.evidence_profile import (
     bin_members,
@@ -75,7 +76,7 @@ def quality(
     rows = _rows(scores, positions)
     return Quality(
         len(scores),
-        _some(estimate(np.asarray(scores)[:, None], documents)),
+        _some(mean_share(scores, documents)),
         _some(estimate(rows, documents, harmonic_of_groups)),
         profile.psi,
         profile.psi_under_permutation,

@@ -15,9 +15,9 @@ import ir_measures
 import numpy as np
 from numpy.typing import NDArray
 
-from poslens.attribution.curves.bootstrap import Estimate, estimate
+from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.curves.positions import LENGTH_BUCKETS, length_bucket
-from poslens.attribution.curves.proportions import agresti_coull, even_if_constant
+from poslens.attribution.curves.proportions import agresti_coull, mean_share
 from poslens.attribution.datasets.corpus import Collection, Query
 from poslens.attribution.evaluation.evidence_profile import EvidenceProfile, evidence_profile
 from poslens.attribution.evaluation.search import Ranking
@@ -77,10 +77,10 @@ def mean_over_queries(values: NDArray[np.floating], documents: Sequence[Hashable
     Raises:
         ValueError: no query, or a value is not finite.
     """
-    interval = estimate(np.asarray(values, dtype=np.float64)[:, None], documents)
-    if interval is None:
+    mean = mean_share(values, documents)
+    if mean is None:
         raise ValueError(f"no mean of {len(values)} queries")
-    return even_if_constant(interval)
+    return mean
 
 
 def success_of_pairs(rankings: Sequence[Ranking], queries: Sequence[Query]) -> Estimate:

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from poslens.attribution.curves.bootstrap import Estimate, estimate
+from poslens.attribution.curves.bootstrap import Estimate
+from poslens.attribution.curves.proportions import mean_share
 from poslens.attribution.datasets import Collection
 from poslens.attribution.datasets.corpus import Query
 from poslens.attribution.evaluation.comparison import Comparison
@@ -76,8 +77,8 @@ class HubSummary(ModelSummary[Asked[Collection]]):
         """Share of queries that retrieve the document with this number, among those that it does
         not answer."""
         asked, tops = self.others(number), self.original.tops
-        rows = np.array([number in tops[row] for row in asked], dtype=np.float64)
-        return estimate(rows[:, None], [self.queries[row].document for row in asked])
+        documents = [self.queries[row].document for row in asked]
+        return mean_share([number in tops[row] for row in asked], documents)
 
 
 _degrees: LRUCache[InDegrees] = LRUCache(32)

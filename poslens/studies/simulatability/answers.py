@@ -19,7 +19,8 @@ from typing import Literal, get_args
 import numpy as np
 from filelock import FileLock
 
-from poslens.attribution.curves.bootstrap import Estimate, Values, estimate, ratio_difference
+from poslens.attribution.curves.bootstrap import Estimate, Values, ratio_difference
+from poslens.attribution.curves.proportions import mean_share
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.comparison import SHARE_MARGIN, Comparison, compared
 from poslens.attribution.evaluation.simulatability import ForcedChoice
@@ -132,7 +133,7 @@ def tally(answers: Sequence[Answer]) -> Tally:
         asked = np.array([a.condition == condition for a in answers], dtype=np.bool_)
         right.append(correct * asked)
         given.append(asked.astype(np.float64))
-        share = estimate(correct[asked][:, None], list(compress(documents, asked)))
+        share = mean_share(correct[asked], list(compress(documents, asked)))
         if share is not None:
             shares[condition] = share
     gain = None

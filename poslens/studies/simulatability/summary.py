@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from poslens.attribution.curves.bootstrap import Estimate, estimate
+from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.curves.positions import unit_scores
+from poslens.attribution.curves.proportions import mean_share
 from poslens.attribution.datasets import Collection
 from poslens.attribution.datasets.types import spread_evenly
 from poslens.attribution.errors import UserError
@@ -176,7 +177,7 @@ def summary_of(
         tuple(choices),
         tuple(documents),
         rows,
-        {view: estimate(values[:, None], documents) for view, values in rows.items()},
+        {view: mean_share(values, documents) for view, values in rows.items()},
         paired(rows["random"], rows["explanation"], documents, SHARE_MARGIN, largest=1.0),
         paired(rows["similar"], rows["explanation"], documents, SHARE_MARGIN, largest=1.0),
         subject.n_queries - len(candidates),
