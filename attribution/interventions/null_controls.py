@@ -34,7 +34,7 @@ from poslens.attribution.evaluation.comparison import (
 )
 from poslens.attribution.interventions.filler import filler
 from poslens.attribution.interventions.relocation import Pieces
-from poslens.attribution.methods import make_method
+from poslens.attribution.methods import METHODS, make_method
 from poslens.attribution.text import require_sentences, sentences
 from poslens.attribution.types import Array, EvidenceSpan, Method, TextPair, as_array
 
@@ -130,12 +130,15 @@ def null_method(kind: Control, method: Method) -> Method:
 
 
 def controls_for(method: Method) -> tuple[Control, ...]:
-    """The controls that apply to a method. The profile is the part of gradient saliency that no
-    query can change, so it applies only to saliency, and only if curves are scaled, because the two
-    have different units."""
+    """The controls that apply to a method. An unrelated query changes nothing for a method without
+    a query. The profile is the part of gradient saliency that no query can change, so it applies
+    only to saliency, and only if curves are scaled, because the two have different units."""
     scaled = method.curve_params.get("normalization") != "none"
-    has_profile = method.name == "saliency" and scaled
-    return tuple(kind for kind in CONTROLS if kind != "profile" or has_profile)
+    applies = {
+        "unrelated": METHODS[method.name].needs_query,
+        "profile": method.name == "saliency" and scaled,
+    }
+    return tuple(kind for kind in CONTROLS if applies.get(kind, True))
 
 
 @dataclass(frozen=True, slots=True)

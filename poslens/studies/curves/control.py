@@ -158,9 +158,9 @@ class ControlStudy(OfPairs[ControlPairs, ControlSubject, ControlSummary]):
         control=Choice(
             default="unrelated",
             options=tuple(CONTROLS),
-            help="unrelated: another document's query. shuffled: the document's sentences in "
-            "random order. filler: neutral text instead of the document. profile: the query-free "
-            "profile (only for saliency).",
+            help="unrelated: another document's query (not for profile, which uses no query). "
+            "shuffled: the document's sentences in random order. filler: neutral text instead of "
+            "the document. profile: the query-free profile (only for saliency).",
         ),
         pairs=number_of("pairs"),
         readable=READABLE,
@@ -188,9 +188,13 @@ class ControlStudy(OfPairs[ControlPairs, ControlSubject, ControlSummary]):
         """
         method = make_method(settings.method)
         if settings.control not in (fitting := controls_for(method)):
+            why = (
+                "is for saliency only"
+                if settings.control == "profile"
+                else f"changes only the query, which {method.name} doesn't use"
+            )
             raise UserError(
-                f"The control {settings.control} is for saliency only: choose from "
-                f"{', '.join(fitting)}."
+                f"The control {settings.control} {why}: choose from {', '.join(fitting)}."
             )
         return [ControlSubject(spec, method, settings.control, corpus)]
 

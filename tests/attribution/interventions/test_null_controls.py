@@ -206,7 +206,8 @@ def others() -> list[TextPair]:
     return [TextPair("o", "another question", "Something else.")]
 
 
-def test_the_profile_is_offered_only_for_scaled_saliency() -> None:
+def test_only_controls_that_can_change_a_curve_are_offered() -> None:
+    assert controls_for(make_method("profile")) == ("shuffled", "filler")
     assert controls_for(make_method("saliency")) == tuple(CONTROLS)
     assert "profile" not in controls_for(make_method("saliency", {"normalization": "none"}))
     assert "profile" not in controls_for(make_method("decomposition"))

@@ -70,6 +70,9 @@ def test_shuffling_shows_that_the_planted_words_are_at_the_beginning(corpus: str
 def test_unfit_controls_and_methods_are_refused(corpus: str) -> None:
     with pytest.raises(UserError, match=r"profile is for saliency only: choose from unrelated, "):
         poslens.control("BM25", corpus, method="terms", control="profile")
+    no_query = r"only the query, which profile doesn't use: choose from shuffled, filler\."
+    with pytest.raises(UserError, match=no_query):
+        poslens.control("MiniLM", corpus, method="profile", control="unrelated")
     with pytest.raises(UserError, match="saliency is unavailable for BM25"):
         poslens.control("BM25", corpus)
     with pytest.raises(UserError, match="Control: choose from unrelated"):
