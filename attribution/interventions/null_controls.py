@@ -144,7 +144,9 @@ def controls_for(method: Method) -> tuple[Control, ...]:
 @dataclass(frozen=True, slots=True)
 class ControlledCurve:
     """Curves minus their controls, pair by pair: `mean`, `ci_low` and `ci_high` [100] of the
-    difference over `n` pairs of `n_documents` documents.
+    difference over `n` pairs of `n_documents` documents. The controls of `n_zero` pairs attribute
+    nothing to any token, such as those of BM25 whose query shares no term with the document; their
+    curves of zeros count, because leaving them out would select pairs by their controls.
 
     `comparison` is the primacy-recency index of the mean curve minus that of the mean control;
     `distance` is the mean over bins of |mean curve - mean control|, relative to the mean |curve|.
@@ -156,6 +158,7 @@ class ControlledCurve:
     control: Control
     n: int
     n_documents: int
+    n_zero: int
     mean: Array
     ci_low: Array | None
     ci_high: Array | None
@@ -238,6 +241,7 @@ def minus_null(
         kind,
         n,
         len(set(groups)),
+        int((~null_sizes.any(1)).sum()),
         as_array((observed - null).mean(0), shape, "a curve"),
         None if ends is None else as_array(ends[0], shape, "a curve"),
         None if ends is None else as_array(ends[1], shape, "a curve"),

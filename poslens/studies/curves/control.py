@@ -89,6 +89,10 @@ class ControlRow(ModelRow):
         "of the curve's absolute values; 0 is no difference. The interval is one-sided, from 0.",
         title="distance from control",
     )
+    n_zero: int = column(
+        "Pairs whose control attributes nothing to any token; their control curves are 0.",
+        shown=False,
+    )
 
 
 @dataclass(frozen=True)
@@ -112,6 +116,7 @@ def _rows(summary: ControlSummary) -> Iterator[ControlRow]:
         curve.n_documents,
         summary.comparison,
         curve.distance,
+        curve.n_zero,
     )
 
 
@@ -151,7 +156,8 @@ class ControlStudy(OfPairs[ControlPairs, ControlSubject, ControlSummary]):
         f"of the primacy-recency indices; equivalent: within {INDEX_MARGIN:g} of 0. Distance: mean "
         "over positions of the absolute difference of both mean curves, divided by the mean of the "
         "curve's absolute values; its interval is one-sided, from 0. A pair whose control can't be "
-        "made, such as a document of one sentence to shuffle, is left out."
+        "made, such as a document of one sentence to shuffle, is left out. A control without any "
+        "attribution, such as one whose query shares no term with the document, counts as 0."
     )
     parameters = Parameters(
         method=Choice(default="saliency", options=tuple(METHODS), help="Attribution method."),
@@ -237,12 +243,21 @@ class ControlStudy(OfPairs[ControlPairs, ControlSubject, ControlSummary]):
         return ControlSummary(compute.identify(subject.spec), subject, curve, curve.comparison)
 
     def remarks(self, summaries: Sequence[ControlSummary]) -> list[str]:
-        """How many pairs are left out."""
-        asked = summaries[0].asked
-        if not (n := len(asked.chosen.pairs) - len(asked.nulls)):
-            return []
-        them = "it" if n == 1 else "them"
-        return [f"{counted(n, 'pair')} left out, because the control can't be made of {them}."]
+        """How many pairs are left out, and how many controls have no attribution."""
+        asked, remarks = summaries[0].asked, list[str]()
+        if n := len(asked.chosen.pairs) - len(asked.nulls):
+            them = "it" if n == 1 else "them"
+            remarks.append(
+                f"{counted(n, 'pair')} left out, because the control can't be made of {them}."
+            )
+        remarks += [
+            f"{summary.name}: {zero:,} of {counted(summary.curve.n, 'control curve')} "
+            f"{'is' if zero == 1 else 'are'} 0 everywhere, because no token contributes to the "
+            "score."
+            for summary in summaries
+            if (zero := summary.curve.n_zero)
+        ]
+        return remarks
 
     def verdict(self, summary: ControlSummary) -> str:
         curve = replace(summary.curve, comparison=summary.comparison)

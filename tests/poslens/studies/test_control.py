@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -65,6 +66,22 @@ def test_shuffling_shows_that_the_planted_words_are_at_the_beginning(corpus: str
     (shown, *_) = [line for line in result.figure().data if line.mode and len(line.y) == 100]
     np.testing.assert_allclose(shown.y, points["mean"], atol=1e-6)
     assert result.provenance[0].entry()["control"] == "shuffled sentences, subtracted"
+
+
+def test_controls_without_any_attribution_count_and_are_reported(corpus: str) -> None:
+    result = poslens.control("BM25", corpus, method="terms", control="unrelated", pairs=0)
+    (row,) = result.to_frame().to_dict("records")
+    data = read(Path(corpus).name)
+    nulls = controls("unrelated", data.pairs, data.pairs)
+    zero = sum(
+        not set(pair.query.lower().split()) & set(re.findall(r"\w+", pair.document.lower()))
+        for pair in nulls
+    )
+    assert 0 < zero < len(nulls) and (row["n"], row["n_zero"]) == (len(nulls), zero)
+    assert result.study.remarks(result.summaries) == [
+        f"BM25: {zero} of {len(nulls)} control curves are 0 everywhere, because no token "
+        "contributes to the score."
+    ]
 
 
 def test_unfit_controls_and_methods_are_refused(corpus: str) -> None:
