@@ -168,11 +168,21 @@ def shown(row: Any) -> dict[str, Any]:
     return {heading: cells[heading] for heading in (*first, *cells)}
 
 
+def is_of_share(form: str) -> bool:
+    """Whether a format is that of shares or of differences between shares."""
+    return form.endswith(("%", "pp"))
+
+
+def scaled(form: str) -> tuple[float, str, str]:
+    """What to multiply a number by, the format of the product, and its unit, for a format that can
+    be that of percentage points."""
+    return (100.0, form.replace("pp", "f"), " points") if form.endswith("pp") else (1.0, form, "")
+
+
 def estimate_text(estimate: Estimate, form: str) -> str:
     """An estimate with its interval in a format, which can be that of percentage points."""
-    if not form.endswith("pp"):
-        return estimate.text(form)
-    return f"{estimate.times(100).text(form.replace('pp', 'f'))} points"
+    factor, of_product, unit = scaled(form)
+    return f"{estimate.times(factor).text(of_product)}{unit}"
 
 
 def _form(row: Any, item: Field[Any]) -> str:
@@ -245,7 +255,7 @@ def _share_forms(row: type, rows: Sequence[Any]) -> Iterator[tuple[str, str | li
     for item in _of_files(row):
         if item.metadata.get("of_share"):
             form: str | list[str] = [_form(each, item) if each.share else "" for each in rows]
-        elif (form := str(item.metadata["form"])) and not form.endswith(("%", "pp")):
+        elif not is_of_share(form := str(item.metadata["form"])):
             continue
         for key, _, _ in _declared(row, item):
             yield key, form
@@ -369,7 +379,7 @@ def _heading(item: Field[Any]) -> str:
 def _meaning_on_page(item: Field[Any]) -> str:
     """The meaning of a column; that of a share in percent without its range as a fraction."""
     meaning, form = str(item.metadata["meaning"]), item.metadata["form"]
-    return re.sub(r", (-1|0) to 1\b", "", meaning) if form.endswith(("%", "pp")) else meaning
+    return re.sub(r", (-1|0) to 1\b", "", meaning) if is_of_share(form) else meaning
 
 
 def _suffixed(key: str, part: str) -> str:

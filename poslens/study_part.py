@@ -23,6 +23,7 @@ from poslens.attribution.types import Provenance, TextPair
 from poslens.compute.compute import Compute
 from poslens.compute.runs import Job
 from poslens.figures.palettes import Style
+from poslens.rows import estimate_text
 
 MAX_PAIRS = 500
 """Maximum number of pairs that a passport attributes."""
@@ -75,7 +76,7 @@ class Number:
             else ""
         )
         n = f" ({self.unit}: {estimate.n:,}{resampled})" if estimate.n else ""
-        return f"{estimate.text(self.form)}{n}" + (f"; {self.note}" if self.note else "")
+        return f"{estimate_text(estimate, self.form)}{n}" + (f"; {self.note}" if self.note else "")
 
 
 def number(

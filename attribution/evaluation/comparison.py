@@ -128,7 +128,11 @@ class Comparison:
     @property
     def sentence(self) -> str:
         """The verdict in words, with the margin and the reason."""
-        verdict, margin = self.verdict, f"the margin of {self.margin:g}"
+        return self.in_words()
+
+    def in_words(self, scale: float = 1.0, unit: str = "") -> str:
+        """The same with the margin times `scale` and its unit."""
+        verdict, margin = self.verdict, f"the margin of {scale * self.margin:g}{unit}"
         if verdict == "equivalent":
             return f"Equivalent: the 90% interval is within {margin}."
         interval, units = self.difference.interval, self.difference.resampled
@@ -415,6 +419,11 @@ def change_in_words(difference: Estimate, form: str = ".3f", unit: str = "") -> 
     if not any(digit in value for digit in "123456789"):  # such as 0.000
         text = f"less than {value[:-1]}1{space}{ends}"
     return f"{verb if difference.value else 'changes'} by {text}{unit}"
+
+
+def share_change(comparison: Comparison) -> str:
+    """The change of a share in percentage points, as `change_in_words`."""
+    return change_in_words(comparison.difference.times(100), ".1f", POINTS)
 
 
 def p_in_words(comparison: Comparison) -> str:

@@ -9,7 +9,7 @@ from dataclasses import asdict
 import pandas as pd
 import streamlit as st
 
-from poslens.attribution.evaluation.comparison import change_in_words
+from poslens.attribution.evaluation.comparison import POINTS, share_change
 from poslens.dashboard.widgets import panels, say
 from poslens.dashboard.widgets.guard import fragment
 from poslens.dashboard.widgets.study_page import Opened, study_page
@@ -95,14 +95,14 @@ def _tally(answers: list[Answer], summary: SimulatabilitySummary) -> None:
     if not counted.n:
         return
     shares = [
-        f"{share.value:.2f} with {_WORDS[condition]} ({share.n:,} answers)"
+        f"{share.value:.0%} with {_WORDS[condition]} ({share.n:,} answers)"
         for condition, share in counted.shares.items()
     ]
     sentence = f"Correct answers: {', '.join(shares)}."
     if counted.gain is not None:
         sentence += (
-            f" With the method's words the share {change_in_words(counted.gain.difference)}. "
-            f"{counted.gain.sentence}"
+            f" With the method's words the share {share_change(counted.gain)}. "
+            f"{counted.gain.in_words(100, POINTS)}"
         )
     say.sentence(sentence)
     panels.downloads(

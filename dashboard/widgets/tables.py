@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from poslens.attribution.datasets.types import Rejection
 from poslens.attribution.nouns import counted
 from poslens.figures.plain import plain
-from poslens.rows import VERDICT, Table
+from poslens.rows import VERDICT, Table, scaled
 
 MOST_ROWS = 1000
 """Maximum number of listed failures or rejected rows."""
@@ -51,7 +51,7 @@ def with_values(frame: pd.DataFrame) -> pd.DataFrame:
 def column_settings(table: Table[Any], formats: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Column configurations: the meaning of a column is the tooltip of its heading, and numbers are
     shown in `formats`, by default those of the table, which are specifications for Python's
-    `format`; numbers in percent are already multiplied by 100."""
+    `format`; numbers in percent and in percentage points are already multiplied by 100."""
     meanings = table.meanings()
     whole = table.whole_numbers()
     settings: dict[str, Any] = {
@@ -62,13 +62,19 @@ def column_settings(table: Table[Any], formats: Mapping[str, str] | None = None)
     }
     for name, form in (table.formats() if formats is None else formats).items():
         settings[name] = st.column_config.NumberColumn(
-            format=f"%{form[:-1]}f%%" if form.endswith("%") else f"%{form}",
+            format=_of_column(form),
             help=plain(meanings[name]) if meanings.get(name) else None,
         )
     if VERDICT in settings:
         # Without a width, the browser cuts off the few verdicts that are much longer than most.
         settings[VERDICT]["width"] = _VERDICT_PX
     return settings
+
+
+def _of_column(form: str) -> str:
+    """A specification for Python's `format` as one for columns."""
+    _, form, unit = scaled(form)
+    return f"%{form[:-1]}f%%" if form.endswith("%") else f"%{form}{unit}"
 
 
 def show_table(frame: pd.DataFrame, **options: Any) -> None:

@@ -12,6 +12,7 @@ import plotly.graph_objects as go
 from numpy.typing import ArrayLike, NDArray
 
 from poslens.attribution.evaluation.needle import NeedleGrid
+from poslens.attribution.nouns import number_text
 from poslens.figures.captions import Provenances
 from poslens.figures.figure_base import POSITION_TITLE, Span, canvas, color_bar, label, shade
 from poslens.figures.palettes import MAX_HEIGHT_PX, Style, escape, shorten
@@ -214,7 +215,7 @@ def _runs(columns: Sequence[int]) -> list[tuple[int, int]]:
 def needle_heatmap(
     grids: Mapping[str, NeedleGrid], style: Style, *, provenance: Provenances = ()
 ) -> go.Figure:
-    """A heatmap of the share of needles retrieved, with a row for each model and length and a
+    """A heatmap of the percentage of needles retrieved, with a row for each model and length and a
     column for each depth.
 
     `grids` are by model. Lengths past a model's context limit have no row; cells that have not been
@@ -235,30 +236,34 @@ def needle_heatmap(
         go.Heatmap(
             x=list(range(len(depths))),
             y=list(range(len(rows))),
-            z=[[None if value is None else value.value for value in row] for row in estimates],
+            z=[
+                [None if value is None else 100 * value.value for value in row] for row in estimates
+            ],
             zmin=0,
-            zmax=1,
+            zmax=100,
             colorscale=[list(stop) for stop in scale],
             xgap=1,
             ygap=1,
             hoverongaps=False,
             text=[
-                ["" if value is None else f"{value.value:.2f}" for value in row]
+                ["" if value is None else number_text(100 * value.value, ".0f") for value in row]
                 for row in estimates
             ],
             texttemplate="%{text}",
             textfont={"size": style.small},
             customdata=[
                 [
-                    "" if value is None else f"{escape(label)} tokens, depth {depth:g}%: {value}"
+                    ""
+                    if value is None
+                    else f"{escape(label)} tokens, depth {depth:g}%: {value.text('.1%')}"
                     for depth, value in zip(depths, row, strict=True)
                 ]
                 for label, row in zip(labels, estimates, strict=True)
             ],
             hovertemplate="%{customdata}<extra></extra>",
             colorbar={
-                **color_bar("Share retrieved", style),
-                "tickvals": [0, 0.25, 0.5, 0.75, 1],
+                **color_bar("Retrieved (%)", style),
+                "tickvals": [0, 25, 50, 75, 100],
             },
         )
     )

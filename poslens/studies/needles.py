@@ -43,7 +43,7 @@ from poslens.compute.runs import Job
 from poslens.figures.matrix import needle_heatmap
 from poslens.paired import ItemMeasure, MeasuredModel
 from poslens.parameters import Integer, Numbers, Parameters, Settings
-from poslens.rows import ModelRow, Table, column
+from poslens.rows import PERCENT, PERCENTAGE_POINTS, ModelRow, Table, column
 from poslens.study import Figure, ModelSummary, Study, register
 from poslens.study_part import Number, StudyPart, number, shift_sentence
 
@@ -108,8 +108,8 @@ class CellRow(ModelRow):
     length: int = column("Requested length of the texts, in tokens.")
     depth: float = column("Position of the needle, in percent of the text.")
     needles: int = column("Number of needles in the cell; each has its own text.")
-    accuracy: Estimate | None = column("Share of needles found, 0 to 1.")
-    by_chance: float = column("Share found by chance.")
+    accuracy: Estimate | None = column("Share of needles found, 0 to 1.", form=PERCENT)
+    by_chance: float = column("Share found by chance.", form=PERCENT)
     tokens: float = column("Mean length of the texts, in tokens.")
     repeated: int = column("Number of texts that repeat sentences to be long enough.")
 
@@ -122,12 +122,12 @@ class LengthRow(ModelRow):
     length: str = column("Length of the texts in tokens, or all.")
     needles: int = column("Number of needles in a cell; each has its own text.")
     cells: int = column("Number of cells that are averaged.")
-    by_chance: float = column("Share found by chance.")
-    accuracy: Estimate | None = column("Share of needles found, 0 to 1.")
+    by_chance: float = column("Share found by chance.", form=PERCENT)
+    accuracy: Estimate | None = column("Share of needles found, 0 to 1.", form=PERCENT)
     last_minus_first: Estimate | None = column(
         "Accuracy in the last third of depths minus that in the first; only in the row for all "
         "lengths.",
-        form="+.3f",
+        form=PERCENTAGE_POINTS,
     )
 
 
@@ -161,15 +161,16 @@ def _lengths(summary: NeedleSummary) -> Iterator[LengthRow]:
 
 
 def _numbers(summary: NeedleSummary) -> list[Number]:
-    grid, numbers, chance = summary.grid, list[Number](), f"chance level {1 / NEEDLES:.3f}"
+    grid, numbers, chance = summary.grid, list[Number](), f"chance level {1 / NEEDLES:.1%}"
     for length in PART_LENGTHS:
         share = (
             f"share of searches that rank the needle's text first among {NEEDLES} texts of "
             f"{length} tokens, with each needle at {len(PART_DEPTHS)} depths"
         )
-        numbers += number(f"found_{length}", share, grid.mean(length), ".3f", chance)
+        numbers += number(f"found_{length}", share, grid.mean(length), PERCENT, chance)
     change = "share of needles retrieved, last minus first third of the text (negative: primacy)"
-    return [*numbers, *number("late_minus_early", change, grid.last_minus_first)]
+    late_minus_early = number("late_minus_early", change, grid.last_minus_first, PERCENTAGE_POINTS)
+    return [*numbers, *late_minus_early]
 
 
 PART = StudyPart(

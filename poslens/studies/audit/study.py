@@ -27,6 +27,7 @@ from poslens.compute.provenance import of_model
 from poslens.compute.runs import Job, Report, Run
 from poslens.paired import MeasuredModel
 from poslens.parameters import Choice, Integer, Parameters, Settings, Several
+from poslens.rows import PERCENT, PERCENTAGE_POINTS
 from poslens.studies.audit.pace import measured_pace, reading_estimate
 from poslens.studies.audit.run import require_family, run_audit
 from poslens.studies.audit.summary import (
@@ -80,10 +81,15 @@ def _numbers(summary: AuditSummary) -> list[Number]:
     shares, whole = summary.shares, summary.share_among(read=False)
     random = f"{share}, sentences in random order"
     return [
-        *number("unretrieved", share, shares["original"], ".3f", items=tuple(_items(summary))),
-        *number("unretrieved_random_order", random, shares["random"], ".3f"),
-        *number("unretrieved_truncated", f"{share} among those not read whole", whole, ".3f"),
-        *number("last_minus_first_random_order", change, summary.last_minus_first["random"]),
+        *number("unretrieved", share, shares["original"], PERCENT, items=tuple(_items(summary))),
+        *number("unretrieved_random_order", random, shares["random"], PERCENT),
+        *number("unretrieved_truncated", f"{share} among those not read whole", whole, PERCENT),
+        *number(
+            "last_minus_first_random_order",
+            change,
+            summary.last_minus_first["random"],
+            PERCENTAGE_POINTS,
+        ),
         *number("tokens_read", read, tokens, ",.0f", unit="texts"),
         *number("longest_text_read", whole_text, tokens_whole, ",.0f", unit="texts"),
     ]

@@ -24,7 +24,7 @@ from poslens.compute.compute import Compute
 from poslens.figures.captions import Provenances
 from poslens.figures.figure_base import canvas, group, legend_name, with_legend
 from poslens.figures.palettes import Style, escape
-from poslens.rows import ModelRow, Table, column
+from poslens.rows import PERCENT, ModelRow, Table, column
 from poslens.studies.ranking.service import RankingSetup, stored_rankings
 from poslens.study import Asked, ModelSummary
 
@@ -172,10 +172,14 @@ class HubnessRow(ModelRow):
         form=".2f",
     )
     never: Estimate | None = column(
-        "Share of documents that no query retrieves, 0 to 1.", title="never retrieved"
+        "Share of documents that no query retrieves, 0 to 1.",
+        title="never retrieved",
+        form=PERCENT,
     )
     never_random_order: Estimate | None = column(
-        f"Share never retrieved {CONTROL}", title="never retrieved, random word order"
+        f"Share never retrieved {CONTROL}",
+        title="never retrieved, random word order",
+        form=PERCENT,
     )
 
 
@@ -193,7 +197,8 @@ class HubRow(ModelRow):
     )
     mean_in_degree: float = column("Mean in-degree of all documents.", form=".1f", shown=False)
     share: Estimate | None = column(
-        "In-degree divided by the number of queries that it does not answer." + INTERVAL
+        "In-degree divided by the number of queries that it does not answer." + INTERVAL,
+        form=PERCENT,
     )
     answers: int = column("Number of queries that it is relevant to; they do not count.")
 

@@ -25,7 +25,7 @@ from poslens.figures.figure_base import (
     with_legend,
 )
 from poslens.figures.palettes import Style, printable
-from poslens.rows import ModelRow, Table, column
+from poslens.rows import PERCENTAGE_POINTS, ModelRow, Table, column, estimate_text, scaled
 from poslens.studies.passport.service import ModelPassport
 
 QUALITY = "ndcg_at_10"
@@ -63,13 +63,13 @@ class CohortRow(ModelRow):
     needles: Estimate | None = column(
         "Share of needles found late minus early; negative is primacy.",
         title="needles, late minus early",
-        form="+.3f",
+        form=PERCENTAGE_POINTS,
     )
     unretrieved: Estimate | None = column(
         "Share of unretrieved sentences in random order, last minus first third; positive is "
         "primacy.",
         title="unretrieved sentences, last minus first third",
-        form="+.3f",
+        form=PERCENTAGE_POINTS,
     )
 
 
@@ -120,23 +120,25 @@ def chart(cards: Sequence[ModelPassport], style: Style, effect: str = "") -> go.
     rows = [row(card) for card in cards]
     with_numbers = (name for name in EFFECTS if any(getattr(each, name) for each in rows))
     effect = effect or next(with_numbers, EFFECTS[0])
-    title = next(f.metadata["meaning"] for f in fields(CohortRow) if f.name == effect)
-    figure = canvas("cohort", style, title.rstrip("."), "nDCG@10", provenance(cards))
+    about = next(f.metadata for f in fields(CohortRow) if f.name == effect)
+    factor, _, unit = scaled(form := about["form"])
+    title = f"{about['meaning'].rstrip('.')}{unit and ' (percentage points)'}"
+    figure = canvas("cohort", style, title, "nDCG@10", provenance(cards))
     for number, each in enumerate(rows):
         x, y = getattr(each, effect), each.ndcg_at_10
         drawn = [(x, y)] if x is not None and y is not None else []
         color = str(style.line(number)["color"])
         figure.add_trace(
             go.Scatter(
-                x=[x.value for x, _ in drawn],
+                x=[factor * x.value for x, _ in drawn],
                 y=[y.value for _, y in drawn],
                 mode="markers",
                 name=legend_name(each.model, style),
                 showlegend=bool(drawn),
                 marker=style.marker(number, 0.7),
-                error_x=intervals([x for x, _ in drawn], faint(color, 0.6)),
+                error_x=intervals([x.times(factor) for x, _ in drawn], faint(color, 0.6)),
                 error_y=intervals([y for _, y in drawn], faint(color, 0.6)),
-                customdata=[[escape(each.model), x.text("+.3f"), str(y)] for x, y in drawn],
+                customdata=[[escape(each.model), estimate_text(x, form), str(y)] for x, y in drawn],
                 hovertemplate="%{customdata[0]}<br>%{customdata[1]}<br>nDCG@10 %{customdata[2]}"
                 "<extra></extra>",
             )
@@ -160,10 +162,11 @@ def page_frame(cards: Sequence[ModelPassport]) -> pd.DataFrame:
     files = TABLE.frame(cards)
     shown: dict[str, Any] = {"model": files["model"]}
     for name, title in TITLES.items():
-        ends = zip(files[f"{name}_low"], files[f"{name}_high"], strict=True)
-        shown[title] = files[name].astype(float)
+        factor, form, _ = scaled(FORMS[title])
+        ends = zip(factor * files[f"{name}_low"], factor * files[f"{name}_high"], strict=True)
+        shown[title] = factor * files[name].astype(float)
         shown[f"{title}: 95% interval"] = [
-            "" if pd.isna(low) else interval_text(low, high, FORMS[title]) for low, high in ends
+            "" if pd.isna(low) else interval_text(low, high, form) for low, high in ends
         ]
     # Last, because a phone shows only the first columns.
     shown |= {
@@ -230,7 +233,8 @@ def _cells(each: CohortRow, number: int) -> Iterator[str]:
     for field in fields(CohortRow):
         value = getattr(each, field.name)
         if isinstance(value, Estimate):
-            yield f'<td data-value="{value.value}">{value.text(field.metadata["form"])}</td>'
+            text = estimate_text(value, field.metadata["form"])
+            yield f'<td data-value="{value.value}">{text}</td>'
             continue
         text = "" if value is None else escape(printable(str(value)))
         linked = f'<a href="#card{number}">{text}</a>' if field.name == "model" else text

@@ -21,6 +21,7 @@ from poslens.commands.answers import answer_from, source
 from poslens.compute.compute import Compute
 from poslens.compute.provenance import ModelIdentity, poslens_version
 from poslens.compute.runs import Job, RunKey, failures_of, in_turn
+from poslens.rows import is_of_share
 from poslens.studies.audit.study import AUDIT
 from poslens.studies.cause import service as interventions
 from poslens.studies.cause.service import DEFAULT_PAIRS
@@ -330,6 +331,8 @@ def table(passports: Sequence[ModelPassport]) -> pd.DataFrame:
     ]
     frame = pd.DataFrame(rows, columns=["model", "part", "measure", *estimate, "note"])
     frame.attrs["title"] = "Passport"
+    forms = (n.form for passport in passports for part in passport.parts for n in part.numbers)
+    frame.attrs["forms"] = {"value": [form if is_of_share(form) else "" for form in forms]}
     return frame
 
 

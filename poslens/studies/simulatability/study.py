@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from poslens.attribution.datasets import Collection, DataSet
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.comparison import change_in_words
+from poslens.attribution.evaluation.comparison import POINTS, share_change
 from poslens.attribution.evaluation.simulatability import N_RANDOM
 from poslens.attribution.nouns import counted
 from poslens.attribution.retrievers.specs import RetrieverSpec
@@ -42,11 +42,12 @@ def _gains(
     summaries: Sequence[SimulatabilitySummary], style: Style, provenance: Provenances
 ) -> go.Figure:
     rows = [
-        (f"{summary.asked.spec.name}, {summary.asked.method.name}", summary.gain.difference)
+        (f"{summary.asked.spec.name}, {summary.asked.method.name}", gain.difference.times(100))
         for summary in summaries
-        if summary.gain is not None
+        if (gain := summary.gain) is not None
     ]
-    return gains(rows, "Correct predictions, method's words − random words", style, provenance)
+    title = "Correct predictions, method's words − random words (percentage points)"
+    return gains(rows, title, style, provenance)
 
 
 class Simulatability(Study[Collection, Simulated, SimulatabilitySummary]):
@@ -178,10 +179,10 @@ class Simulatability(Study[Collection, Simulated, SimulatabilitySummary]):
             return f"{name}: nothing could be predicted."
         shares = {view: value.value for view, value in views.items() if value is not None}
         return (
-            f"{name}: the share of correct predictions {change_in_words(summary.gain.difference)} "
-            f"with the method's {asked.words} words instead of random ones, from "
-            f"{shares['random']:.3f} to {shares['explanation']:.3f}. {summary.gain.sentence} The "
-            f"words most similar to the query give {shares['similar']:.3f}."
+            f"{name}: the share of correct predictions {share_change(summary.gain)} with the "
+            f"method's {asked.words} words instead of random ones, from {shares['random']:.1%} to "
+            f"{shares['explanation']:.1%}. {summary.gain.in_words(100, POINTS)} The words most "
+            f"similar to the query give {shares['similar']:.1%}."
         )
 
     def remarks(self, summaries: Sequence[SimulatabilitySummary]) -> list[str]:

@@ -29,7 +29,7 @@ from poslens.attribution.types import Attribution, Method, TextPair
 from poslens.cache.lru_cache import LRUCache
 from poslens.compute.compute import Compute
 from poslens.compute.provenance import ModelIdentity
-from poslens.rows import ModelRow, Table, column
+from poslens.rows import PERCENT, PERCENTAGE_POINTS, ModelRow, Table, column
 from poslens.studies.ranking import service as ranking
 from poslens.studies.ranking.service import RankingSetup
 from poslens.study import ModelSummary
@@ -208,20 +208,29 @@ class MethodRow(ModelRow):
     explanation: Estimate | None = column(
         f"Share of correct predictions, 0 to 1, from {VIEWS['explanation']}.",
         title="method's words",
+        form=PERCENT,
     )
-    random: Estimate | None = column(f"Share of correct predictions from {VIEWS['random']}.")
-    first: Estimate | None = column(f"Share of correct predictions from {VIEWS['first']}.")
-    similar: Estimate | None = column(f"Share of correct predictions from {VIEWS['similar']}.")
+    random: Estimate | None = column(
+        f"Share of correct predictions from {VIEWS['random']}.", form=PERCENT
+    )
+    first: Estimate | None = column(
+        f"Share of correct predictions from {VIEWS['first']}.", form=PERCENT
+    )
+    similar: Estimate | None = column(
+        f"Share of correct predictions from {VIEWS['similar']}.", form=PERCENT
+    )
     all: Estimate | None = column(
-        f"Share of correct predictions from {VIEWS['all']}.", title="all words"
+        f"Share of correct predictions from {VIEWS['all']}.",
+        title="all words",
+        form=PERCENT,
     )
     gain: Comparison | None = column(
-        "The method's words minus random words, paired by query.", form="+.3f"
+        "The method's words minus random words, paired by query.", form=PERCENTAGE_POINTS
     )
     over_similar: Comparison | None = column(
         "The method's words minus the words most similar to the query, paired by query.",
         title="minus similar words",
-        form="+.3f",
+        form=PERCENTAGE_POINTS,
     )
 
 
@@ -234,7 +243,7 @@ class QueryRow(ModelRow):
     higher: str = column("The method's words of the document that the model ranks first.")
     lower: str = column("The method's words of the document that the model ranks second.")
     correct: float = column("1 if the prediction from these words is correct; 0.5 for a tie.")
-    random: float = column("Share of correct predictions from random words.")
+    random: float = column("Share of correct predictions from random words.", form=PERCENT)
 
 
 def _method_rows(summary: SimulatabilitySummary) -> Iterator[MethodRow]:

@@ -29,7 +29,7 @@ from poslens.compute.runs import Job
 from poslens.figures.palettes import shorten
 from poslens.paired import MeasuredModel
 from poslens.parameters import Integer, Parameters, Settings, Text
-from poslens.rows import Table
+from poslens.rows import PERCENT, Table
 from poslens.studies.ranking.service import searched
 from poslens.studies.why.figures import chart
 from poslens.studies.why.search import Searcher, named_document, opened, require_ranking
@@ -57,11 +57,11 @@ def _items(summary: WhySummary) -> Iterator[Item]:
 
 def _numbers(summary: WhySummary) -> list[Number]:
     missed = "share of query-document pairs whose relevant document is not in the top 10"
-    numbers = number("missed", missed, summary.missed, ".3f", items=tuple(_items(summary)))
+    numbers = number("missed", missed, summary.missed, PERCENT, items=tuple(_items(summary)))
     for cause, change in _CHANGES.items():
         name = f'share of misses with the cause "{cause}" ({change})'
         key, share = cause.replace(" ", "_"), summary.share(cause)
-        numbers += number(key, name, share, ".3f", unit="misses")
+        numbers += number(key, name, share, PERCENT, unit="misses")
     return numbers
 
 

@@ -12,16 +12,19 @@ import pytest
 from typer.testing import CliRunner
 
 from poslens.attribution import datasets
+from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.retrievers import resolve as resolving
 from poslens.attribution.retrievers.lexical import with_corpus
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.compute.compute import Compute
 from poslens.dashboard.__main__ import app
+from poslens.dashboard.widgets.tables import column_settings
 from poslens.figures.palettes import Style
 from poslens.studies.passport import cohort
 from poslens.studies.passport import service as passports
 from poslens.studies.passport.document import document_bytes
 from poslens.studies.passport.service import ModelPassport
+from poslens.study_part import Number, Part
 from tests.support.chromium import chromium
 from tests.support.pages import open_page
 
@@ -69,6 +72,18 @@ def test_the_chart_has_a_point_with_both_intervals_per_model(cards: list[ModelPa
         assert ends == pytest.approx(each.position_effect.interval)
         top = trace.y[0] + trace.error_y.array[0]
         assert top == pytest.approx(each.ndcg_at_10.high)
+    # The differences of shares are in percentage points, on the chart and in the table.
+    needles = Estimate(-0.25, -0.4, -0.1, n=20)
+    part = Part("needles", "", "", "needles", numbers=(Number("late_minus_early", "", needles),))
+    card = replace(cards[1], parts=(*cards[1].parts, part))
+    (trace,) = cohort.chart([card], Style(), "needles").data
+    assert trace.x[0] == -25 and trace.error_x.array[0] == pytest.approx(15)
+    shown = cohort.page_frame([card]).iloc[0]
+    title = cohort.TITLES["needles"]
+    assert (shown[title], shown[f"{title}: 95% interval"]) == (-25, "[-40.0, -10.0]")
+    settings = column_settings(cohort.TABLE, cohort.FORMS)
+    assert settings[title]["type_config"]["format"] == "%+.1f points"
+    assert ">-25.0 [-40.0, -10.0] points<" in cohort.overview_html([card], Style())
     # Plotly's own range is 0 to 2 if all values are 1.
     assert figure.layout.yaxis.autorangeoptions.clipmax == pytest.approx(1, abs=0.05)
     moved = cohort.chart(cards, Style(), "relocation")

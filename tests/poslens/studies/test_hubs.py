@@ -110,6 +110,8 @@ def test_the_document_at_the_mean_of_all_queries_is_the_top_hub(tmp_path: Path) 
     # The hub answers one query itself, which doesn't count.
     assert hubs["in_degree"].iloc[0] == N and hubs["answers"].iloc[0] == 1
     assert hubs["share"].iloc[0] == 1
+    shown = found.study.tables["hubs"].text_frame(found.summaries)["share"]
+    assert shown.iloc[0].startswith("100.0% ["), "pages show shares in percent"
     assert hubs["in_degree_random_order"].iloc[0] < N / 2
     (row,) = found.to_frame("hubness").to_dict("records")
     assert row["difference_verdict"] == "higher" and row["difference_low"] > 0

@@ -56,12 +56,19 @@ def test_cells_are_computed_once_and_printed(
     summary = json.loads(run(*asked, "--lengths", "64,128", "--table", "summary").stdout)["rows"]
     assert [row["length"] for row in summary] == ["64", "128", "all"]
     assert summary[-1]["cells"] == 6 and summary[-1]["last_minus_first"] == 0
+    result = poslens.needles("BM25", corpus, needles=12, depths=(0, 50, 100), lengths=(64, 128))
+    (*_, shown) = result.study.tables["summary"].text_frame(result.summaries).to_dict("records")
+    assert shown["accuracy"] == "100.0% [100.0%, 100.0%]", "pages show shares in percent"
+    assert shown["last minus first"] == "+0.0 [+0.0, +0.0] points"
+    assert shown["by chance"] == pytest.approx(100 / 12)
+    (cells,) = result.figure().data
+    assert cells.zmax == 100 and set(cells.z[0]) == {100} and set(cells.text[0]) == {"100"}
     file = tmp_path / "grid.json"
     beside = run(*asked, "--lengths", "64,128", "--figure", str(file))
     assert json.loads(beside.stdout) == found and str(file) in beside.stderr
     drawn = json.loads(file.read_text())
     assert drawn["layout"]["meta"]["figure"] == "needle_grid"
-    assert drawn["data"][0]["z"] == [[1.0] * 3] * 2
+    assert drawn["data"][0]["z"] == [[100.0] * 3] * 2
     assert drawn["layout"]["yaxis"]["ticktext"] == ["BM25 · 64", "BM25 · 128"]
 
 

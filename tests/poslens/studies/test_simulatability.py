@@ -52,6 +52,10 @@ def test_bm25_is_predicted_from_its_terms(corpus: str) -> None:
     # The second document shares only the number of the house, or only the noun.
     assert views["explanation"] == 1 and views["random"] < 0.8
     assert summary.gain.verdict == "higher" and "rises by" in result.verdicts[0]
+    shown = result.study.tables["methods"].text_frame(result.summaries).iloc[0]
+    assert shown["method's words"].startswith("100.0% ["), "pages show shares in percent"
+    assert shown["gain"].endswith("] points, higher")
+    assert "] percentage points with the method's 3 words" in result.verdicts[0]
     assert summary.gain.difference.value == pytest.approx(
         np.mean(summary.rows["explanation"] - summary.rows["random"])
     )
