@@ -50,7 +50,7 @@ def minus(
         )
     scores = word_scores(subject.results, METHODS[subject.method.name].aggregate)
     correlation = rank_correlation(scores[0], scores[1])
-    facts = () if correlation is None else (Fact(f"rank correlation of words {correlation:.3f}"),)
+    facts = () if correlation is None else (Fact(f"rank correlation of words {correlation:z.3f}"),)
     return minus_panes(
         a, b, rail, Head(f"{a.attribution.score - b.attribution.score:+z.4f}", facts)
     )
@@ -135,7 +135,7 @@ def word_by_word(subject: ExplainedSubject, view: View) -> dict[str, panels.Draw
         st.caption("No rank correlation: too few words are within both models' context limits.")
     else:
         st.markdown(
-            f"Spearman correlation of word attributions between the models: **{correlation:.3f}**",
+            f"Spearman correlation of word attributions between the models: **{correlation:z.3f}**",
             help=(
                 f"A word's attribution is the {how} over its tokens, as in the heatmap. 1 means "
                 "the same order. Only words within both context limits count."

@@ -14,7 +14,7 @@ from poslens.compute.compute import Compute
 from poslens.dashboard.server.own_texts import service_for
 from poslens.dashboard.widgets import choices, panels, say
 from poslens.dashboard.widgets.run_board import any_active, run_board, watched
-from poslens.dashboard.widgets.tables import NOTHING, column_settings, with_values
+from poslens.dashboard.widgets.tables import column_settings, show_table
 from poslens.studies.passport import cohort
 from poslens.studies.passport import service as passports
 from poslens.studies.passport.document import FORMATS, document_bytes
@@ -54,9 +54,8 @@ def all_models(compute: Compute, data: DataSet) -> None:
     panels.show(
         cohort.chart(cards, style, effect), "passport.cohort", "Position effect against quality"
     )
-    frame = with_values(cohort.page_frame(cards))
     settings = column_settings(cohort.TABLE, cohort.FORMS)
-    st.dataframe(frame, hide_index=True, placeholder=NOTHING, column_config=settings)
+    show_table(cohort.page_frame(cards), column_config=settings)
     st.caption("Click a heading to sort.")
     panels.caption(origin)
     panels.downloads(

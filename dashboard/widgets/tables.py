@@ -4,6 +4,7 @@ rejected rows."""
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -28,6 +29,7 @@ _COUNTS = (
 because a phone shows only the first."""
 _VERDICT_PX = 245
 """Width of a column of verdicts: `too few documents, about 1,234 needed`."""
+_DECIMALS = re.compile(r"^%\+?,?\.(\d)f")
 NOTHING = "–"
 """The text of an empty cell."""
 
@@ -87,7 +89,21 @@ def show_table(frame: pd.DataFrame, **options: Any) -> None:
     last = [name for name in names if name in _COUNTS or "left out" in name]
     shown = shown[[*(name for name in names if name not in last), *last]]
     if len(shown):
+        shown = _without_minus_zero(shown, options.get("column_config", {}))
         st.dataframe(shown, hide_index=True, placeholder=NOTHING, **options)
+
+
+def _without_minus_zero(frame: pd.DataFrame, column_config: Mapping[str, Any]) -> pd.DataFrame:
+    """The table with 0 for numbers that round to 0 in their column's format, because the browser
+    would show -0.000."""
+    changed = {
+        name: frame[name].mask(frame[name].abs() < 0.5 * 10 ** -int(decimals[1]), 0.0)
+        for name in frame.columns
+        if frame[name].dtype.kind == "f"
+        and (of_type := (column_config.get(name) or {}).get("type_config"))
+        and (decimals := _DECIMALS.search(of_type.get("format") or ""))
+    }
+    return frame.assign(**changed)
 
 
 def _marked(frame: pd.DataFrame) -> tuple[pd.DataFrame, NDArray[np.bool_]]:
@@ -114,7 +130,7 @@ def chosen_row(frame: pd.DataFrame, key: str, ids: str, **options: Any) -> int |
     the browser that the table doesn't have selects nothing.
     """
     event = st.dataframe(
-        with_values(frame),
+        _without_minus_zero(with_values(frame), options.get("column_config", {})),
         hide_index=True,
         placeholder=NOTHING,
         on_select="rerun",

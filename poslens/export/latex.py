@@ -14,6 +14,7 @@ import pandas as pd
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.evaluation.comparison import TEST, TEST_BY_ERROR
 from poslens.attribution.methods import METHODS
+from poslens.attribution.nouns import number_text
 from poslens.attribution.text import listed
 from poslens.attribution.types import in_words
 from poslens.figures.captions import caption_text, method_words
@@ -51,6 +52,8 @@ _LANDSCAPE = 1.6
 _HEADING, _TEXT = 12, (32, 24, 16)
 """Characters at which a column's heading wraps if its cells are not wider, and at which texts of a
 wide table wrap: the first that suffice."""
+_SMALL_OR_LARGE = ".2e"
+"""The format of numbers that have too few or too many digits before the exponent."""
 _NAMED = 6
 """Number of models up to which the caption names them."""
 _NOT_IN_NOTE = ("dataset", "model_source", "weights", "precision", "prompts")
@@ -158,7 +161,7 @@ def latex(frame: pd.DataFrame, entries: Sequence[Mapping[str, Any]], name: str) 
 
 def _filled(values: pd.Series) -> bool:
     """Whether a column has a value in any row."""
-    return any(_text(value, 0.0) for value in values)
+    return any(_text(value, ".3f") for value in values)
 
 
 def _same(
@@ -295,23 +298,28 @@ def _cells(
     row: Sequence[Any], columns: Sequence[tuple[str, list[int]]], forms: Mapping[str, str]
 ) -> Iterator[str]:
     for name, indices in columns:
-        largest = max((abs(row[i]) for i in indices if isinstance(row[i], float)), default=0.0)
-        value, *ends = (_text(row[i], largest) for i in indices)
-        if value and (form := forms.get(name)):
-            interval = [row[i] for i in indices[1:]] if all(ends) else []
-            yield estimate_text(Estimate(float(row[indices[0]]), *interval), form)
-            continue
-        if _P.search(name) and 0 <= (row[indices[0]] or 1) < 0.001:
-            value = "<0.001"
-        yield f"{value} [{', '.join(ends)}]" if all(ends) and ends else value
+        value, *ends = (row[i] for i in indices)
+        numbers = [abs(each) for each in (value, *ends) if isinstance(each, float)]
+        largest = max(numbers, default=0.0)
+        form, of_share = ".3f" if 0.001 <= largest < 10_000 else _SMALL_OR_LARGE, forms.get(name)
+        text, *of_ends = (_text(each, form) for each in (value, *ends))
+        interval = ends if all(of_ends) else []
+        if _P.search(name) and 0 <= (value or 1) < 0.001:
+            yield "<0.001"
+        elif text and (of_share or (interval and form == ".3f")):
+            yield estimate_text(Estimate(float(value), *interval), of_share or form)
+        elif text and interval:
+            yield f"{text} [{', '.join(of_ends)}]"
+        else:
+            yield text
 
 
-def _text(value: Any, largest: float) -> str:
-    """A cell's text; numbers of one cell have the same format, which depends on its `largest`."""
+def _text(value: Any, form: str) -> str:
+    """A cell's text."""
     if value is None or value is pd.NA or (isinstance(value, float) and not math.isfinite(value)):
         return ""
     if isinstance(value, float):
-        return f"{value:.3f}" if 0.001 <= largest < 10_000 or not value else f"{value:.2e}"
+        return number_text(value, form if value else form.replace(_SMALL_OR_LARGE, ".3f"))
     return " ".join(str(value).split())
 
 

@@ -358,6 +358,12 @@ def test_latex_sets_intervals_in_one_cell_and_names_the_test_in_its_note() -> No
     (note,) = (line for line in lines if line.startswith(r"\footnotesize"))
     assert r"95\%, bootstrap over 9 documents" in note and "two one-sided tests" in note
     plain = table_bytes(frame.drop(columns="verdict"), "tex", PROVENANCE).decode()
+    # A number that rounds to 0 has no minus sign; the end of an interval keeps it.
+    small = pd.DataFrame({"gain": [-1e-5, 0.1], "gain_low": [-2e-4, -0.0], "gain_high": [0.01, 1]})
+    cells = table_bytes(small, "tex", PROVENANCE).decode().splitlines()
+    assert r"0.000 [$-$0.000, 0.010] \\" in cells and r"0.100 [0.000, 1.000] \\" in cells
+    tiny = pd.DataFrame({"gain": [2e-5, 3e-4], "gain_low": [0.0, 0.0], "gain_high": [4e-5, 5e-4]})
+    assert r"[0.000, 4.00$\cdot10^{-5}$] \\" in table_bytes(tiny, "tex", PROVENANCE).decode()
     assert "one-sided" not in plain and plain.count("{") == plain.count("}")
 
 
@@ -401,8 +407,8 @@ def test_a_long_table_in_latex_breaks_across_pages_and_repeats_no_constant() -> 
 def test_latex_has_a_short_caption_its_own_label_and_only_columns_that_differ() -> None:
     rows = [
         BiasRow(
-            model, "position", "", 12, 12, 1.5, 0.04, 0.08, Estimate(0.5, 0.4, 0.6), 0.25, 0.5, 0.5,
-            "d2", 0.75, 0.25, 0, 0, 0, None, 0, 0, "primacy", "pairs_1", "",
+            model, "position", "Position", "", 12, 12, 1.5, 0.04, 0.08, Estimate(0.5, 0.4, 0.6),
+            0.25, 0.5, 0.5, "d2", 0.75, 0.25, 0, 0, 0, None, 0, 0, "primacy", "pairs_1", "",
         )
         for model in ("A", "B")
     ]  # fmt: skip

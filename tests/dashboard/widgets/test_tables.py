@@ -94,3 +94,24 @@ def test_blank_texts_show_a_placeholder_and_numbers_stay_numbers() -> None:
     shown = app.dataframe[0].value
     assert shown["control"].isna().tolist() == [True, False] and shown["control"][1] == "moved"
     assert [shown[name].dtype.kind for name in ("n", "read")] == ["i", "b"]
+
+
+def small_numbers() -> None:
+    import pandas as pd
+    import streamlit as st
+
+    from poslens.dashboard.widgets.tables import chosen_row, show_table
+
+    frame = pd.DataFrame({"id": ["a", "b", "c"], "value": [-0.0004, -0.0005, None]})
+    column = {"value": st.column_config.NumberColumn(format="%+.3f")}
+    show_table(frame, column_config=column)
+    chosen_row(frame, "table", "id", column_config=column)
+    show_table(frame)
+
+
+def test_a_number_that_rounds_to_0_has_no_minus_sign() -> None:
+    app = AppTest.from_function(small_numbers, default_timeout=SECONDS).run()
+    assert not app.exception
+    for table in app.dataframe[:2]:
+        assert table.value["value"].head(2).tolist() == [0, -0.0005]
+    assert app.dataframe[2].value["value"].tolist()[0] == -0.0004, "the column has no format"
