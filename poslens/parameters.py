@@ -4,7 +4,7 @@ argument of the Python call are derived from one declaration."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 from poslens.attribution.errors import UserError, printable
@@ -103,11 +103,13 @@ class Choice(Parameter[str]):
 @dataclass(frozen=True, kw_only=True)
 class Several(Parameter[tuple[str, ...]]):
     """One or more values, each checked by `check`, which raises UserError. `options` are
-    suggestions, or the only values allowed if `closed`. The default replaces an empty choice."""
+    suggestions, or the only values allowed if `closed`, for which pages can show `titles`. The
+    default replaces an empty choice."""
 
     options: tuple[str, ...]
     check: Callable[[str], object] = str
     closed: bool = False
+    titles: Mapping[str, str] = field(default_factory=dict)
 
     def parse(self, value: Any) -> tuple[str, ...]:
         choices = [value] if isinstance(value, str) else list(value)

@@ -41,12 +41,9 @@ def pairs_of_test(page: Opened) -> None:
     st.markdown("**Pairs of one test**")
     left, right = st.columns(2)
     summaries: tuple[BiasSummary, ...] = page.summaries
-    test = left.selectbox(
-        "Test (or click a bar)",
-        list(dict.fromkeys(test.name for summary in summaries for test in summary.tests)),
-        key="test",
-        bind="query-params",
-    )
+    titles = {test.name: test.pairs.title for summary in summaries for test in summary.tests}
+    with left:
+        test = url_state.option("Test (or click a bar)", "test", list(titles), titles.__getitem__)
     under = right.selectbox(
         "Under",
         list(dict.fromkeys(summary.name for summary in summaries)),
@@ -54,7 +51,7 @@ def pairs_of_test(page: Opened) -> None:
         bind="query-params",
     )
     summary = next((summary for summary in summaries if summary.name == under), None)
-    tested = summary.of(test or "") if summary else None
+    tested = summary.of(test) if summary else None
     if summary is None or tested is None:
         st.info("This model's scores for this test are not computed yet.")
         return
@@ -71,7 +68,7 @@ def pairs_of_test(page: Opened) -> None:
     )
     panels.downloads(
         "bias.pairs",
-        [page.data.name, str(test), str(under)],
+        [page.data.name, test, str(under)],
         [provenance_of(summary.model, [tested])],
         tables={"Numbers": lambda: _of_test(table.frame([summary]), tested)},
     )

@@ -43,22 +43,7 @@ def method(
     fitting = [name for name in METHODS if name not in unfit]
     if not fitting:
         raise UserError("No method works with all of these models. Select fewer models.")
-    before = url_state.stored("method")
-    asked = url_state.get("method", fitting[0])
-    # A link to the current page requests another method than the selected one.
-    if before not in ([], [asked]) and asked in fitting:
-        st.session_state["method"] = asked
-    # Not bound, because the address would contain the display name.
-    name = st.selectbox(
-        "Method",
-        fitting,
-        index=fitting.index(asked) if asked in fitting and "method" not in st.session_state else 0,
-        key="method",
-        format_func=title,
-        help=plain(identifiers(fitting)),
-    )
-    name = name or fitting[0]
-    url_state.put("method", name, fitting[0])
+    name = url_state.option("Method", "method", fitting, title, help=plain(identifiers(fitting)))
     st.caption(METHODS[name].help)
     offered = [parameter for parameter in METHODS[name].parameters if len(parameter.choices) > 1]
     options: dict[str, str] = {}
@@ -79,22 +64,11 @@ def methods(models: Sequence[str], usual: Sequence[str]) -> list[str]:
     unfit = unfit_methods(models)
     fitting = [name for name in METHODS if name not in unfit]
     usual = [name for name in usual if name in fitting]
-    asked = url_state.get_all("methods", usual)
-    usable = [name for name in asked if name in fitting]
-    names = st.multiselect(
-        "Methods",
-        fitting,
-        default=usable if usable or not asked else usual,
-        key="methods",
-        format_func=title,
-        help=plain(
-            "Integrated gradients and occlusion take seconds to minutes per pair on a CPU. "
-            + identifiers(fitting)
-        ),
-    )
-    url_state.put_all("methods", names, usual)
+    slow = "Integrated gradients and occlusion take seconds to minutes per pair on a CPU. "
+    about = plain(slow + identifiers(fitting))
+    names = url_state.several("Methods", "methods", fitting, usual, title, help=about)
     _say_unfit(unfit)
-    return list(names)
+    return names
 
 
 def unfit_methods(models: Sequence[str]) -> dict[str, str]:

@@ -235,6 +235,15 @@ def _widget(name: str, parameter: Parameter[Any]) -> Any:
             step=parameter.step,
             help=parameter.help,
         )
+    if isinstance(parameter, Several) and (titles := parameter.titles):
+        return url_state.several(
+            parameter.title,
+            name,
+            parameter.options,
+            parameter.default,
+            titles.__getitem__,
+            help=parameter.help,
+        )
     bound: dict[str, Any] = {"key": name, "bind": "query-params", "help": parameter.help}
     if isinstance(parameter, Several):
         return st.multiselect(

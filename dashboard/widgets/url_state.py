@@ -7,7 +7,7 @@ pages clears parameters that are not bound.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import quote_plus
 
@@ -60,6 +60,51 @@ def whole_number(
     )
     put(name, "" if chosen is None else str(chosen), usual)
     return None if chosen is None else int(chosen)
+
+
+def option(
+    label: str, name: str, options: Sequence[str], title: Callable[[str], str], **details: Any
+) -> str:
+    """One of `options`, at first the first one, from a list of their titles. Not bound, because the
+    address would contain the title."""
+    before, asked = stored(name), get(name, options[0])
+    # A link to the current page requests another option than the selected one.
+    if before not in ([], [asked]) and asked in options:
+        st.session_state[name] = asked
+    chosen = st.selectbox(
+        label,
+        options,
+        index=options.index(asked) if asked in options and name not in st.session_state else 0,
+        key=name,
+        format_func=title,
+        **details,
+    )
+    chosen = chosen or options[0]
+    put(name, chosen, options[0])
+    return chosen
+
+
+def several(
+    label: str,
+    name: str,
+    options: Sequence[str],
+    default: Sequence[str],
+    title: Callable[[str], str],
+    **details: Any,
+) -> list[str]:
+    """Some of `options` from a list of their titles; like `option`."""
+    asked = get_all(name, default)
+    usable = [each for each in asked if each in options]
+    chosen = st.multiselect(
+        plain(label),
+        options,
+        default=usable if usable or not asked else default,
+        key=name,
+        format_func=title,
+        **details,
+    )
+    put_all(name, chosen, default)
+    return list(chosen)
 
 
 def get_all(name: str, default: Sequence[str]) -> list[str]:

@@ -218,6 +218,7 @@ class Preferences(Study[PreferenceCorpus, PreferenceSubject, PreferenceSummary])
             default=FITTING,
             options=FITTING,
             closed=True,
+            titles={name: METHODS[name].title for name in FITTING},
             help="Attribution method to measure, with default parameters; repeatable. All that fit "
             "by default.",
         ),

@@ -24,6 +24,7 @@ METHOD_CHOICE = Several(
     default=(),
     options=tuple(METHODS),
     closed=True,
+    titles={name: entry.title for name, entry in METHODS.items()},
     help="Attribution method (see `methods`); repeatable. By default all that the model supports, "
     "except slow ones.",
 )

@@ -104,6 +104,7 @@ TEST_CHOICE = Several(
     default=(),
     options=tuple(TESTS),
     closed=True,
+    titles={name: test.title for name, test in TESTS.items()},
     help="Repeatable; all that the data set has by default.",
 )
 

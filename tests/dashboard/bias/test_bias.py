@@ -267,12 +267,22 @@ def test_the_page_runs_and_shows_its_results(tests) -> None:
     assert len(page.dataframe[1].value) == 12
     assert any("in one color range" in caption.value for caption in page.caption)
     assert {metric.label for metric in page.metric} == {"s(d1)", "s(d2)", "s(d1) − s(d2)"}
+    listed = page.selectbox(key="test")
+    assert listed.options == [TESTS[name].title for name in COLDER_TESTS]
+    assert listed.value == "brevity"
+    listed.set_value("literal").run()
+    assert page.query_params["test"] == "literal"
 
 
 def test_a_data_set_with_spans_offers_the_tests_that_need_only_spans() -> None:
     page = opened(models=["BM25"], dataset="sample", pairs="5", tests=["position"])
     assert not page.exception and not page.error
-    assert page.multiselect(key="tests").options == ["position", "brevity", "necessity"]
+    tests, names = page.multiselect(key="tests"), ("position", "brevity", "necessity")
+    assert tests.options == [TESTS[name].title for name in names]
+    assert tests.value == ["position"], "the address has names, the list titles"
+    tests.set_value(["brevity", "necessity"]).run()
+    assert page.query_params["tests"] == ["brevity", "necessity"]
+    tests.set_value(["position"]).run()
     assert page.segmented_control(key="position").value == "end"
     page.button(key="bias.start").click().run()
     spec = with_corpus(resolve("BM25"), "sample")
