@@ -12,7 +12,7 @@ from poslens.attribution.datasets import Collection, DataSet
 from poslens.attribution.evaluation.audit import SentenceRanks
 from poslens.dashboard.widgets import links, panels
 from poslens.dashboard.widgets.study_page import study_page
-from poslens.dashboard.widgets.tables import chosen_row, show_table
+from poslens.dashboard.widgets.tables import chosen_row, column_settings, show_table
 from poslens.studies.audit.study import AUDIT
 from poslens.studies.audit.summary import AuditSummary
 from poslens.studies.chunks.study import CHUNKS
@@ -38,12 +38,19 @@ def documents_section(summaries: Sequence[AuditSummary], data: DataSet) -> None:
     left, _ = st.columns([1, 2])
     name = left.selectbox("Least retrievable documents for", list(by_name), key="audit.worst")
     summary = by_name[name or summaries[0].name]
-    table = AUDIT.tables["worst"].text_frame([summary])
+    worst = AUDIT.tables["worst"]
+    table = worst.text_frame([summary])
     if table.empty:
         st.caption("Every sentence retrieves its own document.")
         return
     table = table.drop(columns=["model", "chunks"]).head(MOST_ROWS)
-    row = chosen_row(table, f"audit.documents.{summary.name}", "document", height=280)
+    row = chosen_row(
+        table,
+        f"audit.documents.{summary.name}",
+        "document",
+        height=280,
+        column_config=column_settings(worst),
+    )
     if row is not None:
         document_section(summary, summary.worst[row][0], data)
 

@@ -93,7 +93,11 @@ def _words(summary: HubSummary, key: str) -> None:
     if method is None or key not in summary.words:
         return
     say.heading(f"Words of {key}: {METHODS[method.name].title}")
-    show_table(_of_hub("words", summary, key), key=f"hubs.words.{summary.name}")
+    show_table(
+        _of_hub("words", summary, key),
+        key=f"hubs.words.{summary.name}",
+        column_config=column_settings(HUBS.tables["words"]),
+    )
 
 
 def _of_hub(table: str, summary: HubSummary, key: str) -> pd.DataFrame:
