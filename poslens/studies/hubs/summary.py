@@ -327,7 +327,7 @@ def sorted_in_degrees(
                 hovertemplate="%{customdata[0]}: %{y:,}",
             )
             figure.add_trace(group(trace, key, hub_summary.name, role or "original word order"))
-    figure.update_xaxes(range=[0, 100], ticksuffix="%")
+    figure.update_xaxes(range=[0, 100])
     figure.update_yaxes(rangemode="tozero")
     figure.update_layout(hovermode="closest")
     return with_legend(figure, style)
