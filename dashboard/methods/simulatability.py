@@ -43,8 +43,7 @@ def _predict(opened: Opened) -> None:
     """One question at a time for a selected model and method, and the share of correct answers."""
     st.markdown("**Predict it yourself**")
     summaries: dict[str, SimulatabilitySummary] = {
-        f"{summary.asked.spec.name}, {summary.asked.method.name}": summary
-        for summary in opened.summaries
+        summary.asked.title: summary for summary in opened.summaries
     }
     label = st.selectbox("Model and method", list(summaries), key="simulatability.asked")
     summary = summaries[label]

@@ -42,7 +42,7 @@ def _gains(
     summaries: Sequence[SimulatabilitySummary], style: Style, provenance: Provenances
 ) -> go.Figure:
     rows = [
-        (f"{summary.asked.spec.name}, {summary.asked.method.name}", gain.difference.times(100))
+        (summary.asked.title, gain.difference.times(100))
         for summary in summaries
         if (gain := summary.gain) is not None
     ]
@@ -174,7 +174,7 @@ class Simulatability(Study[Collection, Simulated, SimulatabilitySummary]):
 
     def verdict(self, summary: SimulatabilitySummary) -> str:
         asked, views = summary.asked, summary.views
-        name = f"{asked.spec.name}, {asked.method.name}"
+        name = asked.title
         if summary.gain is None:
             return f"{name}: nothing could be predicted."
         shares = {view: value.value for view, value in views.items() if value is not None}

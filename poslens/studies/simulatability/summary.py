@@ -49,6 +49,11 @@ class Simulated:
     words: int
 
     @property
+    def title(self) -> str:
+        """The model and the method as pages name them."""
+        return f"{self.spec.name}, {METHODS[self.method.name].title}"
+
+    @property
     def n_queries(self) -> int:
         """The number of queries."""
         return min(self.queries, len(self.collection.queries))

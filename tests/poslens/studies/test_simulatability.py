@@ -56,6 +56,7 @@ def test_bm25_is_predicted_from_its_terms(corpus: str) -> None:
     assert shown["method's words"].startswith("100.0% ["), "pages show shares in percent"
     assert shown["gain"].endswith("] points, higher")
     assert "] percentage points with the method's 3 words" in result.verdicts[0]
+    assert result.verdicts[0].startswith("BM25, Term shares: ")
     assert summary.gain.difference.value == pytest.approx(
         np.mean(summary.rows["explanation"] - summary.rows["random"])
     )
