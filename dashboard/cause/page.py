@@ -43,7 +43,9 @@ def pairs_of_test(page: Opened) -> None:
     summaries: tuple[BiasSummary, ...] = page.summaries
     titles = {test.name: test.pairs.title for summary in summaries for test in summary.tests}
     with left:
-        test = url_state.option("Test (or click a bar)", "test", list(titles), titles.__getitem__)
+        test = url_state.option(
+            "Test", "test", list(titles), titles.__getitem__, help="Or click a bar."
+        )
     under = right.selectbox(
         "Under",
         list(dict.fromkeys(summary.name for summary in summaries)),

@@ -72,7 +72,7 @@ def option(
     if before not in ([], [asked]) and asked in options:
         st.session_state[name] = asked
     chosen = st.selectbox(
-        label,
+        plain(label),
         options,
         index=options.index(asked) if asked in options and name not in st.session_state else 0,
         key=name,

@@ -29,7 +29,7 @@ def test_run_the_tests_then_click_a_bar_and_open_a_pair(run_app: App, visit: Vis
     # MiniLM-recency, literal; another element over the bars receives clicks.
     press(bars.nth(1), lambda: "test=literal" in page.url, force=True)
     expect(page.get_by_text("the document gives it another name")).to_be_visible()
-    select(page, "Test (or click a bar)", "Position")
+    select(page, "Test", "Position")
     expect(page.get_by_text("d2: evidence further down")).to_be_visible()
     grid = page.get_by_test_id("stDataFrame").last.locator(".dvn-scroller").first
     pick_row(grid, 2, lambda: "item=position_bias" in page.url)
