@@ -200,12 +200,7 @@ def study_section(
                 if summaries:
                     _results(study, data, summaries, on_click)
                 elif not errors:
-                    st.info(
-                        f"{panels.plain(study.title)}: nothing to show yet, because more results "
-                        "are needed. Press Compute remaining."
-                        if done
-                        else "No results have been computed. Press Compute."
-                    )
+                    say.info(_nothing_yet(study, done > 0, any_active(jobs)))
             failed_items(ended, prefix, unit="item")
 
     watched(lambda: any_active(first.jobs), board)
@@ -266,6 +261,14 @@ def _widget(name: str, parameter: Parameter[Any]) -> Any:
             parameter.title, parameter.options, name, parameter.default, help=parameter.help
         )
     raise TypeError(f"{type(parameter).__name__} has no widget")
+
+
+def _nothing_yet(study: Study[Any, Any, Any], begun: bool, active: bool) -> str:
+    """Why there is no result, and what to press unless a run is active."""
+    if not begun and not active:
+        return "No results have been computed. Press Compute."
+    sentence = f"{study.title}: nothing to show yet, because more results are needed."
+    return sentence if active else f"{sentence} Press Compute remaining."
 
 
 def _results(

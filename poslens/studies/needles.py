@@ -203,8 +203,8 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
             low=MIN_LENGTH,
             high=MAX_LENGTH,
             whole=True,
-            help="Text lengths in tokens, separated by commas. Lengths beyond a model's context "
-            "limit are skipped.",
+            help="Text lengths in tokens (words for endpoints), separated by commas. Lengths "
+            "beyond a model's context limit are skipped.",
         ),
         depths=Numbers(
             default=(0, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100),
@@ -390,7 +390,8 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
                 )
             )
         if unread := ", ".join(f"{number:,}" for number in summary.asked.unread):
-            sentences.append(f"Texts of {unread} tokens exceed its context limit.")
+            lengths = f"{unread} {unit(summary.model.spec)}"
+            sentences.append(f"Texts of {lengths} exceed its context limit.")
         return " ".join(sentences)
 
     def provenance(self, summary: NeedleSummary) -> Provenance:

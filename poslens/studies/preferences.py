@@ -166,7 +166,13 @@ def order_blind_indices(
 def index_by_strength(
     summaries: Sequence[PreferenceSummary], style: Style, provenance: Provenances
 ) -> go.Figure:
-    """Each method's index against the strength of the planted bias."""
+    """Each method's index against the strength of the planted bias.
+
+    Raises:
+        UserError: no method was measured on models with a planted bias.
+    """
+    if all(summary.preference.planted is None for summary in summaries):
+        raise UserError("No method has been measured on the models with a planted bias.")
     title = "Strength (-1 primacy, 1 recency)"
     figure = canvas("preferences", style, title, "Primacy-recency index", provenance)
     figure.add_hline(0, line={"color": style.colors.muted, "width": 1, "dash": "dot"})

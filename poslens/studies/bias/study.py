@@ -359,19 +359,18 @@ class BiasTests(Study[tuple[BiasPairs, ...], BiasSubject, BiasSummary]):
         higher: dict[str, list[str]] = {"d1": [], "d2": []}
         level: list[str] = []
         equal: list[str] = []
+        untested: list[str] = []
         for test in summary.tests:
-            name = test.pairs.title.lower()
-            if (
-                test.adjusted_p is None
-                and test.difference is not None
-                and not test.difference.value
-            ):
+            name, p, difference = test.pairs.title.lower(), test.adjusted_p, test.difference
+            if difference is None or (p is None and difference.value):
+                untested.append(name)
+            elif p is None:
                 equal.append(name)
-            elif test.adjusted_p is None or test.adjusted_p >= LEVEL or test.difference is None:
+            elif p >= LEVEL:
                 level.append(name)
             else:
-                side = "d1" if test.difference.value > 0 else "d2"
-                higher[side].append(f"{name} {test.difference.text('+.3f')}")
+                side = "d1" if difference.value > 0 else "d2"
+                higher[side].append(f"{name} {difference.text('+.3f')}")
         parts = [f"{side} scores higher in {', '.join(of)}" for side, of in higher.items() if of]
         basis = f"significant: p < {LEVEL} after Holm's adjustment"
         if parts:
@@ -379,8 +378,11 @@ class BiasTests(Study[tuple[BiasPairs, ...], BiasSubject, BiasSummary]):
         if level:
             parts.append(f"no significant difference in {', '.join(level)}")
         tested = [f"{'; '.join(parts)} ({basis})"] if parts else []
-        if equal:  # `remarks` explain it
+        # `remarks` explain both.
+        if equal:
             tested.append(f"no difference in {', '.join(equal)}")
+        if untested:
+            tested.append(f"not tested: {', '.join(untested)}")
         return f"{summary.name}: {'; '.join(tested)}."
 
     def provenance(self, summary: BiasSummary) -> Provenance:

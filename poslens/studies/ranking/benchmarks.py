@@ -63,9 +63,7 @@ def require_order(n: int) -> None:
         UserError: they are too few.
     """
     if n < FEWEST:
-        raise UserError(
-            f"{counted(n, 'model')} can't show an order: use at least {FEWEST} --model."
-        )
+        raise UserError(f"{counted(n, 'model')} can't show an order: compare at least {FEWEST}.")
 
 
 def _spearman(x: Sequence[float], y: Sequence[float]) -> tuple[float | None, float | None]:

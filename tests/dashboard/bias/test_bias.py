@@ -103,6 +103,12 @@ def test_a_planted_bias_has_the_right_sign_and_bm25_has_none(results) -> None:
 def test_a_verdict_without_a_difference_claims_no_significance(results) -> None:
     alone = replace(results["BM25"], tests=(of(results["BM25"], "position"),))
     assert BIAS_STUDY.verdict(alone) == "BM25: no difference in position."
+    (tested,) = alone.tests
+    without_pairs = replace(
+        tested, result=replace(tested.result, n=0, difference=None, low=None, high=None, p=None)
+    )
+    nothing = replace(alone, tests=(without_pairs,))
+    assert BIAS_STUDY.verdict(nothing) == "BM25: not tested: position."
     (both,) = BIAS_STUDY.together([results["BM25"]])
     verdict = BIAS_STUDY.verdict(both)
     assert "d1 scores higher in " in verdict and "no significant difference in " in verdict
