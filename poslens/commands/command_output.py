@@ -142,8 +142,16 @@ def watched(
 
     say_cost(job, retry_failed)
     pause = 0.2 if sys.stderr.isatty() else LOG_EVERY_S
+    # A job with parts counts these, and its text says how long the current one takes.
+    counted = {"bar_format": "{l_bar}{bar}| {n}/{total} [{elapsed}{postfix}]"} if job.parts else {}
     with tqdm(
-        total=job.total, unit=unit, desc=name, file=sys.stderr, mininterval=pause, miniters=0
+        total=len(job.parts) or job.total,
+        unit=unit,
+        desc=name,
+        file=sys.stderr,
+        mininterval=pause,
+        miniters=0,
+        **counted,
     ) as bar:
 
         def show(progress: Any) -> None:

@@ -66,7 +66,7 @@ class Run:
         if self.part is None:
             return " · ".join(filter(None, (self.stage, of)))
         left = self.part.progress.remaining_seconds
-        time_left = "" if left is None else f"about {duration(left)} left"
+        time_left = f"about {duration(left)} left" if left else ""
         return " · ".join(filter(None, (self.stage, self.part.counts, time_left)))
 
     @property
@@ -391,7 +391,10 @@ def in_turn(jobs: Sequence[tuple[str, Job]]) -> Work:
             run.part = None
             if run.retry_failed and part_run.error:
                 raise UserError(part_run.error)
-        return progress(len(todo), stopped=run.stopping)
+            if run.stopping:
+                done = job.n_done() >= job.total
+                return progress(number + done, stopped=number + done < len(todo))
+        return progress(len(todo))
 
     return work
 

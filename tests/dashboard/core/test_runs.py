@@ -157,6 +157,24 @@ def test_a_retry_runs_the_parts_with_failures_and_says_why_it_ends(tmp_path: Pat
     assert started == [("bad", True)]
 
 
+def test_a_job_that_is_stopped_in_its_last_part_is_not_done(tmp_path: Path) -> None:
+    runs, begun = Runs(lambda: 2), threading.Event()
+
+    def part(run: Run, report: Report) -> Progress:
+        begun.set()
+        while not run.stopping:
+            time.sleep(0.01)
+        return Progress(8, 2, 2, 0, 1.0, stopped=True)
+
+    one = Job(runs, tmp_path, key("part"), "P", 8, part, n_done=lambda: 2)
+    whole = Job(runs, tmp_path, key("whole"), "W", 8, in_turn([("P", one)]), parts=(one,))
+    run = whole.start()
+    assert begun.wait(60)
+    whole.stop()
+    run.wait()
+    assert (run.progress.done, run.progress.total, run.progress.stopped) == (0, 1, True)
+
+
 def test_a_job_reports_the_progress_of_its_part(tmp_path: Path) -> None:
     """A bar at 0 of 2 for minutes looks like a run that hangs."""
     runs, half, go = Runs(lambda: 2), threading.Event(), threading.Event()
