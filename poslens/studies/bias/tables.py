@@ -272,6 +272,7 @@ def bias_chart(
         showline=False,
         # Labels turn only if the page is too narrow for horizontal ones.
         autotickangles=[0, 45],
+        automargin=True,
         tickfont={"size": min(style.small, room / longest)},
     )
     figure.update_yaxes(showgrid=True)
