@@ -249,6 +249,7 @@ class QueryRow(ModelRow):
     lower: str = column("The method's words of the document that the model ranks second.")
     correct: float = column("1 if the prediction from these words is correct; 0.5 for a tie.")
     random: float = column("Share of correct predictions from random words.", form=PERCENT)
+    pair: str = column("Id of the pair of the query with the document that the model ranks first.")
 
 
 def _method_rows(summary: SimulatabilitySummary) -> Iterator[MethodRow]:
@@ -279,6 +280,7 @@ def _query_rows(summary: SimulatabilitySummary) -> Iterator[QueryRow]:
             lower,
             float(summary.rows["explanation"][number]),
             float(summary.rows["random"][number]),
+            choice.choice_id,
         )
 
 

@@ -53,7 +53,8 @@ def test_bm25_is_predicted_from_its_terms(corpus: str) -> None:
     assert views["explanation"] == 1 and views["random"] < 0.8
     assert summary.gain.verdict == "higher" and "rises by" in result.verdicts[0]
     shown = result.study.tables["methods"].text_frame(result.summaries).iloc[0]
-    assert shown["method's words"].startswith("100.0% ["), "pages show shares in percent"
+    # Agresti and Coull's interval for 24 of 24 documents.
+    assert shown["method's words"] == "100.0% [83.7%, 100.0%]"
     assert shown["gain"].endswith("] points, higher")
     assert "] percentage points with the method's 3 words" in result.verdicts[0]
     assert result.verdicts[0].startswith("BM25, Term shares: ")
@@ -62,6 +63,8 @@ def test_bm25_is_predicted_from_its_terms(corpus: str) -> None:
     )
     queries = result.to_frame("queries")
     assert len(queries) == N and set(queries["correct"]) == {1.0}
+    numbers = [int(pair.removeprefix("d")) for pair in queries["pair"]]
+    assert list(queries["query"]) == [f"{NOUNS[n % 12]} {n // 12}" for n in numbers]
     assert all(word.split()[0] for word in queries["higher"])
 
 
