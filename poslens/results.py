@@ -221,11 +221,11 @@ class StudyResult(Result):
         Raises:
             UserError: the study has no such table.
         """
-        known = self.study.listed_tables
-        if table not in known:  # list only tables that this result can fill
+        tables = self.study.listed_tables
+        if table not in tables:  # list only tables that this result can fill
             filled = self.study.tables_of(self.summaries)
-            known = {name: each for name, each in known.items() if name in (*filled, FAILURES)}
-        chosen(known, table, self.study.title)
+            tables = {name: each for name, each in tables.items() if name in (*filled, FAILURES)}
+        chosen(tables, table, self.study.title)
         if table == FAILURES:
             return FAILURE_TABLE.frame(self.failures)
         return self.study.frame(self.summaries, table or next(iter(self.study.all_tables)))
