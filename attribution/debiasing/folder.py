@@ -12,6 +12,7 @@ from typing import Any
 
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.nouns import counted
+from poslens.attribution.retrievers.safe_files import parse_json, read_bytes
 from poslens.attribution.retrievers.specs import RetrieverSpec, data_folder
 
 MANIFEST = "debias.json"
@@ -20,6 +21,8 @@ ADAPTER = "adapter"
 MAX_BYTES = 1 << 20
 
 _NOT_IN_NAMES = re.compile(r"[^\w.-]+")
+_MAX_TEXT, _MAX_OPTIONS = 200, 50
+"""Maximum length of a text of a manifest, and maximum number of its recipe's options."""
 _NUMBERS = re.compile(r"[+-]?\d+\.\d+")
 
 
@@ -63,17 +66,30 @@ def read_manifest(folder: Path) -> Manifest | None:
     """The manifest of the model in `folder`; None if it has none or an invalid one."""
     path = folder / MANIFEST
     try:
-        status = path.stat()
-        return _parsed(path, status.st_mtime_ns) if status.st_size <= MAX_BYTES else None
-    except (OSError, ValueError, TypeError, LookupError, RecursionError):
+        return _parsed(path, path.stat().st_mtime_ns)
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
         return None
 
 
 @lru_cache(maxsize=64)
 def _parsed(path: Path, _changed: int) -> Manifest:
-    config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    config: dict[str, Any] = parse_json(read_bytes(path, MAX_BYTES), path.name)
     config["checks"] = tuple((int(s), float(x), _effect(e)) for s, x, e in config["checks"])
-    return Manifest(**config)
+    manifest = Manifest(**config)
+    # The folder can come from anyone, and captions show the training.
+    texts = manifest.base, manifest.corpus, manifest.license, *manifest.recipe
+    counts = manifest.n_documents, manifest.n_sentences, manifest.steps
+    if not (
+        all(isinstance(text, str) and len(text) <= _MAX_TEXT for text in texts)
+        and all(type(n) is int for n in counts)
+        and all(isinstance(value, int | float) for value in manifest.recipe.values())
+        and len(manifest.recipe) <= _MAX_OPTIONS
+        and all(
+            type(n) in (int, type(None)) for n in (manifest.max_length, manifest.query_max_length)
+        )
+    ):
+        raise ValueError("not a manifest")
+    return manifest
 
 
 def _effect(stored: dict[str, Any] | str | None) -> Estimate | None:

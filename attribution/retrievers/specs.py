@@ -55,7 +55,8 @@ class RetrieverSpec:
     `dequantized_bits` is the precision that weights were converted from; None if there was no loss.
     `answers` are the words for relevant and not relevant of a sequence-to-sequence reranker.
     `strength` scales an adapter's weights; None is 1. `calibration` is the attention calibration;
-    None is the model's own attention. `training` says how PosLens trained the weights, if it did.
+    None is the model's own attention. `training` describes the training of a model that PosLens
+    debiased, and is empty for others.
     """
 
     name: str

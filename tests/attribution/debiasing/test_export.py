@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -116,6 +118,34 @@ def test_the_manifest_contains_estimates_and_reads_those_that_were_text(home: Pa
     assert manifest is not None
     expected = [Estimate(-0.1394, -0.159, -0.1228), Estimate(0.0012), None]
     assert [effect for *_, effect in manifest.checks] == expected
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"recipe": {"seed": "seven"}},
+        {"recipe": []},
+        {"recipe": {f"option{n}": 1.0 for n in range(99)}},
+        {"base": 5},
+        {"base": "x" * 1000},
+        {"n_sentences": "60"},
+        {"max_length": "64"},
+        {"checks": [[1, 0.5, []]]},
+        {"other": 1},
+    ],
+)
+def test_a_manifest_of_other_types_is_ignored(home: Path, changed: dict[str, Any]) -> None:
+    """The folder of a model can come from anyone, and captions show how it was trained."""
+    MANIFEST_OF.write(home)
+    stored = json.loads((home / MANIFEST).read_text())
+    (home / MANIFEST).write_text(json.dumps(stored | changed))
+    assert folders.read_manifest(home) is None
+
+
+def test_a_manifest_that_is_a_pipe_blocks_nothing(home: Path) -> None:
+    (home / MANIFEST).unlink(missing_ok=True)
+    os.mkfifo(home / MANIFEST)
+    assert folders.read_manifest(home) is None
 
 
 def test_a_folder_loads_without_poslens(tiny: Build, home: Path) -> None:
