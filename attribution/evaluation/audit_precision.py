@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from poslens.attribution.curves.bootstrap import MIN_DOCUMENTS, SEED, Estimate
+from poslens.attribution.curves.bootstrap import MIN_DOCUMENTS, Estimate
 from poslens.attribution.curves.proportions import agresti_coull
 from poslens.attribution.evaluation.audit import (
     ORDERS,
@@ -25,12 +23,6 @@ from poslens.attribution.evaluation.audit import (
 _GROWTH = 1.1
 """The interval is recomputed whenever the number of documents has grown by this factor, so that the
 total work is proportional to the number of documents."""
-
-
-def search_order(n: int) -> list[int]:
-    """The numbers of n documents in the random order in which an audit searches for them, the same
-    each time."""
-    return [int(number) for number in np.random.default_rng([SEED, n]).permutation(n)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
+
+from poslens.attribution.curves.bootstrap import SEED
 from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.types import Method
 from poslens.cache.jobs import loop
@@ -86,3 +89,10 @@ def claims_folder(results: Results[Item, T], model: ModelKey, method: Method) ->
     by the same method, which pages count."""
     name = hashlib.sha256(f"{results.kind}\0{method.core}".encode()).hexdigest()[:16]
     return results.root / "claims" / f"{model.fingerprint}-{name}"
+
+
+def random_order(n: int) -> list[int]:
+    """The numbers of n items in a random order, the same each time: the items that a run in this
+    order has computed are a random sample of all at any time."""
+    order: list[int] = np.random.default_rng([SEED, n]).permutation(n).tolist()
+    return order

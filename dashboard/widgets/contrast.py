@@ -13,6 +13,7 @@ from poslens.dashboard.server.waiting import wait
 from poslens.dashboard.widgets import panels, say
 from poslens.dashboard.widgets.sending import agreed
 from poslens.studies.explain.minus import contrast_note, contrasted, fitting
+from poslens.studies.explain.service import reading
 from poslens.studies.explain.tables import explained_frame
 
 
@@ -59,7 +60,8 @@ def contrast_view(
     drawn = panels.panes(shown)
     view = panels.token_heatmap(drawn, shown[0].attribution.method, key=f"{page}.heatmap")
     for label, side in (("d1", contrast.first), ("d2", contrast.second)):
-        say.caption(f"{label}: {panels.reading_note(side)}")
+        read = reading(side)
+        say.caption(f"{label}: {read.text}. {read.title if read.warning else ''}".rstrip())
     provenance = contrast.provenance()
     panels.caption(provenance)
     panels.downloads(

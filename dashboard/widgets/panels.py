@@ -14,11 +14,8 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from poslens.attribution.methods import METHODS
-from poslens.attribution.retrievers import limits
 from poslens.attribution.types import Method, Provenance, TextPair
 from poslens.cache.lru_cache import LRUCache
-from poslens.compute import coverage
-from poslens.compute.compute import Explained, service
 from poslens.dashboard.widgets import choices, say, url_state
 from poslens.dashboard.widgets.guard import fragment
 from poslens.dashboard.widgets.guard import guarded as guarded
@@ -140,20 +137,6 @@ def other_version(name: str, other: TextPair, room: bool) -> bool:
                 "Select fewer models."
             )
     return beside and room
-
-
-def reading_note(result: Explained) -> str:
-    """How much of the document the model read, in words."""
-    document = result.attribution.document
-    read, unit = int(document.content.sum()), limits.unit(result.model.spec)
-    text = f"The model reads all {read:,} {unit}."
-    if document.truncated:
-        special = "" if unit == "words" else ", including special tokens"
-        text = (
-            f"The model reads {read:,} of {document.n_tokens_full:,} {unit} (context limit "
-            f"{document.max_length:,}{special}). The gray text is truncated."
-        )
-    return f"{text} {coverage.pair_sentence(coverage.of_pair(service(), result))}".rstrip()
 
 
 def caption(provenance: Provenances) -> None:

@@ -26,14 +26,14 @@ from poslens.attribution.evaluation.audit import (
     audit_method,
     frequent_words,
 )
-from poslens.attribution.evaluation.audit_precision import Outlook, Precision, search_order
+from poslens.attribution.evaluation.audit_precision import Outlook, Precision
 from poslens.attribution.evaluation.chunks import WHOLE, Chunks, no_late_chunks, require_fit
 from poslens.attribution.evaluation.truncation import TRUNCATION, Truncation, long_texts, truncation
 from poslens.attribution.retrievers.base import Retriever, is_pooled
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.specs import RetrieverSpec
-from poslens.cache.jobs.items import compute_missing
+from poslens.cache.jobs.items import compute_missing, random_order
 from poslens.cache.jobs.loop import Progress, RunOptions
 from poslens.cache.kinds.audit import N_PROBED, AuditStore
 from poslens.cache.storage.results import Key
@@ -111,7 +111,7 @@ def run_audit(
     options.on_stage(SEARCHING)
     number_of = {key: number for number, key in enumerate(store.keys)}
     items = store.items
-    in_turn = [items[number] for number in search_order(n)]
+    in_turn = [items[number] for number in random_order(n)]
     queries = Queries(
         retriever, store.collection, frequent, options, [item.item for item in in_turn]
     )

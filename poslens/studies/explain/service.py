@@ -296,7 +296,7 @@ def difference_of(first: StoredCurves, second: StoredCurves, data: DataSet) -> D
 def head(result: Explained) -> Head:
     """The header of a result: score, share of the evidence, share of the document that was read,
     and caveats."""
-    facts = [*_evidence(result), _read(result), *_rest(result)]
+    facts = [*_evidence(result), reading(result), *_rest(result)]
     if result.notice:
         facts.append(Fact(result.notice, warning=True))
     return Head(f"{result.attribution.score:.4f}", tuple(facts))
@@ -325,7 +325,8 @@ def _evidence(result: Explained) -> list[Fact]:
     ]
 
 
-def _read(result: Explained) -> Fact:
+def reading(result: Explained) -> Fact:
+    """How much of the document the model reads."""
     document = result.attribution.document
     read = int(document.content.sum())
     counts = coverage.of_pair(service(), result)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from poslens.arguments import evidence_span
+from poslens.attribution.curves.bootstrap import MIN_DOCUMENTS
 from poslens.attribution.datasets import Collection, DataSet
 from poslens.attribution.datasets.corpus import Query
 from poslens.attribution.datasets.types import spread_evenly
@@ -17,14 +18,15 @@ from poslens.attribution.nouns import counted
 from poslens.attribution.retrievers.base import Retriever
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Provenance
-from poslens.cache.jobs.items import compute_missing
+from poslens.cache.jobs.items import compute_missing, random_order
 from poslens.cache.jobs.loop import Progress, RunOptions
 from poslens.cache.kinds.rankings import fingerprint
 from poslens.cache.kinds.study_items import WhyItem, explanations
+from poslens.cache.storage.results import Stored
 from poslens.cache.storage.store import ModelKey
 from poslens.compute.compute import Compute
 from poslens.compute.item_job import stored_job
-from poslens.compute.provenance import of_model
+from poslens.compute.provenance import ModelIdentity, of_model
 from poslens.compute.runs import Job
 from poslens.figures.palettes import shorten
 from poslens.paired import MeasuredModel
@@ -238,7 +240,8 @@ class WhyStudy(Study[WhyCorpus, Asked[WhyCorpus], WhySummary]):
                 )
                 return why(wanted, searched, top, relevant - {item.document_id})
 
-            return compute_missing(store, model, method, items, explain, options=options)
+            in_turn = [items[number] for number in random_order(len(items))]
+            return compute_missing(store, model, method, in_turn, explain, options=options)
 
         job = stored_job(
             compute,
@@ -268,6 +271,23 @@ class WhyStudy(Study[WhyCorpus, Asked[WhyCorpus], WhySummary]):
         if not stored.results:
             reason = next(iter(stored.failed.values()), "there is no document to explain.")
             raise UserError(f"{subject.spec.name}: {reason}")
+        return self._of_stored(model, subject, stored)
+
+    def so_far(
+        self, compute: Compute, subject: Asked[WhyCorpus], earlier: Sequence[WhySummary] = ()
+    ) -> WhySummary | None:
+        """The explanations of a random sample, those stored so far; None while there are too few
+        for an interval."""
+        model = compute.identify(subject.spec)
+        method, items = why_method(subject.settings.top), subject.corpus.items
+        stored = explanations(compute.root).select(model.key, method, items)
+        if len(stored.results) < MIN_DOCUMENTS:
+            return None
+        return self._of_stored(model, subject, stored)
+
+    def _of_stored(
+        self, model: ModelIdentity, subject: Asked[WhyCorpus], stored: Stored[Why]
+    ) -> WhySummary:
         corpus = subject.corpus
         return self.summaries.get(
             (
@@ -312,13 +332,12 @@ class WhyStudy(Study[WhyCorpus, Asked[WhyCorpus], WhySummary]):
 
     def provenance(self, summary: WhySummary) -> Provenance:
         asked = summary.asked
-        items = asked.corpus.items
         n_documents = next(iter(summary.explained.values())).n_documents
         return of_model(
             summary.model,
             why_method(asked.settings.top),
             asked.corpus.collection.name,
-            n_queries=len({item.query for item in items}),
+            n_queries=len({item.query for item in summary.items.values()}),
             n_documents=n_documents,
             selection=(f"top {asked.settings.top}", asked.corpus.selection),
             control="each change made to other sentences or documents",

@@ -7,7 +7,8 @@ import pytest
 
 from poslens.attribution.curves.proportions import agresti_coull
 from poslens.attribution.evaluation.audit import SentenceRanks, unretrieved_share
-from poslens.attribution.evaluation.audit_precision import Outlook, Precision, search_order
+from poslens.attribution.evaluation.audit_precision import Outlook, Precision
+from poslens.cache.jobs.items import random_order
 
 TOP = 10
 
@@ -28,8 +29,8 @@ def corpus(n: int, seed: int = 0) -> list[SentenceRanks]:
 
 
 def test_every_document_is_searched_for_once_in_the_same_random_order() -> None:
-    order = search_order(200)
-    assert sorted(order) == list(range(200)) and order == search_order(200)
+    order = random_order(200)
+    assert sorted(order) == list(range(200)) and order == random_order(200)
     assert order != list(range(200))
     # The order is random: its first half has as many documents from the corpus's end as its
     # beginning.

@@ -411,3 +411,33 @@ def test_no_miss_among_twelve_documents_still_has_an_interval() -> None:
     assert share(*[True] * 12).interval == (pytest.approx(0.7180, abs=1e-4), 1)
     assert share(*[False] * 9).interval is None
     assert share(*[True, False] * 6).resampled == "documents"
+
+
+def test_a_stopped_run_leaves_an_estimate_from_a_random_sample(tmp_path: Path) -> None:
+    """The second half of the queries is missed, and a run in the data set's order would see none of
+    them first."""
+    words = [f"word{n}" for n in range(40)]
+    path = tmp_path / "halves.jsonl"
+    rows = [
+        {"pair_id": word, "query": word if n < 20 else f"other{n}", "document": f"{word} here"}
+        for n, word in enumerate(words)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = datasets.read(data_name(str(path)))
+    compute, settings = service(), WHY.parameters.settings({"top": 1})
+    corpus = WHY.corpus(data, settings)
+    (subject,) = WHY.subjects(compute, resolve("BM25"), corpus, settings)
+    job = WHY.job(compute, subject)
+
+    def run_until(n: int) -> None:
+        run = job.start(lambda progress: job.n_done() >= n and job.stop())
+        assert run.wait(60) and job.n_done() == n
+
+    run_until(9)
+    assert WHY.so_far(compute, subject, []) is None
+    run_until(20)
+    assert WHY.summarize(compute, subject, []) is None
+    summary = WHY.so_far(compute, subject, [])
+    assert summary is not None and len(summary.explained) == 20
+    assert WHY.provenance(summary).n_queries == 20
+    assert 5 <= len(summary.misses) <= 15
