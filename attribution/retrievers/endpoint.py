@@ -167,11 +167,11 @@ class EmbeddingEndpoint(_Endpoint):
 
     def _accepted(self, texts: Sequence[str]) -> Array:
         """The vectors of texts. A rejected request of several is sent again in halves, because it
-        may have been too large; otherwise the rejection then names one text."""
+        may have been too large; otherwise the rejection then has only one text."""
         try:
             return self._vectors(texts)
-        except Rejected:
-            if len(texts) < 2:
+        except Rejected as rejected:
+            if len(texts) < 2 or len(rejected.texts) == 1:
                 raise
         half = len(texts) // 2
         return np.concatenate([self._accepted(texts[:half]), self._accepted(texts[half:])])

@@ -22,7 +22,7 @@ from poslens.attribution.batching import checkpoint
 from poslens.attribution.errors import Unavailable, UserError
 from poslens.attribution.nouns import counted
 from poslens.attribution.retrievers.endpoint import EmbeddingEndpoint
-from poslens.attribution.retrievers.endpoint_client import PROBE
+from poslens.attribution.retrievers.endpoint_client import PROBE, Rejected
 from poslens.attribution.retrievers.family import Capability, Family, register
 from poslens.attribution.retrievers.specs import OBJECT, RetrieverSpec
 from poslens.attribution.types import Array
@@ -44,7 +44,7 @@ def vectors_of(name: str, texts: Sequence[str]) -> Array:
 
     Raises:
         Unavailable: the object was freed, or `encode` fails or does not return one vector per text.
-        UserError: a vector is not finite.
+        Rejected: a vector is not finite.
     """
     model, width = _alive(name), int(_known[name][1].shape[1])
     parts = []
@@ -153,8 +153,11 @@ def _encoded(name: str, model: Any, texts: Sequence[str], width: int | None = No
         )
     if not values.shape[1]:
         raise Unavailable(f"{name}'s encode returns empty vectors: shape {shape}.")
-    if not np.isfinite(values).all():
-        raise UserError(f"{name}'s encode returns a vector that is not finite.")
+    invalid = np.flatnonzero(~np.isfinite(values).all(axis=-1))
+    if len(invalid):
+        rejected = Rejected(f"{name}'s encode returns a vector that is not finite for {{what}}.")
+        rejected.texts = [texts[int(invalid[0])]]
+        raise rejected
     return values
 
 

@@ -201,6 +201,16 @@ def test_a_width_that_changes_ends_the_run() -> None:
         score_texts(found, [("a", "b")])
 
 
+def test_a_text_whose_vector_is_not_finite_is_named() -> None:
+    def encode(texts: list[str]) -> np.ndarray:
+        return np.where([["gap" in text] for text in texts], np.nan, hashed(texts))
+
+    own = Own(encode)
+    pairs = [(f"query {n}", "mind the gap" if n == 7 else f"document {n}") for n in range(12)]
+    with pytest.raises(UserError, match='not finite for the text "mind the gap"'):
+        score_texts(load(remember(own)), pairs)
+
+
 def test_vectors_that_depend_on_other_texts_are_refused() -> None:
     own = Own(lambda texts: hashed(texts) * np.arange(1, 1 + len(texts))[:, None] + len(texts))
     with pytest.raises(UserError, match="in a batch than for the text alone"):
