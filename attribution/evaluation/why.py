@@ -10,7 +10,9 @@ to something that should not matter.
 
 from __future__ import annotations
 
+import math
 import re
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
@@ -243,21 +245,19 @@ def _finite(score: float | None) -> float | None:
 
 
 def _windows(text: str, tokens: Callable[[str], TokenizedText]) -> Iterator[tuple[int, int]]:
-    """Characters [start, end) of windows as long as the context limit; each overlaps the previous
-    one by a quarter, and the last begins early enough to be as long as the others."""
+    """Characters [start, end) of windows as long as the context limit, which cover the text; each
+    overlaps the previous one by a quarter, and the last, which is as long as the others, by more:
+    a shorter one would have the advantage of a short document."""
     starts = [match.start() for match in re.finditer(r"\S+", text)]
-    size, start = 0, 0
-    while True:
-        read = tokens(text[start:])
-        if not read.truncated:
-            earlier = [at for at in starts if at <= len(text) - size]
-            yield (min(start, earlier[-1]) if earlier and size else start), len(text)
-            return
-        size = size or read.read_until
+    previous = start = 0
+    while (read := tokens(text[start:])).truncated:
         end = start + max(1, read.read_until)
         yield start, end
         later = [at for at in starts if at >= start + 0.75 * (end - start)]
-        start = max(later[0], start + 1) if later else end
+        previous, start = start, max(later[0], start + 1) if later else end
+    possible = [at for at in starts if previous < at <= start]
+    first = bisect_left(possible, True, key=lambda at: not tokens(text[at:]).truncated)
+    yield (possible[first] if first < len(possible) else start), len(text)
 
 
 def _above(
@@ -298,9 +298,9 @@ def _shingles(text: str) -> frozenset[Shingle]:
 
 def _without(rank: int, n_documents: int, above: Sequence[Above]) -> Step | None:
     """The rank without competitors. Null: the expected rank if as many other documents were removed
-    at random."""
+    at random, rounded up, so that it is in the top k only if the expected rank is."""
     n = sum(document.relevant or document.duplicate for document in above)
     if not n or rank == NOT_FOUND:
         return None
     expected = rank - n * (rank - 1) / max(1, n_documents - 1)
-    return Step(rank - n, round(expected))
+    return Step(rank - n, math.ceil(expected))

@@ -29,7 +29,7 @@ share of the gain."""
 
 def why_method(top: int) -> Method:
     """The name under which results are stored and shown."""
-    return Method("why", {"top": top, "version": 5})
+    return Method("why", {"top": top, "version": 6})
 
 
 @dataclass(frozen=True, slots=True)

@@ -273,11 +273,11 @@ def _behind(
         )
         return
     st.caption(
-        f"Of the {min(explanation.rank - 1, MOST_ABOVE):,} documents above it, "
-        f"{explanation.relevant_above:,} are judged relevant, {explanation.duplicates_above:,} are "
-        f"near-duplicates or contain the evidence, and {explanation.shorter_above:,} are shorter "
-        f"than the target document ({explanation.n_words:,} words). Select a row to see it next to "
-        "the target document."
+        f"Documents above it that were compared: {min(explanation.rank - 1, MOST_ABOVE):,}. Judged "
+        f"relevant: {explanation.relevant_above:,}. Near-duplicates, or containing the evidence: "
+        f"{explanation.duplicates_above:,}. Shorter than the target document "
+        f"({explanation.n_words:,} words): {explanation.shorter_above:,}. Select a row to see it "
+        "next to the target document."
     )
     frame = pd.DataFrame(
         {

@@ -323,7 +323,20 @@ class WhyStudy(Study[WhyCorpus, Asked[WhyCorpus], WhySummary]):
             for cause in sorted(CAUSES, key=summary.count, reverse=True)
             if summary.count(cause) and (share := summary.share(cause)) is not None
         ]
-        return f"{head} Causes: {', '.join(parts)}." if parts else head
+        if not parts:
+            return head
+        sentences = [f"{head} Causes: {', '.join(parts)}."]
+        unspecific = [
+            f"{n:,} of {summary.count(cause):,} ({cause})"
+            for cause in CAUSES
+            if (n := summary.unspecific(cause))
+        ]
+        if unspecific:
+            sentences.append(
+                f"The control of the change also brings in {' and '.join(unspecific)}: there the "
+                "change is no evidence of the cause."
+            )
+        return " ".join(sentences)
 
     def measured(self, summary: WhySummary) -> MeasuredModel | None:
         """The shares of misses; None if one document is asked about."""

@@ -21,12 +21,12 @@ from poslens.rows import PERCENT, ModelRow, Table, column
 from poslens.study import Asked, ModelSummary
 
 CHANGES: Mapping[Cause, str] = {
+    "competitor": "without competitors",
     "not read": "whole document read",
     "position": "evidence moved",
     "dilution": "evidence alone",
-    "competitor": "without competitors",
 }
-"""Changes to a document or index, by the cause that they test."""
+"""Changes to a document or index, by the cause that they test, in the order of testing."""
 NULLS: Mapping[Cause, str] = {
     "not read": "only windows without the evidence",
     "position": "another sentence moved",
@@ -35,9 +35,11 @@ NULLS: Mapping[Cause, str] = {
 }
 
 REMEDIES: Mapping[Cause, str] = {
-    "not read": "Smaller chunks, or a model with a longer context, would make all of it readable.",
+    "not read": "Smaller chunks, or a model with a longer context, would make all of it readable; "
+    "chunks of other documents then compete, too, so compare chunk sizes first.",
     "position": "Smaller chunks or a debiased model may bring it up.",
-    "dilution": "Smaller chunks would separate the evidence from the rest of the document.",
+    "dilution": "Smaller chunks would separate the evidence from the rest of the document; chunks "
+    "of other documents then compete, too, so compare chunk sizes first.",
     "no match": "Another model may relate the query to the evidence.",
     "competitor": (
         "The index has several answers, or documents that share most of their text with this one: "
@@ -97,6 +99,10 @@ class WhySummary(ModelSummary[Asked[WhyCorpus]]):
     def count(self, cause: Cause) -> int:
         """Number of misses with this cause."""
         return sum(explanation.cause == cause for _, explanation in self.misses)
+
+    def unspecific(self, cause: Cause) -> int:
+        """Number of misses with this cause whose control is in the top k, too."""
+        return sum(why.cause == cause and _unspecific(why) for _, why in self.misses)
 
     def share(self, cause: Cause) -> Estimate | None:
         """Share of the misses that have this cause."""
@@ -172,7 +178,8 @@ def _verdict(why: Why) -> str:
         )
         return (
             f"{head}. Rank {rank} → {rank_words(step.rank)} "
-            f"{change_words(why.cause, why)}{null}.{_ruled_out(why)} Cause: {why.cause}. "
+            f"{change_words(why.cause, why)}{null}.{_ruled_out(why)} Cause: {why.cause}."
+            f"{UNSPECIFIC if _unspecific(why) else ''} "
             f"{REMEDIES[why.cause]}"
         )
     shared = f"{len(why.shared_words)} of {why.n_query_words} query words"
@@ -195,6 +202,17 @@ def _verdict(why: Why) -> str:
         f"{head}. {tried}; its evidence shares {shared}.{ruled_out} Cause: no match. "
         f"{REMEDIES['no match']}"
     )
+
+
+UNSPECIFIC = (
+    " The control brings it into the top k, too, so this change is no evidence of the cause."
+)
+
+
+def _unspecific(why: Why) -> bool:
+    """Whether the control of the change that names the cause is in the top k, too."""
+    step = why.steps.get(why.cause)
+    return step is not None and step.null is not None and step.null <= why.top
 
 
 def _ruled_out(why: Why) -> str:
@@ -279,6 +297,11 @@ class CauseRow(ModelRow):
         "Number of query-document pairs whose document is not in the top k for this cause."
     )
     share: Estimate | None = column("Share of the model's misses, 0 to 1.", form=PERCENT)
+    unspecific: int | None = column(
+        "Number of these misses whose control is in the top k, too: for them, the change is no "
+        "evidence of the cause. null for no match.",
+        title="control in the top k",
+    )
     all_misses: int = column("Number of all misses of the model.", shown=False)
     wanted: int = column("Number of query-document pairs, missed or not.", shown=False)
 
@@ -331,7 +354,8 @@ def _causes(summary: WhySummary) -> Iterator[CauseRow]:
     all_misses, wanted = len(summary.misses), len(summary.explained)
     for cause in CAUSES:
         n, share = summary.count(cause), summary.share(cause)
-        yield CauseRow(summary.name, cause, n, share, all_misses, wanted)
+        unspecific = summary.unspecific(cause) if cause in CHANGES else None
+        yield CauseRow(summary.name, cause, n, share, unspecific, all_misses, wanted)
 
 
 def _steps(summary: WhySummary) -> Iterator[StepRow]:

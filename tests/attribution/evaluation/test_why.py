@@ -283,6 +283,15 @@ def test_windows_cover_the_document_and_are_as_long_as_the_context_limit() -> No
     assert list(_windows("a b c", tokens(20))) == [(0, 5)]
 
 
+def test_the_last_window_is_read_to_the_end_of_a_text_that_becomes_denser() -> None:
+    """Twenty tokens are 219 characters at the beginning of the text, and 59 at its end."""
+    words = [f"{n:010}" for n in range(50)] + [f"{n:02}" for n in range(50)]
+    document = " ".join(words)
+    parts = [document[a:b].split() for a, b in _windows(document, tokens(20))]
+    assert all(len(part) <= 20 for part in parts) and len(parts[-1]) == 20
+    assert {word for part in parts for word in part} == set(words)
+
+
 def test_scores_of_every_document_agree_with_ranks() -> None:
     ranks = Ranks([0, 0, 2], [0, 1, 2, 0])
     scores = np.array([[0.2, 0.7, 0.5]])
@@ -295,4 +304,4 @@ def test_scores_of_every_document_agree_with_ranks() -> None:
 
 
 def test_results_are_stored_under_their_top_k() -> None:
-    assert repr(why_method(5)) == "why(top=5, version=5)"
+    assert repr(why_method(5)) == "why(top=5, version=6)"
