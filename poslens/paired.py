@@ -11,10 +11,10 @@ import hashlib
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from poslens.attribution.curves.bootstrap import Statistic, Values, ratio
 from poslens.attribution.curves.curve_summary import index_sums
@@ -31,6 +31,7 @@ from poslens.attribution.evaluation.comparison import (
     paired_statistics,
 )
 from poslens.attribution.nouns import counted
+from poslens.attribution.types import ROUNDING
 from poslens.cache.columns import columns_of
 from poslens.cache.lru_cache import LRUCache
 from poslens.rows import PERCENT, PERCENTAGE_POINTS, column
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from poslens.attribution.types import TextPair
     from poslens.cache.storage.store import StoredCurves
     from poslens.compute.compute import DataSetCurve
+
+Item = TypeVar("Item", bound=Hashable)
 
 DIFFERENCES, TITLE = "differences", "Paired differences"
 MAX_NUMBERS = 3
@@ -53,6 +56,17 @@ def mean(means: Values) -> Values:
     """The statistic of a measure with one number per item: the mean itself [n] of `means` [n,
     1]."""
     return means[:, 0]
+
+
+def in_deviations(values: Mapping[Item, float], scores: ArrayLike) -> dict[Item, Values]:
+    """Differences of a model's scores as rows of a measure: in standard deviations of the model's
+    `scores`, because models have different scales. Empty if all scores are equal, which gives no
+    scale."""
+    scores = np.asarray(scores, dtype=np.float64)
+    deviation = float(np.std(scores)) if scores.size else 0.0
+    if deviation <= ROUNDING * float(np.abs(scores).max(initial=0)):
+        return {}
+    return {item: np.array([value / deviation]) for item, value in values.items()}
 
 
 @dataclass(frozen=True)

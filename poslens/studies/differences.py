@@ -32,7 +32,13 @@ from poslens.figures.figure_base import (
     with_legend,
 )
 from poslens.figures.palettes import Style, escape, wrap
-from poslens.paired import ItemMeasure, MeasuredModel, PairedDifference, index_measure
+from poslens.paired import (
+    ItemMeasure,
+    MeasuredModel,
+    PairedDifference,
+    in_deviations,
+    index_measure,
+)
 from poslens.parameters import Integer, Parameters, Settings
 from poslens.rows import Table
 from poslens.studies.cause.service import DEFAULT_PAIRS
@@ -272,17 +278,17 @@ def _items(card: ModelPassport, measure: ComparedNumber) -> tuple[Item, ...]:
 def _of_items(card: ModelPassport, measure: ComparedNumber) -> ItemMeasure:
     """A measure of a passport by item. An item is the same for two models only if its texts, its
     evidence and the corpus are."""
-    scale = 1.0
-    if measure.in_scores:
-        scores = [score.score for score in card.scores.values()]
-        scale = float(np.std(scores or [0.0])) or 1.0
     items = {(item.item_id, item.fingerprint): item for item in _items(card, measure)}
+    rows = {key: np.array([item.value]) for key, item in items.items()}
+    if measure.in_scores:
+        values = {key: item.value for key, item in items.items()}
+        rows = in_deviations(values, [score.score for score in card.scores.values()])
     return ItemMeasure(
         measure.title,
         QUESTIONS[measure.part].unit,
         measure.margin,
-        {key: np.array([item.value / scale]) for key, item in items.items()},
-        {key: item.document for key, item in items.items()},
+        rows,
+        {key: items[key].document for key in rows},
         share=measure.share,
         events=not measure.in_scores,
     )

@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-import numpy as np
-
 from poslens.attribution.datasets import SAMPLE_BIAS, DataSet
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.bias_pairs import (
@@ -45,7 +43,7 @@ from poslens.compute.coverage import Report
 from poslens.compute.item_job import Batched, item_job
 from poslens.compute.provenance import ModelIdentity, of_model
 from poslens.compute.runs import Job
-from poslens.paired import ItemMeasure, MeasuredModel
+from poslens.paired import ItemMeasure, MeasuredModel, in_deviations
 from poslens.parameters import Choice, Integer, Parameters, Settings, Several
 from poslens.rows import Table
 from poslens.studies.bias.tables import (
@@ -93,8 +91,7 @@ def _measure(test: ScoredTest) -> ItemMeasure:
     read = {item: scores for item, scores in test.scores.items() if scores.read >= 1}
     groups = {pair.item_id: pair.source for pair in test.pairs.pairs if pair.item_id in read}
     both = [(scores.first, scores.second) for scores in read.values()]
-    scale = (float(np.std(both)) if both else 0.0) or 1.0
-    rows = {item: np.array([scores.difference / scale]) for item, scores in read.items()}
+    rows = in_deviations({item: scores.difference for item, scores in read.items()}, both)
     title = f"{test.pairs.title.lower()} (d1 − d2, standard deviations)"
     return ItemMeasure(title, "pairs", DEVIATIONS_MARGIN, rows, groups, by_document=True)
 

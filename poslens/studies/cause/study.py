@@ -184,9 +184,15 @@ class CauseStudy(CurveStudy):
     def verdict(self, summary: CauseSummary) -> str:
         """How the score changes with the position, and whether that is decided."""
         name, cause, test = summary.name, summary.cause, summary.test
-        if cause.last_minus_first is None or test is None:
+        if cause.last_minus_first is None:
             return f"{name}: no pair has positions in both the first and the last third."
-        deviations = f"{test.difference.value:+z.2f} standard deviations of the model's scores"
+        tested = (
+            "not tested: the unchanged documents all have the same score, so there is no standard "
+            "deviation to compare with"
+        )
+        if test is not None:
+            deviations = test.difference.value
+            tested = f"{deviations:+z.2f} standard deviations of the model's scores; {basis(test)}"
         if summary.asked.method.name == "ablation":
             value = cause.last_minus_first
             more, less, size = "last", "first", value
@@ -195,14 +201,15 @@ class CauseStudy(CurveStudy):
             return (
                 f"{name}: removing a part of the {more} third lowers the score by "
                 f"{size.text('.4f')} more than removing a part of the {less} third (last minus "
-                f"first: {deviations}; {basis(test)})."
+                f"first: {tested})."
             )
         change = change_in_words(cause.last_minus_first, ".4f")
         sentence = (
             f"{name}: the score {change} when the evidence moves from the first to the last third "
-            f"of what the model reads ({deviations}; {basis(test)})."
+            f"of what the model reads ({tested})."
         )
-        if side := {"lower": "beginning", "higher": "end"}.get(test.verdict):
+        verdict = test.verdict if test is not None else ""
+        if side := {"lower": "beginning", "higher": "end"}.get(verdict):
             sentence += f" Documents score higher with the evidence near the {side}."
         if cause.lost is not None:
             lost = cause.lost

@@ -15,7 +15,7 @@ from poslens.attribution.interventions.relocation import Relocation, rank_among
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Array, Method, TextPair
 from poslens.compute.compute import Compute
-from poslens.paired import ItemMeasure
+from poslens.paired import ItemMeasure, in_deviations
 from poslens.studies.cause.service import last_minus_first, stored
 
 Numbers = Mapping[str, Array]
@@ -79,27 +79,27 @@ def cause_measure(
 ) -> ItemMeasure:
     """The last-minus-first difference of one intervention by item, from stored results. Differences
     of scores are in standard deviations of the model's scores of the unchanged documents, because
-    models have different scales; cosines are not scaled."""
+    models have different scales; if all are equal, there are no rows. Cosines are not scaled."""
     results = stored(compute, spec, method, pairs).results
     differences = {
         pair_id: value
         for pair_id, result in results.items()
         if (value := last_minus_first(result)) is not None
     }
-    scale, margin = 1.0, SCORE_MARGIN
+    rows = {pair_id: np.array([value]) for pair_id, value in differences.items()}
     if method.name in TITLES:
         scores = [
             result.original if isinstance(result, Relocation) else result.score
             for result in results.values()
         ]
-        scale, margin = float(np.std(scores)) or 1.0, DEVIATIONS_MARGIN
+        rows = in_deviations(differences, scores)
     parts = "random order" if "order" in method.params else method.name
     title = TITLES.get(method.name) or f"last minus first, {parts}"
     documents = {pair.pair_id: pair.document for pair in pairs}
     return ItemMeasure(
         title,
         "pairs" if method.name in TITLES else "documents",
-        margin,
-        {pair_id: np.array([value / scale]) for pair_id, value in differences.items()},
-        {pair_id: documents[pair_id] for pair_id in differences},
+        DEVIATIONS_MARGIN if method.name in TITLES else SCORE_MARGIN,
+        rows,
+        {pair_id: documents[pair_id] for pair_id in rows},
     )
