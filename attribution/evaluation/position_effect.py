@@ -44,13 +44,14 @@ _SIMILAR = 1.5
 
 def position_ranks_method(positions: int) -> Method:
     """The name under which ranks are stored."""
-    return replace(relocation_method(positions), name="position_ranks")
+    return Method("position_ranks", {**relocation_method(positions).params, "ties": "last"})
 
 
 @dataclass(frozen=True, slots=True)
 class PositionRanks:
     """Ranks [P] from 1 of a pair's document with its evidence at each position of the pair's
-    relocation, among the other documents of a corpus; equal scores share the better rank."""
+    relocation, among the other documents of a corpus, below those with equal scores: a model that
+    scores all documents alike ranks none of them first."""
 
     pair_id: str
     ranks: NDArray[np.int64]

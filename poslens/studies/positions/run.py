@@ -1,5 +1,5 @@
 """Ranks relocated documents: moves the evidence of each pair (the results are those of `cause`),
-then reads the corpus block by block and counts the documents that score higher. Memory is needed
+then reads the corpus block by block and counts the documents that rank above. Memory is needed
 only for the query vectors, a block of the corpus and a count for each pair and position."""
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from poslens.attribution.interventions.relocation import Relocation, relocation_
 from poslens.attribution.retrievers.base import Pooled, Retriever, separate
 from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.scoring import score_texts
+from poslens.attribution.types import ROUNDING
 from poslens.cache.jobs.loop import Progress, RunOptions
 from poslens.cache.keys import text_digest
 from poslens.cache.kinds.embeddings import EmbeddingStore, stored_vectors
@@ -86,7 +87,8 @@ def run_positions(
 
 
 class _Counts:
-    """For each relocated document, the number of corpus documents read so far that score higher."""
+    """For each relocated document, the number of corpus documents read so far that score as high or
+    higher."""
 
     def __init__(self, items: Sequence[RankedPair], relocations: Sequence[Relocation]) -> None:
         self._items, self._relocations = items, relocations
@@ -94,9 +96,12 @@ class _Counts:
         row_of = {query: row for row, query in enumerate(self.queries)}
         self._rows = [row_of[pair.pair.query] for pair in items]
         self._own = [text_digest(pair.pair.document) for pair in items]
-        # As float32, like the corpus's scores, so that differences below that precision are ties.
-        self._scores = [relocation.scores.astype(np.float32)[:, None] for relocation in relocations]
-        self._higher = [
+        # Slightly lower, because the scores of equal texts differ by rounding between batches.
+        self._scores = [
+            (relocation.scores - ROUNDING * np.abs(relocation.scores)).astype(np.float32)[:, None]
+            for relocation in relocations
+        ]
+        self._above = [
             np.zeros(len(relocation.scores), dtype=np.int64) for relocation in relocations
         ]
 
@@ -106,13 +111,13 @@ class _Counts:
         digests = np.array([text_digest(text) for text in documents])
         for number, row in enumerate(self._rows):
             rivals = scores[row, digests != self._own[number]]
-            self._higher[number] += np.count_nonzero(rivals > self._scores[number], axis=1)
+            self._above[number] += np.count_nonzero(rivals >= self._scores[number], axis=1)
 
     def ranks(self) -> list[PositionRanks]:
         """The ranks [positions] of each item."""
         return [
-            PositionRanks(pair.pair.pair_id, 1 + higher)
-            for pair, higher in zip(self._items, self._higher, strict=True)
+            PositionRanks(pair.pair.pair_id, 1 + above)
+            for pair, above in zip(self._items, self._above, strict=True)
         ]
 
 

@@ -137,6 +137,22 @@ def test_ranks_equal_those_of_a_brute_force_ranking(
     assert groups.loc[("language", "pol"), "first"] == pytest.approx(float(np.mean(first)))
 
 
+class Alike:
+    """A model for which all texts are alike, up to rounding."""
+
+    def encode(self, texts: list[str]) -> np.ndarray:
+        return np.full((len(texts), 3), 1 / 3) + np.array([[1e-9 * len(text)] for text in texts])
+
+
+def test_a_model_that_scores_all_documents_alike_ranks_none_of_them_first(corpus: str) -> None:
+    """Twelve documents share one score, so each relocated one ranks below the eleven others."""
+    positions = poslens.positions(Alike(), corpus).to_frame("positions")
+    assert set(positions["rank"]) == {12} and set(positions["ndcg_at_10"]) == {0}
+    effect = poslens.cause(Alike(), corpus)
+    assert all("not tested: the unchanged documents all have" in each for each in effect.verdicts)
+    assert effect.to_frame()["in_deviations"].isna().all()
+
+
 def texts_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Sizes of the batches that dense models encode from now on."""
     read: list[int] = []
@@ -202,7 +218,7 @@ def test_bm25_has_no_position_effect(corpus: str) -> None:
     assert row["verdict"] == "equivalent" and row["documents_needed"] is None
     (provenance,) = json.loads(found.stdout)["provenance"]
     assert provenance["control"] == "another sentence moved"
-    assert provenance["method"] == "position_ranks(positions=4, version=1)"
+    assert provenance["method"] == "position_ranks(positions=4, version=1, ties=last)"
 
 
 def test_models_are_compared_on_the_same_queries(
