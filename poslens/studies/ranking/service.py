@@ -20,6 +20,7 @@ from poslens.attribution.evaluation.position_groups import GroupedRanking, group
 from poslens.attribution.evaluation.ranking_measures import NDCG, Evaluation, evaluate
 from poslens.attribution.evaluation.recommendation import MARGIN
 from poslens.attribution.evaluation.search import Ranking
+from poslens.attribution.nouns import counted
 from poslens.attribution.retrievers import limits
 from poslens.attribution.retrievers.base import joint
 from poslens.attribution.retrievers.detect import family_of
@@ -146,18 +147,16 @@ class Ranked(Measured):
         )
 
 
-def psi_verdict(psi: float, under_permutation: float, p: float, n_queries: int) -> str:
-    """A sentence on what can be concluded from PSI, its mean under permutation and its p value."""
+def psi_verdict(p: float, n_queries: int) -> str:
+    """A sentence on what can be concluded from PSI and its p value."""
     if p < LEVEL:
         return (
             "Rankings differ between positions of the evidence, which may also be because queries "
             "differ in difficulty: Position effect moves the evidence itself."
         )
-    if psi <= under_permutation:
-        return "This is no larger than expected of a model that ignores position."
     return (
-        f"{n_queries:,} queries are too few to distinguish this from the PSI of a model that "
-        "ignores position."
+        f"With {counted(n_queries, 'query')}, this can't be distinguished from the PSI of a model "
+        "that ignores position; that is no evidence that the model does."
     )
 
 

@@ -339,7 +339,7 @@ class RankingStudy(Study[RankingTask, Asked[RankingSetup], Any]):
         return (
             f"{ndcg}. The position sensitivity index (PSI) is {psi:.3f}, against a mean of "
             f"{permuted:.3f} when evidence positions are permuted across queries (p = {p:.2g}). "
-            + service.psi_verdict(psi, permuted, p, evaluation.n)
+            + service.psi_verdict(p, evaluation.n)
         )
 
     def provenance(self, summary: Any) -> Provenance:

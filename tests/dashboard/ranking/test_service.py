@@ -111,23 +111,24 @@ def test_tables_have_the_measures_and_queries(ranked: Ranked) -> None:
 
 
 @pytest.mark.parametrize(
-    ("psi", "p", "verdict"),
+    ("p", "verdict"),
     [
         (
-            0.3,
             0.01,
             "Rankings differ between positions of the evidence, which may also be because queries "
             "differ in difficulty: Position effect moves the evidence itself.",
         ),
-        (0.3, 0.1, "304 queries are too few to distinguish this from the PSI of a model that"),
-        (0.2, 0.6, "This is no larger than expected of a model that ignores position."),
-        (0.1, 0.8, "This is no larger than expected of a model that ignores position."),
+        (
+            0.1,
+            "With 304 queries, this can't be distinguished from the PSI of a model that ignores "
+            "position; that is no evidence that the model does.",
+        ),
     ],
 )
-def test_more_queries_are_suggested_only_for_a_psi_above_its_permutation_mean(
-    psi: float, p: float, verdict: str
+def test_a_psi_that_is_not_significant_is_no_evidence_against_a_bias(
+    p: float, verdict: str
 ) -> None:
-    assert ranking_service.psi_verdict(psi, 0.2, p, 304).startswith(verdict)
+    assert ranking_service.psi_verdict(p, 304) == verdict
 
 
 def test_a_querys_top_k(ranked: Ranked) -> None:
