@@ -24,7 +24,7 @@ NOISE = 1e-5
 """Vectors count as equal up to this distance, relative to their length, or up to ten times the
 distance between two vectors of the same text, if the model is less deterministic."""
 
-TRUNCATION = Method("truncation", {"version": 1})
+TRUNCATION = Method("truncation", {"version": 2})
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,8 @@ class LastWord:
 def last_word(embed: Embed, text: str, expected_end: int | None = None) -> LastWord:
     """Bisect on beginnings of the text: the shortest one that has the whole text's vector ends with
     the last word that is read. Computes about log2(words) vectors, but only four if the last word
-    contains character `expected_end` or ends there.
+    contains character `expected_end` or ends there. If only punctuation follows that word, it is
+    the last word of the text: some tokenizers drop punctuation.
 
     Raises:
         UserError: the text has no word, or a vector is not finite.
@@ -64,6 +65,8 @@ def last_word(embed: Embed, text: str, expected_end: int | None = None) -> LastW
             low = middle
         else:
             high = middle
+    if not any(map(str.isalnum, text[ends[high - 1] :])):
+        high = len(ends)
     return LastWord(high, len(ends), ends[high - 1])
 
 

@@ -14,6 +14,7 @@ from poslens.attribution.evaluation.audit_workload import workload
 from poslens.attribution.evaluation.chunks import chunks_of
 from poslens.attribution.evaluation.comparison import POINTS, SHARE_MARGIN, Verdict, judged
 from poslens.attribution.nouns import counted
+from poslens.attribution.retrievers import limits
 from poslens.attribution.retrievers.dense import FAMILY as DENSE
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.retrievers.detect import family_of
@@ -73,8 +74,9 @@ def _numbers(summary: AuditSummary) -> list[Number]:
         f"{share}, last minus first third, sentences in random order (positive: more unretrieved "
         "near the end, by primacy or truncation)"
     )
-    read = "number of tokens that the model reads of the longest texts before it truncates"
-    whole_text = "number of tokens of the longest text, which the model reads to the end"
+    unit = limits.unit(summary.model.spec)
+    read = f"number of {unit} that the model reads of the longest texts before it truncates"
+    whole_text = f"number of {unit} of the longest text, which the model reads to the end"
     tokens, tokens_whole = (
         None if n is None else Estimate(n, n=len(truncations)) for n in tokens_read(truncations)
     )

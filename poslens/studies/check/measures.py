@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from poslens.attribution.evaluation.comparison import Comparison, paired, paired_sizes
+from poslens.attribution.retrievers import limits
 from poslens.attribution.types import ROUNDING
 from poslens.studies.check.answers import Outcome
 from poslens.studies.check.baseline import Baseline, BaselineNumber
@@ -156,21 +157,22 @@ class TruncationMeasure:
         limit, whole = (passport.number(self.part, key) for key in _TOKENS_READ)
         now = limit or whole
         if now is None and any(each.key == self.part and each.numbers for each in passport.parts):
-            line = "The audit found no truncation point, so the model reads all tokens."
+            line = "The audit found no truncation point, so the model reads whole texts."
             return Check("truncation", "pass", line, baseline=number.value)
         if now is None:
             return _lost("truncation", "truncation point", passport, baseline, self.part, number)
         tokens, before = now.estimate.value, f"{number.value:,.0f}"
+        unit = limits.unit(passport.model.spec)
         if limit is None and tokens < number.value:
             line = (
                 f"{passport.name} reads the longest text of {passport.dataset}, of {tokens:,.0f} "
-                f"tokens, to the end: whether it still reads {before} takes a longer text."
+                f"{unit}, to the end: whether it still reads {before} takes a longer text."
             )
             return Check("truncation", "not checked", line, tokens, number.value)
         fewer = max(number.value - tokens, 0.0)
         more = f"{tokens - number.value:,.0f} more" if tokens > number.value else "not fewer"
         line = (
-            f"The model reads {tokens:,.0f} tokens of a long text ({before} in the baseline): "
+            f"The model reads {tokens:,.0f} {unit} of a long text ({before} in the baseline): "
             f"{f'{fewer:,.0f} fewer' if fewer else more}; the tolerance is {tolerance:g}."
         )
         return _exact("truncation", line, tokens, number.value, now.estimate.n, fewer, tolerance)
