@@ -326,13 +326,19 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
         setting = summary.point.calibration
         name = f"{summary.name} ({setting.words})" if setting else summary.name
         sentence = f"{name}: {', '.join(parts) or 'nothing could be measured'}."
+        before = summary.plain.differences if summary.plain else {}
+        if setting and setting.strength and before and summary.differences == before:
+            sentence += (
+                " Calibration changes no score of these pairs: it acts only on texts longer than a "
+                f"block ({setting.block:,} tokens)."
+            )
         if not summary.trains:
             return sentence if summary.plain else f"{sentence} {selection_sentence(summary)}"
         if advice is None:
             return sentence
         if summary.point.recipe is not None and summary.manifest and not summary.manifest.steps:
-            (_, _, before), margin = summary.manifest.checks[0], summary.point.recipe.margin
-            effect_text = before.text("+.4f") if before else "unknown"
+            (_, _, untrained), margin = summary.manifest.checks[0], summary.point.recipe.margin
+            effect_text = untrained.text("+.4f") if untrained else "unknown"
             sentence += (
                 f" Not trained: its position effect on validation texts, {effect_text}, is within "
                 f"{margin:g} of 0."
