@@ -242,5 +242,5 @@ TABLES = {
     "points": Table(DebiasRow, _point_rows),
     "selection": Table(SelectionRow, _selection_rows, title="Test of the selected setting"),
     "checks": Table(TrainingCheckRow, _check_rows, title="Position effect during training"),
-    "queries": Table(ChangedQueryRow, _query_rows, title="Changed queries", on_page=False),
+    "queries": Table(ChangedQueryRow, _query_rows, title="Change of each query", on_page=False),
 }
