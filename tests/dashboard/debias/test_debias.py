@@ -118,6 +118,17 @@ def test_every_setting_is_compared_with_the_plain_model(summaries: list[DebiasSu
         assert not each.unretrieved and each.effect is None
 
 
+def test_a_calibration_that_changes_no_score_says_why(summaries: list[DebiasSummary]) -> None:
+    plain, calibrated, *_ = summaries
+    before, after = {"a": ("text", 0.1)}, {"a": ("text", 0.2)}
+    plain = replace(plain, differences=before)
+    assert "it acts only on texts longer than a block" in DEBIAS.verdict(
+        replace(calibrated, plain=plain, differences=before)
+    )
+    changed = replace(calibrated, plain=plain, differences=after)
+    assert "a block (" not in DEBIAS.verdict(changed)
+
+
 def test_curves_that_were_not_measured_are_not_drawn(summaries: list[DebiasSummary]) -> None:
     for curves in (relocation_curves, saliency_curves):
         with pytest.raises(UserError, match="set the number of pairs to more than 0"):
