@@ -187,8 +187,8 @@ class CauseStudy(CurveStudy):
         if cause.last_minus_first is None:
             return f"{name}: no pair has positions in both the first and the last third."
         tested = (
-            "not tested: the unchanged documents all have the same score, so there is no standard "
-            "deviation to compare with"
+            "not tested, because the unchanged documents all have the same score, and so no "
+            "standard deviation"
         )
         if test is not None:
             deviations = test.difference.value

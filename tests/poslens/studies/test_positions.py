@@ -149,7 +149,9 @@ def test_a_model_that_scores_all_documents_alike_ranks_none_of_them_first(corpus
     positions = poslens.positions(Alike(), corpus).to_frame("positions")
     assert set(positions["rank"]) == {12} and set(positions["ndcg_at_10"]) == {0}
     effect = poslens.cause(Alike(), corpus)
-    assert all("not tested: the unchanged documents all have" in each for each in effect.verdicts)
+    assert all(
+        "not tested, because the unchanged documents all have" in each for each in effect.verdicts
+    )
     assert effect.to_frame()["in_deviations"].isna().all()
 
 
