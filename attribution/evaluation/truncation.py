@@ -24,7 +24,7 @@ NOISE = 1e-5
 """Vectors count as equal up to this distance, relative to their length, or up to ten times the
 distance between two vectors of the same text, if the model is less deterministic."""
 
-TRUNCATION = Method("truncation", {"version": 2})
+TRUNCATION = Method("truncation", {"version": 1})
 
 
 @dataclass(frozen=True, slots=True)
