@@ -466,7 +466,7 @@ def test_a_model_without_truncation_has_the_longest_context(
 
     unlimited = replace(card, parts=[without(part) for part in card.parts])
     check = single(unlimited, stored, "truncation")
-    assert check.outcome == "pass" and check.line.endswith("reads all tokens.")
+    assert check.outcome == "pass" and check.line.endswith("reads whole texts.")
 
 
 def test_drift_is_in_standard_deviations_of_the_baselines_scores(
