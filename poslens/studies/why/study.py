@@ -333,7 +333,7 @@ class WhyStudy(Study[WhyCorpus, Asked[WhyCorpus], WhySummary]):
         ]
         if unspecific:
             sentences.append(
-                f"The control of the change also brings in {' and '.join(unspecific)}: there the "
+                f"In {' and '.join(unspecific)}, the control of the change suffices, too, so the "
                 "change is no evidence of the cause."
             )
         return " ".join(sentences)

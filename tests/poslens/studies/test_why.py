@@ -23,7 +23,7 @@ from poslens.attribution.retrievers.lexical import with_corpus
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.attribution.types import EvidenceSpan, Side
 from poslens.cache.jobs.loop import RunOptions
-from poslens.cache.kinds.study_items import EXPLANATIONS
+from poslens.cache.kinds.study_items import EXPLANATIONS, WhyItem
 from poslens.cache.storage.codec import pack_fields, unpack_fields
 from poslens.cache.storage.schema import Owner
 from poslens.cache.storage.store import ModelKey
@@ -397,6 +397,29 @@ def test_the_verdict_states_the_effect_of_moving_the_evidence(
         " The evidence was proposed by PosLens, because it scores highest on its own."
     )
     assert "proposed" not in sentence(replace(about, source="proposed", rank=3))
+
+
+def test_a_control_that_suffices_is_reported() -> None:
+    alone, too = Step(1, 11), Step(1, 10)
+    explained = {
+        f"d{number}": Why(
+            f"d{number}", 10, 20, 12, 0.5, "marked", 0, 5, 0.5, 1.0, None, Step(12), step
+        )
+        for number, step in enumerate((alone, too, too))
+    }
+    assert "no evidence" not in sentence(explained["d0"])
+    assert "The control brings it into the top k, too, so" in sentence(explained["d1"])
+    items = [
+        WhyItem("mine", "", f"query of {name}", name, "corpus", None, "marked")
+        for name in explained
+    ]
+    corpus = WhyCorpus(datasets.collection("sample"), tuple(items), "")
+    asked = Asked(resolve("MiniLM"), corpus, WHY.parameters.settings({}))
+    named = {item.name: explained[item.document_id] for item in items}
+    summary = WhySummary(service().identify(resolve("MiniLM")), asked, named, {})
+    assert "In 2 of 3 (dilution), the control of the change suffices" in WHY.verdict(summary)
+    rows = WHY.tables["causes"].frame([summary]).set_index("cause")
+    assert rows.loc["dilution", "unspecific"] == 2 and rows.loc["not read", "unspecific"] == 0
 
 
 def test_no_miss_among_twelve_documents_still_has_an_interval() -> None:
