@@ -209,7 +209,11 @@ class ChunkStudy(Study[ChunkCorpus, Asked[ChunkCorpus], ChunkSummary]):
         def summary() -> ChunkSummary:
             choice = choose(tried, top)
             changes = {} if choice is None else choice.changes(top)
-            return ChunkSummary(model, subject, tuple(tried), left_out, choice, changes)
+            queries = {
+                document: tuple(query.query_id for query, _ in answered)
+                for document, answered in store.queries.items()
+            }
+            return ChunkSummary(model, subject, tuple(tried), left_out, choice, changes, queries)
 
         return self.summaries.get((*key, counts), summary)
 

@@ -15,12 +15,14 @@ from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.datasets import Collection
 from poslens.attribution.evaluation.chunk_plan import (
     MEASURES,
+    UNKNOWN,
     IndexSetting,
     Name,
     SettingChoice,
     Tried,
 )
 from poslens.attribution.evaluation.comparison import Comparison
+from poslens.attribution.evaluation.document_index import NOT_FOUND
 from poslens.attribution.evaluation.recommendation import (
     Recommendation,
     Wanted,
@@ -50,12 +52,13 @@ class ChunkCorpus:
 class ChunkSummary(ModelSummary[Asked[ChunkCorpus]]):
     """The results of one model: the settings that were `tried`, and the reasons why others were
     `left_out`. `changes` are paired differences on held-out documents, the chosen setting minus its
-    reference."""
+    reference, and `queries` the ids of the queries that each document answers."""
 
     tried: tuple[Tried, ...]
     left_out: Mapping[str, str]
     choice: SettingChoice | None
     changes: Changes
+    queries: Mapping[str, tuple[str, ...]]
 
     @property
     def unit(self) -> str:
@@ -176,6 +179,24 @@ class ChangeRow(ModelRow):
     share: bool = column("Whether the measure is a share.", shown=False, in_files=False)
 
 
+@dataclass(frozen=True)
+class ChunkQueryRow(ModelRow):
+    """A query searched in the index of one setting."""
+
+    query: str = column("Id of the query.")
+    document: str = column("Id of the document that answers it.")
+    setting: str = column(SETTING)
+    rank: int | None = column(
+        "Rank of the best document that answers the query, by its best chunk; null if none is "
+        "found, or if the model reads no token of the query."
+    )
+    cut: bool | None = column(
+        "Whether no chunk contains all of the evidence; null without evidence.",
+        title="cut evidence",
+    )
+    part: str = column("held out, or selection: the half on which the setting was chosen.")
+
+
 def _plan(chunk_summary: ChunkSummary) -> Iterator[PlanRow]:
     setting, chunks = chunk_summary.plan.setting, chunk_summary.plan.setting.chunks
     whole = chunks.kind == "whole"
@@ -229,10 +250,30 @@ def _changes(chunk_summary: ChunkSummary) -> Iterator[ChangeRow]:
             )
 
 
+def _queries(chunk_summary: ChunkSummary) -> Iterator[ChunkQueryRow]:
+    held_out = frozenset(chunk_summary.held_out)
+    for document, queries in chunk_summary.queries.items():
+        for number, query in enumerate(queries):
+            for tried in chunk_summary.tried:
+                if (result := tried.documents.get(document)) is None:
+                    continue
+                rank, cut = int(result.query_ranks[number]), int(result.cut[number])
+                yield ChunkQueryRow(
+                    chunk_summary.name,
+                    query,
+                    document,
+                    str(tried.setting),
+                    None if rank in (0, NOT_FOUND) else rank,
+                    None if cut == UNKNOWN else bool(cut),
+                    "held out" if document in held_out else "selection",
+                )
+
+
 TABLES: Mapping[str, Table[Any]] = {
     "plan": Table(PlanRow, _plan, "Setting for text splitters"),
     "settings": Table(SettingRow, _settings, "Settings on held-out documents"),
     "changes": Table(ChangeRow, _changes, "Chosen setting minus its reference"),
+    "queries": Table(ChunkQueryRow, _queries, "Queries by setting", on_page=False),
 }
 
 

@@ -123,6 +123,22 @@ def test_windows_are_recommended_for_a_model_that_reads_only_the_first_sentence(
     assert "settings, " in stderr and "about" in stderr, "an estimate comes first"
 
 
+def test_each_querys_rank_is_listed_by_setting(home: Path, short: str) -> None:
+    data = write(home / "mine.jsonl", rows())
+    plan = poslens.chunks(short, data, windows=[24], kinds=["windows"], top=3)
+    queries = plan.to_frame("queries")
+    assert len(queries) == N * queries["setting"].nunique() and set(queries["query"]) == {
+        f"d{number}" for number in range(N)
+    }
+    held_out = queries[queries["part"] == "held out"]
+    ranks = held_out.groupby("setting")["rank"].agg(lambda each: (1 / each).mean())
+    settings = plan.to_frame("settings").set_index("setting")
+    assert ranks.to_dict() == pytest.approx(settings["reciprocal_rank"].to_dict())
+    cut = held_out.groupby("setting")["cut"].mean()
+    assert cut.astype(float).to_dict() == pytest.approx(settings["cut"].to_dict())
+    assert held_out["document"].nunique() == settings["documents"].iloc[0]
+
+
 def test_documents_shorter_than_every_window_show_no_difference(
     home: Path, tiny_folder: Callable[..., Path]
 ) -> None:
