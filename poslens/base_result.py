@@ -43,13 +43,22 @@ class Result(ABC):
             UserError: there is no such table.
         """
 
-    @abstractmethod
-    def figure(self, style: Style | None = None) -> go.Figure:
-        """The numbers as a Plotly figure.
+    def figure(self, table: str | None = None, *, style: Style | None = None) -> go.Figure:
+        """The numbers of the table of this name, by default the first one, as a Plotly figure.
 
         Raises:
-            UserError: there is nothing to draw.
+            UserError: there is no such table, it has no figure, or there is nothing to draw.
         """
+        if not isinstance(style, Style | None):
+            raise UserError(
+                f"style must be a poslens.figures.palettes.Style, not {type(style).__name__}: to "
+                "give a size or a palette by name, use save(path, size=..., palette=...)."
+            )
+        return self._drawn(table, style or Style())
+
+    @abstractmethod
+    def _drawn(self, table: str | None, style: Style) -> go.Figure:
+        """See `figure`."""
 
     def save(
         self, path: str | Path, table: str | None = None, *, size: str = "", palette: str = ""
@@ -77,22 +86,27 @@ class Result(ABC):
     def _picture(self, fmt: str, style: Style | None = None, table: str | None = None) -> bytes:
         """The file of the figure in one of the formats `PICTURES`."""
         style = style or Style()
-        return figure_bytes(self.figure(style), fmt, style, self.provenance)  # type: ignore[arg-type]
+        return figure_bytes(self.figure(table, style=style), fmt, style, self.sources(table))  # type: ignore[arg-type]
 
     def _repr_html_(self) -> str:
         return framed(self._picture("html"))
 
 
-def chosen(tables: Mapping[str, T], table: str | None, of: str) -> T:
-    """The table of this name, by default the first one.
+def chosen(tables: Mapping[str, T], table: str | None, of: str, what: str = "table") -> T:
+    """The table of this name, by default the first one; `what` is what is requested.
 
     Raises:
         UserError: there is none.
     """
     name = next(iter(tables)) if table is None else table
-    if name not in tables:
-        raise UserError(f"{of} has no table {name[:40]!r}: choose from {', '.join(tables)}.")
+    if not isinstance(name, str) or name not in tables:
+        shown = repr(name[:40]) if isinstance(name, str) else f"of type {type(name).__name__}"
+        raise UserError(f"{of} has no {what} {shown}: choose from {', '.join(tables)}.")
     return tables[name]
+
+
+FIGURE_OF = "figure of the table"
+"""What `figure` requests from `chosen`."""
 
 
 def framed(page: bytes) -> str:

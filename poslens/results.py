@@ -14,10 +14,9 @@ from poslens.attribution.curves.positions import document_curve
 from poslens.attribution.errors import UserError
 from poslens.attribution.methods import METHODS
 from poslens.attribution.types import Array, Provenance
-from poslens.base_result import Result, chosen, framed, written
+from poslens.base_result import FIGURE_OF, Result, chosen, framed, written
 from poslens.commands.result_files import suffix_of
 from poslens.compute.compute import Explained
-from poslens.export.files import figure_bytes
 from poslens.export.json_text import json_text
 from poslens.failures import FAILURE_TABLE, FAILURES, FailureRow
 from poslens.figures.curves import pair_curves
@@ -38,6 +37,10 @@ from poslens.study import Study
 
 if TYPE_CHECKING:
     from poslens.widget import Heatmap
+
+
+_EXPLAINED = {"tokens": explained_frame, "comparison": comparison_frame, "matrix": matrix_frame}
+"""The tables of an explanation."""
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -78,12 +81,7 @@ class Explanation(Result):
         Raises:
             UserError: there is no such table, or the method has no matrix.
         """
-        tables = {
-            "tokens": explained_frame,
-            "comparison": comparison_frame,
-            "matrix": matrix_frame,
-        }
-        return chosen(tables, table, "explain")(self.results)
+        return chosen(_EXPLAINED, table, "explain")(self.results)
 
     def save(
         self, path: str | Path, table: str | None = None, *, size: str = "", palette: str = ""
@@ -96,8 +94,9 @@ class Explanation(Result):
         lines = (json_text(explanation_answer(result)) for result in self.results)
         return written(path, "".join(f"{line}\n" for line in lines).encode())
 
-    def figure(self, style: Style | None = None) -> go.Figure:
-        """The document's curves, one line for each model."""
+    def _drawn(self, table: str | None, style: Style) -> go.Figure:
+        """The document's curves, one line for each model, whatever the table."""
+        chosen(_EXPLAINED, table, "explain", FIGURE_OF)
         evidence = {
             name: span
             for name, explained in zip(self.scores, self.results, strict=True)
@@ -108,7 +107,7 @@ class Explanation(Result):
             for name, explained in zip(self.scores, self.results, strict=True)
         }
         title = quantity(self.results[0].attribution.method)
-        return pair_curves(curves, evidence, style or Style(), title, provenance=self.provenance)
+        return pair_curves(curves, evidence, style, title, provenance=self.provenance)
 
     def widget(self) -> Heatmap:
         """The heatmap as a notebook widget, whose `pinned` lists the units that the user pinned.
@@ -136,6 +135,7 @@ class Explanation(Result):
         return heatmap_bytes(drawn, self.provenance, view, fmt, style)
 
     def _picture(self, fmt: str, style: Style | None = None, table: str | None = None) -> bytes:
+        chosen(_EXPLAINED, table, "explain", FIGURE_OF)
         return self.heatmap(fmt, style)
 
     def _repr_html_(self) -> str:
@@ -222,7 +222,8 @@ class StudyResult(Result):
             UserError: the study has no such table.
         """
         tables = self.study.listed_tables
-        if table not in tables:  # list only tables that this result can fill
+        # List only tables that this result can fill.
+        if not isinstance(table, str) or table not in tables:
             filled = self.study.tables_of(self.summaries)
             tables = {name: each for name, each in tables.items() if name in (*filled, FAILURES)}
         chosen(tables, table, self.study.title)
@@ -230,23 +231,13 @@ class StudyResult(Result):
             return FAILURE_TABLE.frame(self.failures)
         return self.study.frame(self.summaries, table or next(iter(self.study.all_tables)))
 
-    def figure(self, style: Style | None = None, table: str | None = None) -> go.Figure:
-        """The figure of the table of this name, or the study's first one, for which there is
-        something to draw.
-
-        Raises:
-            UserError: there is none, or the study has no such table.
-        """
-        chosen(self.study.all_tables, table, self.study.title)
-        sources = self.sources(table)
-        return self.study.draw(self.summaries, style or Style(), sources, table or "")
+    def _drawn(self, table: str | None, style: Style) -> go.Figure:
+        if table is not None:
+            chosen(self.study.drawn_tables, table, self.study.title, FIGURE_OF)
+        return self.study.draw(self.summaries, style, self.sources(table), table or "")
 
     def sources(self, table: str | None) -> list[Provenance]:
         return self.study.provenances(self.summaries, table or "")
-
-    def _picture(self, fmt: str, style: Style | None = None, table: str | None = None) -> bytes:
-        style = style or Style()
-        return figure_bytes(self.figure(style, table), fmt, style, self.sources(table))  # type: ignore[arg-type]
 
     def _repr_html_(self) -> str:
         table = next(iter(self.study.all_tables.values()))

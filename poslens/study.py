@@ -77,9 +77,9 @@ class ModelSummary(Generic[Subject]):
 @dataclass(frozen=True, slots=True)
 class Figure(Generic[Summary]):
     """A figure of a study: its title, and the function that draws it from the summaries alone. It
-    raises a `UserError` if they have nothing to draw, and pages omit it then. The command draws it
-    with the `tables` that it belongs to, and the first figure of the study with all others. Two
-    figures that are `half` as wide share a row of the page."""
+    raises a `UserError` if they have nothing to draw, and pages omit it then. The command and
+    `figure` draw it for its `tables`; a figure without them is drawn for every table that no figure
+    names. Two figures that are `half` as wide share a row of the page."""
 
     title: str
     draw: Callable[[Sequence[Summary], Style, Sequence[Provenance]], go.Figure]
@@ -301,6 +301,16 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
     def provenance(self, summary: Summary) -> Provenance:
         """Everything needed to reproduce the summary."""
 
+    def figures_of(self, table: str) -> list[Figure[Summary]]:
+        """The figures that are drawn for a table."""
+        named = [figure for figure in self.figures if table in figure.tables]
+        return named or [figure for figure in self.figures if not figure.tables]
+
+    @property
+    def drawn_tables(self) -> Mapping[str, Table[Any]]:
+        """The tables that have a figure."""
+        return {name: each for name, each in self.all_tables.items() if self.figures_of(name)}
+
     def draw(
         self,
         summaries: Sequence[Summary],
@@ -308,18 +318,30 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
         sources: Sequence[Provenance],
         table: str = "",
     ) -> go.Figure:
-        """The first figure of a table, or of the study, for which there is something to draw.
+        """The first figure of a table for which there is something to draw. For the first table,
+        which is the default, it can also be a figure of another one.
 
         Raises:
             UserError: there is none.
         """
-        reason = UserError(f"{self.title} has no figure.")
-        for figure in sorted(self.figures, key=lambda each: table not in each.tables):
+        first = next(iter(self.all_tables))
+        figures = self.figures_of(table or first)
+        if table in ("", first):
+            figures += [figure for figure in self.figures if figure not in figures]
+        reasons = []
+        for figure in figures:
             try:
                 return figure.draw(summaries, style, sources)
             except UserError as error:
-                reason = error
-        raise reason
+                reasons.append(error)
+        if reasons:
+            raise reasons[0]
+        raise UserError(
+            f"{self.title} has no figure of the table {table!r}: choose from "
+            f"{', '.join(self.drawn_tables)}."
+            if self.figures
+            else f"{self.title} has no figure."
+        )
 
     def provenances(self, summaries: Sequence[Summary], shown: str = "") -> list[Provenance]:
         """The provenance of each summary, or of its numbers that are `shown` in the table of this

@@ -111,9 +111,9 @@ def _drawn(study: Study[Any, Any, Any]) -> str:
     """What --figure draws."""
     first, *others = study.figures
     of_tables = (
-        f"with --table {' or '.join(figure.tables)}: {uncapitalized(figure.title)}"
+        f"with --table {' or '.join(tables)}: {uncapitalized(figure.title)}"
         for figure in others
-        if figure.tables
+        if (tables := [name for name in figure.tables if name not in first.tables])
     )
     return "; ".join((uncapitalized(first.title), *of_tables))
 

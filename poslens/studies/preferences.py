@@ -42,7 +42,7 @@ from poslens.compute.model_pool import load_model
 from poslens.compute.provenance import ModelIdentity, of_model
 from poslens.compute.runs import Job
 from poslens.figures.captions import Provenances
-from poslens.figures.figure_base import canvas, group, legend_name, with_legend
+from poslens.figures.figure_base import canvas, faint, group, intervals, legend_name, with_legend
 from poslens.figures.palettes import Style
 from poslens.parameters import Integer, Parameters, Settings, Several, Switch
 from poslens.rows import Table, column
@@ -166,7 +166,7 @@ def order_blind_indices(
 def index_by_strength(
     summaries: Sequence[PreferenceSummary], style: Style, provenance: Provenances
 ) -> go.Figure:
-    """Each method's index against the strength of the planted bias.
+    """Each method's index against the strength of the planted bias, with its interval.
 
     Raises:
         UserError: no method was measured on models with a planted bias.
@@ -188,6 +188,7 @@ def index_by_strength(
             name=legend_name(name, style),
             line=look,
             marker=style.marker(number, 0.6),
+            error_y=intervals(planted.indices, faint(str(look["color"]), 0.6)),
             customdata=[[index.text("+.3f")] for index in planted.indices],
             hovertemplate="%{customdata[0]}",
         )
@@ -245,8 +246,8 @@ class Preferences(Study[PreferenceCorpus, PreferenceSubject, PreferenceSummary])
         "strengths": Table(StrengthRow, strength_rows, "Index by strength of the planted bias"),
     }
     figures = (
-        Figure("Index on the order-blind encoder", order_blind_indices),
-        Figure("Index by strength of the planted bias", index_by_strength),
+        Figure("Index on the order-blind encoder", order_blind_indices, ("methods",)),
+        Figure("Index by strength of the planted bias", index_by_strength, ("strengths",)),
     )
 
     def corpus(self, data: DataSet, settings: Settings) -> PreferenceCorpus:

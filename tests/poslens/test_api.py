@@ -127,7 +127,8 @@ def test_several_models_are_explained_at_once() -> None:
     found = poslens.explain(["MiniLM", "BM25"], QUERY, DOCUMENT, method="occlusion")
     assert list(found.scores) == ["MiniLM", "BM25"]
     assert set(found.to_frame()["model"]) == {"MiniLM", "BM25"}
-    assert [trace.name for trace in found.figure().data] == ["MiniLM", "BM25"]
+    for table in (None, "tokens", "comparison", "matrix"):
+        assert [trace.name for trace in found.figure(table).data] == ["MiniLM", "BM25"]
     compared = found.to_frame("comparison").set_index("model")
     assert compared["score"].to_dict() == pytest.approx(found.scores)
     assert (compared["tokens_read"] == compared["tokens"]).all(), "nothing is truncated"
@@ -223,7 +224,9 @@ def test_several_models_give_the_results_of_each_by_name(_data: str, tmp_path: P
         np.testing.assert_array_equal(several[model].curve, alone[model].curve)
     rows = pd.concat([alone[model].to_frame() for model in names], ignore_index=True)
     pd.testing.assert_frame_equal(several.to_frame().reset_index(drop=True), rows)
-    assert {trace.name for trace in several.figure().data} >= set(names)
+    assert {trace.name for trace in several.figure("differences").data} >= set(names)
+    with pytest.raises(poslens.UserError, match="no figure of the table 'failures': choose from"):
+        several.figure("failures")
     several.save(tmp_path / "curves.csv")
     # A figure of a column's width, with a palette of the commands.
     column = several.save(tmp_path / "curves.svg", size="single column", palette="tol-bright")
@@ -408,7 +411,25 @@ def test_models_that_a_study_does_not_fit_are_listed_with_the_failures(_data: st
         (lambda: poslens.segments("BM25"), "BM25"),
         (lambda: poslens.rank("BM25").to_frame("x"), "no table 'x': choose from measures"),
         (lambda: poslens.rank("BM25").to_frame("groups"), "no groups of queries"),
-        (lambda: poslens.rank("BM25").figure(table="x"), "no table 'x': choose from measures"),
+        (
+            lambda: poslens.rank("BM25").figure("x"),
+            "no figure of the table 'x': choose from measures, psi",
+        ),
+        (
+            lambda: poslens.rank("BM25").figure("pools"),
+            "no figure of the table 'pools': choose from measures, psi",
+        ),
+        (lambda: poslens.rank("BM25").figure("groups"), "no groups of queries to draw"),
+        (lambda: poslens.rank("BM25").figure(5), "the table of type int: choose"),  # type: ignore[arg-type]
+        (lambda: poslens.rank("BM25").to_frame(["psi"]), "no table of type list: choose"),  # type: ignore[arg-type]
+        (
+            lambda: poslens.rank("BM25").figure(style="tol-bright"),  # type: ignore[arg-type]
+            r"style must be a poslens.figures.palettes.Style, not str: .* save\(path, size=",
+        ),
+        (
+            lambda: poslens.explain("BM25", QUERY, DOCUMENT, method="terms").save("x.svg", "x"),
+            "no figure of the table 'x': choose from tokens, comparison, matrix",
+        ),
         (lambda: poslens.rank("BM25", "nope"), "nope"),
         (lambda: poslens.rank("BM25", Path("nope.csv")), "nope.csv is not a folder or a file"),
         (lambda: poslens.curve("BM25", pairs="many"), "not many"),  # type: ignore[arg-type]

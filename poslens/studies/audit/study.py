@@ -43,7 +43,7 @@ from poslens.studies.audit.summary import (
     unretrieved_sentence,
     whole_corpus,
 )
-from poslens.studies.audit.tables import TABLES, unretrieved_by_position
+from poslens.studies.audit.tables import OF_SENTENCES, TABLES, unretrieved_by_position
 from poslens.studies.ranking.service import store_of
 from poslens.study import Figure, Study, register
 from poslens.study_part import Item, Number, Scope, StudyPart, number
@@ -188,7 +188,7 @@ class Audit(Study[Collection, AuditIndex, AuditSummary]):
     )
     compared = ("MiniLM-primacy", "MiniLM", "MiniLM-recency", "BM25")
     tables = TABLES
-    figures = (Figure("Unretrieved sentences by position", unretrieved_by_position),)
+    figures = (Figure("Unretrieved sentences by position", unretrieved_by_position, OF_SENTENCES),)
     part = PART
 
     def corpus(self, data: DataSet, settings: Settings) -> Collection:

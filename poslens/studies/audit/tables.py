@@ -22,6 +22,7 @@ from poslens.figures.figure_base import (
     with_legend,
 )
 from poslens.figures.palettes import Style
+from poslens.paired import DIFFERENCES
 from poslens.rows import PERCENT, PERCENTAGE_POINTS, ModelRow, Table, column
 from poslens.studies.audit.summary import AuditSummary
 
@@ -230,6 +231,8 @@ TABLES: Mapping[str, Table[Any]] = {
     "worst": Table(AuditDocumentRow, _worst, "Documents", on_page=False),
     "truncation": Table(TruncationRow, _truncation, "Where models truncate"),
 }
+OF_SENTENCES = ("summary", "positions", "groups", "worst", DIFFERENCES)
+"""The tables of unretrieved sentences."""
 
 
 # -- figure ----------------------------------------------------------------------------------------

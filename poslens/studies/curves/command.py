@@ -284,7 +284,7 @@ def curve(
     for sentence in curves.verdicts:
         print(sentence, file=sys.stderr)
     if figure is not None:
-        figure.draw(curves.figure(figure.style), curves.provenance)
+        figure.draw(curves.figure(style=figure.style), curves.provenance)
     sources = curves.sources(table)
     if table == "failures":
         sources = failure_provenance(service(), specs, chosen, data.name)

@@ -15,7 +15,7 @@ from poslens.attribution.curves.text_axis import is_over_text
 from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Array, Method, PositionCurve, Provenance, TextPair
-from poslens.base_result import Result, chosen
+from poslens.base_result import FIGURE_OF, Result, chosen
 from poslens.compute.compute import Compute, DataSetCurve
 from poslens.compute.provenance import of_published
 from poslens.compute.runs import Job
@@ -124,27 +124,32 @@ class Curves(Result, Mapping[str, "Curves"]):
         Raises:
             UserError: there is no such table.
         """
-        summaries = [average.summary for average in self.averages]
-        tables = {
-            "curves": lambda: curve_frame([summary.curve for summary in summaries]),
-            "summary": lambda: SUMMARY.frame(list(summary_rows(summaries, self.published))),
-            DIFFERENCES: lambda: frame_of(DifferenceRow, difference_rows(self.differences)),
-            "published": lambda: curves_frame(self.published),
-            FAILURES: lambda: FAILURE_TABLE.frame(self.failures),
-        }
-        if not self.published:
-            del tables["published"]
+        tables = self._tables | {FAILURES: lambda: FAILURE_TABLE.frame(self.failures)}
         frame = chosen(tables, table, "curve")()
         if table in _TITLES:
             frame.attrs["title"] = _TITLES[table]
         return frame
 
-    def figure(self, style: Style | None = None) -> go.Figure:
-        """The mean curves with their bands, one line for each model."""
+    @property
+    def _tables(self) -> dict[str, Callable[[], pd.DataFrame]]:
+        """The tables of numbers."""
+        summaries = [average.summary for average in self.averages]
+        tables: dict[str, Callable[[], pd.DataFrame]] = {
+            "curves": lambda: curve_frame([summary.curve for summary in summaries]),
+            "summary": lambda: SUMMARY.frame(list(summary_rows(summaries, self.published))),
+            DIFFERENCES: lambda: frame_of(DifferenceRow, difference_rows(self.differences)),
+        }
+        if self.published:
+            tables["published"] = lambda: curves_frame(self.published)
+        return tables
+
+    def _drawn(self, table: str | None, style: Style) -> go.Figure:
+        """The mean curves with their bands, one line for each model, whatever the table."""
+        chosen(self._tables, table, "curve", FIGURE_OF)
         curves = [average.summary.curve for average in self.averages]
         return mean_curves(
             curves,
-            style or Style(),
+            style,
             published=means(self.published, band=not curves),
             y_title=None if curves else "Normalized gradient L2 norm",  # as in the PosIR paper
             provenance=self.provenance,

@@ -93,7 +93,7 @@ class Hubs(Study[Collection, Asked[Collection], HubSummary]):
     compared = ("MiniLM", "BM25")
     tests = ("comparison",)
     tables = TABLES
-    figures = (Figure("Sorted in-degrees", sorted_in_degrees),)
+    figures = (Figure("Sorted in-degrees", sorted_in_degrees, ("hubness", "hubs", "queries")),)
 
     def corpus(self, data: DataSet, settings: Settings) -> Collection:
         """The corpus with its queries, or with sentences of its documents as queries.

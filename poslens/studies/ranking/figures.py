@@ -31,7 +31,10 @@ from poslens.studies.ranking.service import Measured
 _CENTERS = (np.arange(N_EVIDENCE_BINS) + 0.5) * 100 / N_EVIDENCE_BINS
 _FOOT = 0.2
 EVIDENCE_TITLE = "Midpoint of the evidence (% of characters)"
-NOTHING_TO_DRAW = "This data set has no evidence positions to draw: remove --figure."
+NOTHING_TO_DRAW = (
+    "There is nothing to draw, because no evidence is marked in these documents: choose a data set "
+    "with evidence spans."
+)
 
 
 def evidence_bins(
@@ -109,8 +112,8 @@ def evidence_positions(
     """
     if isinstance(summaries[0], Measured):
         raise UserError(
-            "There is nothing to draw, because no evidence is marked in these documents: choose "
-            "a data set with evidence spans."
+            "Rankings don't show how many queries there are at each position: run "
+            "`poslens rank --table evidence --figure FILE`."
         )
     rows = evidence_rows(summaries[0].collection)
     figure = canvas("evidence_positions", style, EVIDENCE_TITLE, "Queries", provenance)
@@ -148,7 +151,7 @@ def position_groups(
         measured.name: measured.by_group for measured in summaries if measured.by_group is not None
     }
     if not grouped_rankings:
-        raise UserError("This data set has no groups of queries: remove --figure.")
+        raise UserError("This data set has no groups of queries to draw: choose another table.")
     groups = next(iter(grouped_rankings.values())).groups
     figure = canvas("position_groups", style, f"Queries by {groups.by}", "nDCG@10", provenance)
     width = min(0.08, 0.5 / len(grouped_rankings))

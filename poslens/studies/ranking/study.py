@@ -35,7 +35,7 @@ from poslens.studies.ranking.figures import (
 )
 from poslens.studies.ranking.runs import RankedRun, ranked_run, runs_of
 from poslens.studies.ranking.service import Measured, RankingSetup, collection_of, monolingual
-from poslens.studies.ranking.tables import BY_GROUP, TABLES, require_groups
+from poslens.studies.ranking.tables import BY_GROUP, OF_NDCG, TABLES, require_groups
 from poslens.studies.selections import READABLE
 from poslens.study import Asked, Figure, Study, register
 
@@ -133,9 +133,9 @@ class RankingStudy(Study[RankingTask, Asked[RankingSetup], Any]):
     compared = ("MiniLM-primacy", "MiniLM", "MiniLM-recency", "BM25")
     tables = TABLES
     figures = (
-        Figure("nDCG@10 by evidence position", evidence_bins, half=True),
+        Figure("nDCG@10 by evidence position", evidence_bins, OF_NDCG, half=True),
         Figure("nDCG@10 by group of queries", position_groups, BY_GROUP, half=True),
-        Figure("nDCG@10 by document length", length_buckets, half=True),
+        Figure("nDCG@10 by document length", length_buckets, OF_NDCG, half=True),
         Figure("Queries by evidence position", evidence_positions, ("evidence",)),
     )
 

@@ -21,6 +21,7 @@ from poslens.attribution.evaluation.ranking_measures import (
     TOP,
     success_of_pairs,
 )
+from poslens.paired import DIFFERENCES
 from poslens.rows import Table
 from poslens.studies.ranking.benchmarks import (
     OVERALL,
@@ -262,6 +263,8 @@ def _query_differences(summaries: Sequence[Measured]) -> Iterator[QueryDifferenc
     yield from sorted(rows, key=lambda row: -abs(row.difference))
 
 
+OF_NDCG = ("measures", "psi", "psi_strata", "bins", "queries", "query_differences", DIFFERENCES)
+"""Tables of nDCG@10 by query or by position of its evidence."""
 BY_GROUP = ("groups", "positions")
 """Tables of data sets with groups of queries."""
 

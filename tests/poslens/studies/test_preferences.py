@@ -4,21 +4,31 @@ models."""
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from poslens.attribution import datasets
+from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.evaluation import preferences as science
-from poslens.attribution.evaluation.preferences import CONDITIONS, METHOD, STRENGTHS
+from poslens.attribution.evaluation.preferences import (
+    CONDITIONS,
+    METHOD,
+    STRENGTHS,
+    PlantedResponse,
+    Preference,
+)
 from poslens.attribution.methods import make_method
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.cache.kinds.study_items import preferences
 from poslens.cache.shipped.preferences import certified, short_verdict, verdict
 from poslens.compute.compute import service
 from poslens.dashboard.__main__ import app
-from poslens.studies.preferences import PREFERENCES
+from poslens.figures.palettes import Style
+from poslens.studies.preferences import PREFERENCES, PreferenceSummary
 from tests.support.pages import open_page
 
 
@@ -32,7 +42,7 @@ def run(*arguments: str) -> Any:
     return CliRunner().invoke(app, ["preferences", *options, *arguments], catch_exceptions=False)
 
 
-def test_a_method_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_method_is_measured_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     answer = json.loads(run("--format", "json").stdout)
     (row,) = answer["rows"]
     assert row["method"] == "saliency" and row["documents"] == 2
@@ -56,6 +66,11 @@ def test_a_method_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [row["strength"] for row in again["rows"]] == list(STRENGTHS)
     indices = [row["index"] for row in again["rows"]]
     assert indices == sorted(indices)
+    drawn = json.loads(run("--table", "strengths", "--figure", str(tmp_path / "drawn.json")).stdout)
+    figure = json.loads((tmp_path / "drawn.json").read_text())
+    assert figure["data"][0]["x"] == list(STRENGTHS)
+    assert figure["data"][0]["y"] == [row["index"] for row in drawn["rows"]] == indices
+    assert figure["layout"]["yaxis"]["title"]["text"] == "Primacy-recency index"
     # Other texts give other measurements.
     other = PREFERENCES.parameters.settings({"methods": ["saliency"], "documents": 3})
     corpus = PREFERENCES.corpus(datasets.read("sample"), other)
@@ -69,10 +84,14 @@ def test_a_method_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert any("slope" in one.value for one in page.dataframe)
 
 
-def test_planted_biases_can_be_left_out() -> None:
+def test_planted_biases_can_be_left_out(tmp_path: Path) -> None:
     (row,) = json.loads(run("--order-blind-only", "--format", "json").stdout)["rows"]
     assert abs(row["order_blind"]) < 0.2
     assert row["slope"] is None and row["primacy_from"] is None and row["query_free"] is None
+    file = tmp_path / "strengths.json"
+    undrawn = run("--order-blind-only", "--table", "strengths", "--figure", str(file))
+    assert undrawn.exit_code == 2 and not file.exists(), "no figure of another table"
+    assert "No method has been measured on the models with a planted bias" in undrawn.stderr
     # A page also shows it before the planted biases are measured.
     page = open_page("methods", tab="Preferences", methods=["saliency"], documents="2").run()
     assert not page.exception and not page.error
@@ -101,3 +120,15 @@ def test_curves_state_the_certified_preference() -> None:
     matrix = make_method("decomposition", {"matrix": "yes"})
     assert verdict(matrix) == verdict(make_method("decomposition")) != ""
     assert verdict(make_method("terms")) == short_verdict(make_method("terms")) == ""
+
+
+def test_indices_by_strength_are_drawn_with_their_intervals() -> None:
+    indices = tuple(Estimate(x / 2, x / 2 - 0.1, x / 2 + 0.2) for x in STRENGTHS)
+    response = PlantedResponse(indices, Estimate(0.5), None, None, None, None)
+    found = Preference(make_method("saliency"), 12, Estimate(0.0), response)
+    summary = PreferenceSummary(found, service().identify(resolve("MiniLM")), "sample")
+    figure = PREFERENCES.draw([summary], Style(), [PREFERENCES.provenance(summary)], "strengths")
+    (trace,) = figure.data
+    np.testing.assert_allclose(trace.y, [x / 2 for x in STRENGTHS])
+    np.testing.assert_allclose(trace.error_y.array, 0.2)
+    np.testing.assert_allclose(trace.error_y.arrayminus, 0.1)
