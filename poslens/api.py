@@ -4,7 +4,7 @@ notebooks display (`poslens.results`)."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from numbers import Integral
 from pathlib import Path
@@ -45,6 +45,7 @@ from poslens.studies.check.measures import NAMES, Check
 from poslens.studies.curves.result import Curves, averaged
 from poslens.studies.explain import service as explaining
 from poslens.studies.passport import service as passports
+from poslens.study_part import MAX_PAIRS
 from poslens.study_plan import plan, stored
 
 
@@ -131,27 +132,51 @@ def passport(
     dataset: str | Path = SAMPLE,
     *,
     compute: bool = True,
+    pairs: int = MAX_PAIRS,
     moved: int = DEFAULT_PAIRS,
+    part: Sequence[str] | None = None,
 ) -> Passport:
     """The results of all studies of a model's position bias on a data set, as one card per model.
 
-    Missing results are computed; with `compute=False` the card shows only stored ones. `moved` is
-    the maximum number of pairs whose evidence is moved, at least 2.
+    Missing results are computed; with `compute=False` the card shows only stored ones.
+
+    Args:
+        pairs: maximum number of pairs to attribute, at least 2.
+        moved: maximum number of pairs whose evidence is moved, at least 2.
+        part: the parts of the card, such as ["ranking"]; all by default (docs/passport.md).
 
     Raises:
-        UserError: as for `explain`.
+        UserError: as for `explain`, or a passport has no such part.
     """
-    if not isinstance(moved, Integral) or moved < 2:
-        raise UserError(f"moved must be a whole number from 2, not {moved}.")
+    for name, number in (("pairs", pairs), ("moved", moved)):
+        if not isinstance(number, Integral) or number < 2:
+            raise UserError(f"{name} must be a whole number from 2, not {number}.")
+    _require_names("part", part, passports.QUESTIONS)
+    passports.checked_parts(part or ())
     data, here = data_set(dataset), service()
     cards = []
     for spec in specs_of(model, data):
-        card = passports.passport(here, spec, data, moved=moved)
+        card = passports.passport(here, spec, data, int(pairs), part, int(moved))
         if compute and card.missing:
             run_job(passports.job(here, card))
-            card = passports.passport(here, spec, data, moved=moved)
+            card = passports.passport(here, spec, data, int(pairs), part, int(moved))
         cards.append(card)
     return Passport(tuple(cards))
+
+
+def _require_names(argument: str, given: object, names: Iterable[str]) -> None:
+    """Check that an argument is a list that is not empty, or None.
+
+    Raises:
+        UserError: it is something else.
+    """
+    if given is not None and not isinstance(given, list | tuple):
+        shown = repr(given[:80]) if isinstance(given, str) else f"one {type(given).__name__}"
+        raise UserError(
+            f"{argument} takes a list of names, such as [{next(iter(names))!r}], not {shown}."
+        )
+    if given is not None and not given:
+        raise UserError(f"{argument} is empty: choose from {', '.join(names)}.")
 
 
 @overload
@@ -197,11 +222,7 @@ def check(
     Raises:
         UserError: as for `explain`, or the file is not a passport.
     """
-    if only is not None and not isinstance(only, list | tuple):
-        shown = repr(only[:80]) if isinstance(only, str) else f"one {type(only).__name__}"
-        raise UserError(f"only takes a list of checks, such as [{NAMES[0]!r}], not {shown}.")
-    if only is not None and not only:
-        raise UserError(f"only is empty: choose from {', '.join(NAMES)}.")
+    _require_names("only", only, NAMES)
     if unknown := [name for name in [*(only or ()), *tolerances] if name not in NAMES]:
         raise UserError(f"There is no check {unknown[0]!r}: choose from {', '.join(NAMES)}.")
     if not isinstance(baseline, str | Path):

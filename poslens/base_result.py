@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import html
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -103,6 +103,23 @@ def chosen(tables: Mapping[str, T], table: str | None, of: str, what: str = "tab
         shown = repr(name[:40]) if isinstance(name, str) else f"of type {type(name).__name__}"
         raise UserError(f"{of} has no {what} {shown}: choose from {', '.join(tables)}.")
     return tables[name]
+
+
+class NoSuchModel(UserError, KeyError):
+    """Raised for a model that a result does not have; a mapping must raise a KeyError."""
+
+    __str__ = Exception.__str__  # KeyError's own shows only the repr
+
+
+def require_model(model: object, names: Iterable[str], of: str) -> None:
+    """Check that a result has a model of this name.
+
+    Raises:
+        NoSuchModel: it does not; the message has the names of those that it has.
+    """
+    names = list(names)
+    if model not in names:
+        raise NoSuchModel(f"{of} has no model {str(model)[:80]!r}: choose from {', '.join(names)}.")
 
 
 FIGURE_OF = "figure of the table"

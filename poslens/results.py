@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,9 +14,10 @@ from poslens.attribution.curves.positions import document_curve
 from poslens.attribution.errors import UserError
 from poslens.attribution.methods import METHODS
 from poslens.attribution.types import Array, Provenance
-from poslens.base_result import FIGURE_OF, Result, chosen, framed, written
+from poslens.base_result import FIGURE_OF, Result, chosen, framed, require_model, written
 from poslens.commands.result_files import suffix_of
 from poslens.compute.compute import Explained
+from poslens.export.files import TABLE_FORMATS
 from poslens.export.json_text import json_text
 from poslens.failures import FAILURE_TABLE, FAILURES, FailureRow
 from poslens.figures.curves import pair_curves
@@ -29,9 +30,11 @@ from poslens.studies.explain import service as explaining
 from poslens.studies.explain.answers import explanation_answer
 from poslens.studies.explain.service import head
 from poslens.studies.explain.tables import comparison_frame, explained_frame, matrix_frame
+from poslens.studies.passport import cohort
 from poslens.studies.passport import service as passports
 from poslens.studies.passport.document import FORMATS as PASSPORT_FORMATS
 from poslens.studies.passport.document import document_bytes
+from poslens.studies.passport.parts import RELOCATION
 from poslens.studies.passport.service import ModelPassport as Card
 from poslens.study import Study
 
@@ -150,39 +153,97 @@ class Explanation(Result):
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Passport:
-    """The position passports of one or more models."""
+class Passport(Result, Mapping[str, "Passport"]):
+    """The position passports of one or more models, by model name. Tables and figures are those of
+    a part of the card; the column `part` of `to_frame` lists the parts."""
 
     cards: tuple[Card, ...]
 
-    def to_frame(self) -> pd.DataFrame:
-        """Every number, one per row."""
-        return passports.table(self.cards)
-
-    def figure(self, part: str = "relocation", style: Style | None = None) -> go.Figure:
-        """The figure of one part of the first passport; the column `part` of `to_frame` lists the
-        parts.
+    def __getitem__(self, model: str) -> Passport:
+        """One model's passport.
 
         Raises:
-            UserError: there is no such part, or it has no figure.
+            NoSuchModel: it has no such model.
         """
-        drawn = {part.key: part.draw for part in self.cards[0].parts if part.draw is not None}
-        if part not in drawn:
+        require_model(model, self, "passport")
+        return Passport(tuple(card for card in self.cards if card.name == model))
+
+    def __iter__(self) -> Iterator[str]:
+        return (card.name for card in self.cards)
+
+    def __len__(self) -> int:
+        return len(self.cards)
+
+    @property
+    def provenance(self) -> list[Provenance]:
+        """See `Result`."""
+        return self.sources(None)
+
+    def sources(self, table: str | None) -> list[Provenance]:
+        parts = [part for card in self.cards for part in card.parts if table in (None, part.key)]
+        return [provenance for part in parts for provenance in part.provenance]
+
+    def to_frame(self, table: str | None = None) -> pd.DataFrame:
+        """Every number of the part of this name, by default of all parts, one per row.
+
+        Raises:
+            UserError: the passport has no such part.
+        """
+        self._require_part(table)
+        return passports.table(self.cards, table or "")
+
+    def _require_part(self, table: str | None) -> None:
+        if table is not None:
+            parts = {part.key: part for card in self.cards for part in card.parts}
+            chosen(parts, table, "passport", "part")
+
+    def _drawn(self, table: str | None, style: Style) -> go.Figure:
+        """The figure of one model's part, by default of relocation; for several models, nDCG@10
+        against a measure of position bias."""
+        self._require_part(table)
+        first = self.cards[0].name
+        if len(self.cards) > 1:
+            if table is not None:
+                raise UserError(
+                    f"The figure of a part shows one model: choose it, as in "
+                    f"passport[{first!r}].figure({table!r}), or draw all models with figure()."
+                )
+            drawn = cohort.chart(self.cards, style)
+            if not any(trace.x for trace in drawn.data):
+                raise UserError(
+                    "No model has both nDCG@10 and a measure of position bias: compute the parts "
+                    f"ranking and position_effect, or draw one model, as in passport[{first!r}]."
+                    "figure()."
+                )
+            return drawn
+        draw = {part.key: part.draw for part in self.cards[0].parts if part.draw is not None}
+        if not draw:
+            raise passports.no_results(self.cards)
+        default = RELOCATION.key if RELOCATION.key in draw else next(iter(draw))
+        return chosen(draw, table or default, f"{first}'s passport", "figure of")(style)
+
+    def save(
+        self, path: str | Path, table: str | None = None, *, size: str = "", palette: str = ""
+    ) -> Path:
+        """The cards as .html, .pdf, .svg, .png or .json, or as .yaml for a model card; the numbers
+        as .csv, .parquet or .tex. For the part named by `table`, its figure and numbers as
+        `Result.save` writes them.
+
+        Raises:
+            UserError: as in `Result.save`, or nothing is computed yet.
+        """
+        fmt = suffix_of(Path(path), tuple(dict.fromkeys((*PASSPORT_FORMATS, *TABLE_FORMATS))))
+        if table is not None or fmt not in PASSPORT_FORMATS:
+            self._require_part(table)
+            if not self.sources(table):
+                raise passports.no_results(self.cards)
+            return super().save(path, table, size=size, palette=palette)
+        if size or palette:
             raise UserError(
-                f"{self.cards[0].name}'s passport has no figure of {part[:40]!r}: it has "
-                f"{', '.join(drawn) or 'none yet'}."
+                "Cards have their own size and palette: name a part to draw, as in "
+                f'save(path, "{RELOCATION.key}", size=..., palette=...).'
             )
-        return drawn[part](style or Style())
-
-    def save(self, path: str | Path) -> Path:
-        """Write the passport as .html, .pdf, .svg or .json, or as .yaml for a model card.
-
-        Raises:
-            UserError: the suffix is not one of these, no browser is installed to draw a picture, or
-            the file cannot be written.
-        """
-        fmt = suffix_of(Path(path), PASSPORT_FORMATS)
-        return written(path, document_bytes(self.cards, fmt))  # type: ignore[arg-type]
+        return written(path, document_bytes(self.cards, fmt))
 
     def _repr_html_(self) -> str:
         return framed(document_bytes(self.cards, "html"))

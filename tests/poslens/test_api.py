@@ -208,8 +208,49 @@ def test_curves_relocation_and_rankings_of_a_file_are_computed(_data: str, tmp_p
     card = poslens.passport("BM25", _data)
     assert "relocation" in set(card.to_frame()["part"])
     assert card.figure().data and repr(card).startswith("<Passport of BM25: ")
-    with pytest.raises(poslens.UserError, match="no figure of 'nope': it has"):
+    with pytest.raises(poslens.UserError, match="passport has no part 'nope': choose from attri"):
         card.figure("nope")
+    with pytest.raises(poslens.UserError, match="no part 'nope'"):
+        card.to_frame("nope")
+    assert set(card.to_frame("ranking")["part"]) == {"ranking"}
+    assert card.figure().layout.meta["figure"] == card.figure("relocation").layout.meta["figure"]
+    for suffix in ("csv", "parquet", "tex"):
+        card.save(tmp_path / f"card.{suffix}")
+    numbers = pd.read_csv(tmp_path / "card.csv")
+    np.testing.assert_allclose(numbers["value"], card.to_frame()["value"])
+    entries = json.loads((tmp_path / "card.provenance.json").read_bytes())
+    assert entries == [one.entry() for one in card.provenance]
+    assert set(pd.read_parquet(tmp_path / "card.parquet")["part"]) == set(card.to_frame()["part"])
+    drawn = card.save(tmp_path / "part.html", "relocation", size="single column")
+    assert b"336" in drawn.read_bytes()
+    with pytest.raises(poslens.UserError, match="name a part to draw"):
+        card.save(tmp_path / "card.html", size="single column")
+
+
+def test_parts_of_a_passport_are_computed_alone(_data: str, tmp_path: Path) -> None:
+    card = poslens.passport("BM25", _data, part=["attribution", "ranking"], pairs=3)
+    assert set(card.to_frame()["part"]) == {"attribution", "ranking"}
+    assert set(card.to_frame("attribution")["n"]) == {3}
+    both = poslens.passport(["BM25", "MiniLM"], _data, part=["ranking", "position_effect"])
+    assert list(both) == ["BM25", "MiniLM"] and len(both) == 2
+    shown = {trace.name: trace.y for trace in both.figure().data}
+    for name in both:
+        ranking = both[name].to_frame("ranking").set_index("measure")
+        assert shown[name] == (ranking["value"]["ndcg_at_10"],)
+    with pytest.raises(poslens.UserError, match=r"passport\['BM25'\].figure\('ranking'\), or draw"):
+        both.figure("ranking")
+    assert both["MiniLM"].figure("ranking").data
+    with pytest.raises(KeyError, match=r"^passport has no model 'x': choose from BM25, MiniLM.$"):
+        _ = both["x"]
+    assert "x" not in both
+    alone = poslens.passport(["BM25", "MiniLM"], _data, part=["relocation"])
+    with pytest.raises(poslens.UserError, match="compute the parts ranking and position_effect"):
+        alone.figure()
+    nothing = poslens.passport("MiniLM", _data, part=["audit"], compute=False)
+    with pytest.raises(poslens.UserError, match=r"results of these parts\. Not computed"):
+        nothing.save(tmp_path / "x.csv")
+    with pytest.raises(poslens.UserError, match=r"results of these parts\. Not computed"):
+        nothing.figure()
 
 
 def test_several_models_give_the_results_of_each_by_name(_data: str, tmp_path: Path) -> None:
@@ -242,8 +283,11 @@ def test_several_models_give_the_results_of_each_by_name(_data: str, tmp_path: P
     assert row["difference"] == pytest.approx(indices[1] - indices[0])
     assert len(several.verdicts) == 3 and "BM25" in several.verdicts[2]
     assert several.to_frame("failures").empty
-    with pytest.raises(KeyError):
+    with pytest.raises(
+        poslens.UserError, match=r"^curve has no model 'MiniLM-recency': choose from MiniLM, BM25.$"
+    ):
         _ = several["MiniLM-recency"]
+    assert "MiniLM-recency" not in several
     ranked = poslens.rank(names, _data)
     rows = pd.concat([poslens.rank(name, _data).to_frame() for name in names], ignore_index=True)
     pd.testing.assert_frame_equal(ranked.to_frame(), rows)
@@ -464,6 +508,9 @@ def test_models_that_a_study_does_not_fit_are_listed_with_the_failures(_data: st
         ),  # type: ignore[arg-type]
         (lambda: poslens.explain("MiniLM", QUERY, DOCUMENT, evidence=(math.inf, 2)), r"\(start, e"),  # type: ignore[arg-type]
         (lambda: poslens.passport("BM25", moved=1), "whole number from 2, not 1"),
+        (lambda: poslens.passport("BM25", pairs=1), "pairs must be a whole number from 2, not 1"),
+        (lambda: poslens.passport("BM25", part=["x"]), "no part 'x': choose from attribution, "),
+        (lambda: poslens.passport("BM25", part="ranking"), r"such as \['attribution'\], not 'rank"),
         (lambda: poslens.passport("BM25", moved="5"), "whole number from 2, not 5"),  # type: ignore[arg-type]
     ],
 )

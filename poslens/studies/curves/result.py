@@ -15,7 +15,7 @@ from poslens.attribution.curves.text_axis import is_over_text
 from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Array, Method, PositionCurve, Provenance, TextPair
-from poslens.base_result import FIGURE_OF, Result, chosen
+from poslens.base_result import FIGURE_OF, Result, chosen, require_model
 from poslens.compute.compute import Compute, DataSetCurve
 from poslens.compute.provenance import of_published
 from poslens.compute.runs import Job
@@ -54,10 +54,13 @@ class Curves(Result, Mapping[str, "Curves"]):
     published: Sequence[PublishedCurves] = ()
 
     def __getitem__(self, model: str) -> Curves:
-        """One model's curve."""
+        """One model's curve.
+
+        Raises:
+            NoSuchModel: it has no such model.
+        """
+        require_model(model, self, "curve")
         averages = [average for average in self.averages if average.model.spec.name == model]
-        if not averages:
-            raise KeyError(model)
         failures = [row for row in self.failures if row.model == model]
         return replace(self, averages=averages, failures=failures, published=())
 

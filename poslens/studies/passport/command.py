@@ -77,9 +77,7 @@ def passport(
     from poslens.studies.passport import service as passports
     from poslens.studies.passport.document import document_bytes
 
-    if unknown := next((key for key in part or [] if key not in passports.QUESTIONS), None):
-        keys = ", ".join(passports.QUESTIONS)
-        raise UserError(f"A passport has no part {unknown!r}: choose from {keys}.")
+    passports.checked_parts(part or [])
     if all_models and model:
         raise UserError("--all selects every model: remove --model.")
     compute = service()
@@ -114,5 +112,6 @@ def passport(
 def _no_results(cards: Sequence[ModelPassport], stored: bool) -> UserError:
     if stored:
         return UserError("No model has stored results of these parts: remove --stored.")
-    reasons = dict.fromkeys(part.absent for card in cards for part in card.parts if part.absent)
-    return UserError(f"No model has results of these parts. {' '.join(reasons)}")
+    from poslens.studies.passport import service as passports
+
+    return passports.no_results(cards)

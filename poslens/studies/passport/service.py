@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any
 
@@ -11,6 +11,7 @@ import pandas as pd
 
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.datasets.types import spread_evenly
+from poslens.attribution.errors import UserError
 from poslens.attribution.interventions.relocation import movable, relocation_method
 from poslens.attribution.interventions.segments import documents_of, first_pairs
 from poslens.attribution.retrievers import limits
@@ -314,8 +315,30 @@ def _part_entry(part: Part) -> PartEntry:
     )
 
 
-def table(passports: Sequence[ModelPassport]) -> pd.DataFrame:
-    """The numbers of passports, one per row."""
+def checked_parts(keys: Sequence[str]) -> None:
+    """Check that a passport has parts with these keys.
+
+    Raises:
+        UserError: it does not.
+    """
+    if unknown := [key for key in keys if key not in QUESTIONS]:
+        raise UserError(
+            f"A passport has no part {unknown[0]!r}: choose from {', '.join(QUESTIONS)}."
+        )
+
+
+def no_results(passports: Sequence[ModelPassport]) -> UserError:
+    """The error message if no passport has a number, with the reasons."""
+    reasons = dict.fromkeys(part.absent for each in passports for part in each.parts if part.absent)
+    return UserError(f"No model has results of these parts. {' '.join(reasons)}")
+
+
+def table(passports: Sequence[ModelPassport], only: str = "") -> pd.DataFrame:
+    """The numbers of passports, or `only` those of one part, one per row."""
+    passports = [
+        replace(each, parts=[part for part in each.parts if only in ("", part.key)])
+        for each in passports
+    ]
     estimate = ["value", "low", "high", "n", "n_resampled"]
     rows = [
         (
