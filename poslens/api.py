@@ -34,9 +34,10 @@ from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import TextPair
 from poslens.compute.compute import service
 from poslens.failures import failure_rows
-from poslens.names import data_name, with_rejections
+from poslens.names import with_rejections
 from poslens.quietly import quietly
 from poslens.results import Explanation, Passport, StudyResult
+from poslens.saved_data import Data, data_name
 from poslens.studies import declared
 from poslens.studies.cause.service import DEFAULT_PAIRS
 from poslens.studies.check import service as checking
@@ -58,7 +59,7 @@ def explain(
     method: str = "saliency",
     evidence: str | tuple[int, int] | None = None,
     language: str | None = None,
-    dataset: str | Path = SAMPLE,
+    dataset: Data = SAMPLE,
     **options: Option,
 ) -> Explanation:
     """Attribute the score of a query and a document to their tokens with one method, which
@@ -74,8 +75,9 @@ def explain(
             document.
         language: language of the texts, as an ISO 639-3 code, which decides how they are split
             into sentences.
-        dataset: name or path of a data set. It provides the mean curve that is shown with the
-            document, if that is stored, and the word statistics of BM25.
+        dataset: name or path of a data set, or its rows: a pandas DataFrame or a list of
+            dictionaries (docs/data.md), or {name: rows}. It provides the mean curve that is shown
+            with the document, if that is stored, and the word statistics of BM25.
 
     Raises:
         UserError: a text, a name or an option is invalid; the message names it.
@@ -97,7 +99,7 @@ def explain(
 @quietly()
 def curve(
     model: Model | Models,
-    dataset: str | Path = SAMPLE,
+    dataset: Data = SAMPLE,
     *,
     method: str = "saliency",
     pairs: int = 0,
@@ -129,7 +131,7 @@ def curve(
 @quietly()
 def passport(
     model: Model | Models,
-    dataset: str | Path = SAMPLE,
+    dataset: Data = SAMPLE,
     *,
     compute: bool = True,
     pairs: int = MAX_PAIRS,
@@ -183,7 +185,7 @@ def _require_names(argument: str, given: object, names: Iterable[str]) -> None:
 def check(
     model: Model,
     baseline: str | Path,
-    dataset: str | Path = SAMPLE,
+    dataset: Data = SAMPLE,
     *,
     only: Sequence[str] | None = None,
     **tolerances: float,
@@ -192,7 +194,7 @@ def check(
 def check(
     model: Models,
     baseline: str | Path,
-    dataset: str | Path = SAMPLE,
+    dataset: Data = SAMPLE,
     *,
     only: Sequence[str] | None = None,
     **tolerances: float,
@@ -201,7 +203,7 @@ def check(
 def check(
     model: Model | Models,
     baseline: str | Path,
-    dataset: str | Path = SAMPLE,
+    dataset: Data = SAMPLE,
     *,
     only: Sequence[str] | None = None,
     **tolerances: float,
@@ -252,7 +254,7 @@ def check(
 def run_study(
     name: str,
     model: Model | Models,
-    dataset: str | Path | None = None,
+    dataset: Data | None = None,
     *,
     out: str | Path | None = None,
     **parameters: Any,
@@ -262,7 +264,7 @@ def run_study(
 
     Args:
         name: the study's name, such as "needles".
-        dataset: a data set's name or path; by default the study's own.
+        dataset: a data set as in `explain`; by default the study's own.
         out: a new folder for what a study writes in addition to its results, such as the debiased
             model of `poslens.debias(model, corpus, out="folder")`.
         parameters: the study's parameters by name; `poslens NAME --help` lists them.
@@ -310,7 +312,7 @@ def run_study(
 
 def rank(
     model: Model | Models,
-    dataset: str | Path | None = None,
+    dataset: Data | None = None,
     *,
     by: str = "",
     **parameters: Any,

@@ -19,7 +19,8 @@ from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.text import clean
 from poslens.attribution.types import EvidenceSpan, Method, TextPair
 from poslens.compute.runs import Job
-from poslens.names import data_name, distinct, resolve, with_rejections
+from poslens.names import distinct, resolve, with_rejections
+from poslens.saved_data import Data, data_name
 from poslens.saved_models import folder_of
 
 if TYPE_CHECKING:
@@ -110,8 +111,8 @@ Models: TypeAlias = "list[Any] | tuple[Any, ...]"
 """Several models."""
 
 
-def data_set(dataset: str | Path) -> DataSet:
-    """The data set with a name, or at a path. Its rejected rows are reported on stderr.
+def data_set(dataset: Data) -> DataSet:
+    """The data set with a name, at a path, or in memory. Its rejected rows are reported on stderr.
 
     Raises:
         UserError: it does not exist, or it cannot be read.

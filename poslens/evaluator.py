@@ -43,6 +43,7 @@ from poslens.cache.storage.store import ModelKey
 from poslens.compute.provenance import poslens_version
 from poslens.export.json_text import json_text
 from poslens.parameters import Integer, Parameters
+from poslens.saved_data import Data
 from poslens.studies.audit.run import run_audit
 from poslens.studies.cause.service import DEFAULT_PAIRS
 from poslens.studies.positions.run import run_positions
@@ -113,7 +114,7 @@ class PositionEvaluator(BaseEvaluator):
 
     def __init__(
         self,
-        dataset: str | Path = SAMPLE,
+        dataset: Data = SAMPLE,
         *,
         documents: int = 100,
         pairs: int = DEFAULT_PAIRS,
@@ -125,7 +126,7 @@ class PositionEvaluator(BaseEvaluator):
     ) -> None:
         """
         Args:
-            dataset: name or path of a data set of pairs with evidence (docs/data.md).
+            dataset: name, path or rows of a data set of pairs with evidence (docs/data.md).
             documents: maximum number of documents that are ranked and audited, at least 11: those
                 whose evidence is moved, and others drawn at random from the corpus.
             pairs: maximum number of pairs whose evidence is moved, at least 10, spread evenly over
@@ -216,7 +217,7 @@ class PositionEvaluator(BaseEvaluator):
         }
 
 
-def _moved(dataset: str | Path, documents: int, pairs: int, seed: int) -> Moved:
+def _moved(dataset: Data, documents: int, pairs: int, seed: int) -> Moved:
     """The pairs whose evidence is moved, and in memory the documents that they are ranked among."""
     data = data_set(dataset)
     settings = POSITIONS.parameters.settings({"pairs": min(pairs, documents)})

@@ -31,8 +31,10 @@ from poslens.attribution.curves.positions import document_curve
 from poslens.attribution.methods import attribute_batches, make_method
 from poslens.attribution.retrievers.load import load
 from poslens.attribution.retrievers.resolve import resolve
+from poslens.attribution.retrievers.specs import data_folder
 from poslens.attribution.types import TextPair
 from poslens.studies import declared
+from poslens.studies.curves.result import Curves
 from poslens.studies.explain.command import app as explain_command
 from tests.support import tiny_models
 from tests.support.endpoint_server import hashed
@@ -419,6 +421,34 @@ def test_models_that_a_study_does_not_fit_are_listed_with_the_failures(_data: st
     assert [summary.name for summary in result.summaries] == ["MiniLM"] * 2
 
 
+def test_rows_in_memory_are_a_data_set(_data: str) -> None:
+    frame = pd.DataFrame(ROWS)
+
+    def curve(data: object) -> Curves:
+        return poslens.curve("BM25", data, method="terms")  # type: ignore[arg-type]
+
+    of_file, of_frame = curve(_data), curve(frame)
+    np.testing.assert_array_equal(of_frame.curve, of_file.curve)
+    (name,) = {one.dataset for one in of_frame.provenance}
+    assert re.fullmatch("data-[0-9a-f]{8}", name)
+    root = data_folder() / "collections" / "python"
+    (written,) = root.glob(f"{name}*.parquet")
+    changed = written.stat().st_mtime_ns
+    assert curve(ROWS).provenance == of_frame.provenance, "equal rows are one data set"
+    assert written.stat().st_mtime_ns == changed
+    (other,) = {one.dataset for one in curve(frame.iloc[:5]).provenance}
+    assert other != name
+    assert curve({"grey": frame}).provenance[0].dataset == "grey"
+    assert curve({"grey": frame.iloc[:5]}).summary.n == 5, "a name can be given to other rows"
+    offsets = frame.drop(columns="evidence").assign(evidence_start=15.0, evidence_end=20.0)
+    offsets.loc[0, ["evidence_start", "evidence_end"]] = np.nan
+    assert curve(offsets).summary.n == 10
+    documents = pd.DataFrame({"text": frame["document"]})
+    assert len(poslens.audit("BM25", documents, top=1).to_frame()) == 1
+    ranked = poslens.rank("BM25", [*ROWS, {"query": "what"}])
+    assert ranked.to_frame("queries").shape[0] == 10, "rows are rejected one by one"
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -475,6 +505,16 @@ def test_models_that_a_study_does_not_fit_are_listed_with_the_failures(_data: st
             "no figure of the table 'x': choose from tokens, comparison, matrix",
         ),
         (lambda: poslens.rank("BM25", "nope"), "nope"),
+        (lambda: poslens.rank("BM25", 5), "data set can't be of type int: use a name, a path"),  # type: ignore[arg-type]
+        (lambda: poslens.curve("BM25", None), "data set can't be of type NoneType"),  # type: ignore[arg-type]
+        (lambda: poslens.curve("BM25", [1]), "data set can't be of type list"),  # type: ignore[list-item]
+        (lambda: poslens.curve("BM25", []), "lacks the columns query, document"),
+        (lambda: poslens.curve("BM25", {"a": ROWS, "b": ROWS}), "only as {name: rows}"),
+        (lambda: poslens.curve("BM25", {"sample": ROWS}), "sample is the name of a bundled"),
+        (
+            lambda: poslens.curve("BM25", pd.DataFrame({"query": [1, "x"]})),
+            "can't be written as a table .*column query.*: give the values of each column one type",
+        ),
         (lambda: poslens.rank("BM25", Path("nope.csv")), "nope.csv is not a folder or a file"),
         (lambda: poslens.curve("BM25", pairs="many"), "not many"),  # type: ignore[arg-type]
         (lambda: poslens.explain("MiniLM", None, DOCUMENT), "query must be a string, not None"),  # type: ignore[arg-type]

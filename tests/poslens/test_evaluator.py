@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from sentence_transformers import CrossEncoder, SentenceTransformer
@@ -189,7 +190,8 @@ def test_a_sample_contains_the_moved_documents_and_has_the_requested_size(
     assert (about["documents"], about["pairs"], about["dataset"]) == (20, 15, "many.jsonl")
     texts = {one.text for one in evaluator._moved.collection.documents()}
     assert {pair.document for pair in evaluator._moved.pairs} <= texts
-    again = poslens.PositionEvaluator(str(tmp_path / "many.jsonl"), documents=20, pairs=15)
+    frame = pd.read_json(tmp_path / "many.jsonl", lines=True)
+    again = poslens.PositionEvaluator(frame, documents=20, pairs=15)
     other = poslens.PositionEvaluator(str(tmp_path / "many.jsonl"), documents=20, pairs=15, seed=1)
     assert {one.text for one in again._moved.collection.documents()} == texts
     assert {one.text for one in other._moved.collection.documents()} != texts
