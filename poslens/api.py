@@ -16,6 +16,7 @@ from poslens.arguments import (
     Model,
     Models,
     Option,
+    are_several,
     chosen_pairs,
     data_set,
     evidence_span,
@@ -69,7 +70,7 @@ def explain(
         model: a preset, a Hugging Face id, a folder, a SentenceTransformer, or an object whose
             `encode(list of texts)` returns vectors [n, dimensions]. Such an object supports only
             methods that need nothing but vectors, such as method="occlusion". Several models, in
-            a list, are shown side by side.
+            a list or as {name: model}, are shown side by side.
         method: name of a method, see `methods`; `options` are its parameters by name.
         evidence: the passage that answers the query, or its (start, end) in characters of the
             document.
@@ -109,7 +110,7 @@ def curve(
     and stored, with a progress bar on stderr. Repeat an interrupted call to resume.
 
     Args:
-        model: as in `explain`, or a list of models.
+        model: as in `explain`.
         pairs: number of pairs, spread evenly over the data set; 0 means all.
 
     Raises:
@@ -248,7 +249,7 @@ def check(
         return checking.checks(card, earlier, limits, names)
 
     results = {spec.name: checked(spec) for spec in specs_of(model, data)}
-    return results if isinstance(model, list | tuple) else next(iter(results.values()))
+    return results if are_several(model) else next(iter(results.values()))
 
 
 def run_study(

@@ -13,8 +13,10 @@ from poslens.attribution.datasets import DataSet
 from poslens.attribution.datasets.types import spread_evenly, spread_words
 from poslens.attribution.errors import UserError
 from poslens.attribution.methods import METHODS, make_method
+from poslens.attribution.paths import is_folder
 from poslens.attribution.retrievers import own_object
 from poslens.attribution.retrievers.lexical import with_corpus
+from poslens.attribution.retrievers.resolve import renamed
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.text import clean
 from poslens.attribution.types import EvidenceSpan, Method, TextPair
@@ -107,8 +109,8 @@ class Encoder(Protocol):
 
 
 Model: TypeAlias = "str | Path | SentenceTransformer | Encoder"
-Models: TypeAlias = "list[Any] | tuple[Any, ...]"
-"""Several models."""
+Models: TypeAlias = "list[Any] | tuple[Any, ...] | Mapping[str, Any]"
+"""Several models, which a mapping names."""
 
 
 def data_set(dataset: Data) -> DataSet:
@@ -136,15 +138,37 @@ def spec_of(model: Model, data: DataSet) -> RetrieverSpec:
     return with_corpus(spec, data.name)
 
 
+def are_several(model: Model | Models) -> TypeGuard[Models]:
+    """Whether the argument `model` gives several models."""
+    return isinstance(model, list | tuple | Mapping)
+
+
+def _named(name: str, model: Model, data: DataSet) -> RetrieverSpec:
+    """The retriever for a model under a name that the user chose.
+
+    Raises:
+        UserError: as `spec_of`, or the name is invalid or that of another model.
+    """
+    if not isinstance(name, str) or not name or {"=", "@"} & {*name}:
+        raise UserError(f"A model's name must be text without = and @, not {name!r}.")
+    if _of_library(model):
+        model = folder_of(model)
+    if isinstance(model, str | Path) and is_folder(model):
+        return resolve(f"{name}={model}")
+    return renamed(spec_of(model, data), name)
+
+
 def specs_of(model: Model | Models, data: DataSet) -> list[RetrieverSpec]:
     """The retrievers for one model or several, without duplicates.
 
     Raises:
-        UserError: `spec_of` fails, or no model is given.
+        UserError: `spec_of` fails, no model is given, or two have one name.
     """
-    specs = distinct(
-        spec_of(each, data) for each in (model if isinstance(model, list | tuple) else [model])
-    )
+    if isinstance(model, Mapping):
+        specs = distinct(_named(name, each, data) for name, each in model.items())
+    else:
+        models = model if isinstance(model, list | tuple) else [model]
+        specs = distinct(spec_of(each, data) for each in models)
     if not specs:
         raise UserError("No model is given: name at least one.")
     return specs

@@ -228,7 +228,7 @@ def address_of(spec: RetrieverSpec) -> Address:
     Raises:
         UserError: it was not registered at startup.
     """
-    address = _registered.get(spec.name)
+    address = _registered.get(spec.alias_of or spec.name)
     if address is None or address.spec.source != spec.source:
         raise UserError(
             f"{spec.name} is an endpoint that this program was not started with: add --endpoint "

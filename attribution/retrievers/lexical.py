@@ -120,13 +120,14 @@ def _source_parts(spec: RetrieverSpec) -> tuple[bool, str]:
 
 
 def with_corpus(spec: RetrieverSpec, dataset: str) -> RetrieverSpec:
-    """`spec` with the statistics of a registered data set; unchanged for other families and for
-    texts without a data set."""
+    """`spec` with the statistics of a registered data set instead of any other; unchanged for other
+    families and for texts without a data set."""
     from poslens.attribution import datasets
 
-    if spec.source not in (SOURCE, STEMMED) or dataset not in datasets.names():
+    source = ":".join(spec.source.split(":", 2)[:2])
+    if source not in (SOURCE, STEMMED) or dataset not in datasets.names():
         return spec
-    return replace(spec, source=f"{spec.source}:{dataset}")
+    return replace(spec, source=f"{source}:{dataset}")
 
 
 def statistics_of(texts: Sequence[Sequence[str]]) -> Statistics:

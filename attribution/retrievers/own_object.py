@@ -177,8 +177,8 @@ def _off_device(row: Any) -> Any:
 
 
 def _probe(spec: RetrieverSpec) -> Array:
-    _alive(spec.name)
-    return _known[spec.name][1].reshape(-1)
+    _alive(spec.base)
+    return _known[spec.base][1].reshape(-1)
 
 
 FAMILY = register(
@@ -188,7 +188,7 @@ FAMILY = register(
         order=62,
         capabilities=frozenset({Capability.EMBEDDINGS, Capability.VECTOR}),
         search="vectors",
-        load=lambda spec, _files, _place: EmbeddingEndpoint(spec, partial(vectors_of, spec.name)),
+        load=lambda spec, _files, _place: EmbeddingEndpoint(spec, partial(vectors_of, spec.base)),
         has_weights=False,
         why_not="an object with encode returns only vectors of texts, so there are no gradients, "
         "layers or term weights",

@@ -51,8 +51,7 @@ def register_folder(name: str, folder: Path) -> RetrieverSpec:
     browsers select names."""
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder: use the folder with the model's files.")
-    if name in presets() or (name in _registered and _registered[name].remote):
-        raise UserError(f"{name} is already the name of another model: use another name.")
+    _require_free(name)
     contents_of(name, folder)
     manifest = read_manifest(folder)
     spec = RetrieverSpec(
@@ -65,6 +64,24 @@ def register_folder(name: str, folder: Path) -> RetrieverSpec:
     )
     _registered[name] = spec
     return spec
+
+
+def _require_free(name: str) -> None:
+    """Check that the user can name a model so."""
+    if name in presets() or (name in _registered and _registered[name].remote):
+        raise UserError(f"{name} is already the name of another model: use another name.")
+
+
+def renamed(spec: RetrieverSpec, name: str) -> RetrieverSpec:
+    """`spec` under a name that the user chose.
+
+    Raises:
+        UserError: the name is that of another model.
+    """
+    if name == spec.name:
+        return spec
+    _require_free(name)
+    return replace(spec, name=name, alias_of=spec.alias_of or spec.name)
 
 
 def register_endpoint(value: str) -> RetrieverSpec:

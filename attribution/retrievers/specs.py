@@ -56,7 +56,8 @@ class RetrieverSpec:
     `answers` are the words for relevant and not relevant of a sequence-to-sequence reranker.
     `strength` scales an adapter's weights; None is 1. `calibration` is the attention calibration;
     None is the model's own attention. `training` describes the training of a model that PosLens
-    debiased, and is empty for others.
+    debiased, and is empty for others. `alias_of` is a preset's own name or hub id if `name` is
+    another one that the user chose.
     """
 
     name: str
@@ -83,11 +84,12 @@ class RetrieverSpec:
     strength: float | None = None
     calibration: Calibration | None = None
     training: str = ""
+    alias_of: str = ""
 
     @property
     def base(self) -> str:
-        """The name without suffixes: `MiniLM` for `MiniLM@last`."""
-        return self.name.partition("@")[0]
+        """The model's own name without suffixes: `MiniLM` for `MiniLM@last`."""
+        return (self.alias_of or self.name).partition("@")[0]
 
     @property
     def remote(self) -> bool:

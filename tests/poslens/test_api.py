@@ -421,6 +421,33 @@ def test_models_that_a_study_does_not_fit_are_listed_with_the_failures(_data: st
     assert [summary.name for summary in result.summaries] == ["MiniLM"] * 2
 
 
+def test_models_have_the_names_that_a_mapping_gives_them(
+    _data: str, tmp_path: Path, tiny_folder: Callable[..., Path]
+) -> None:
+    base, tuned = (SentenceTransformer(str(tiny_folder("bert")), device="cpu") for _ in range(2))
+    next(tuned.parameters()).data.mul_(2)
+    own = Counts()
+    given = {"base": base, "tuned": tuned, "folder": tiny_folder("bert"), "own": own}
+    found = poslens.explain(given, QUERY, DOCUMENT, method="occlusion", level="sentence")
+    assert list(found.scores) == list(given)
+    assert found.scores["base"] == pytest.approx(found.scores["folder"], abs=1e-5)
+    assert found.scores["base"] != pytest.approx(found.scores["tuned"], abs=1e-3)
+    counted = poslens.explain(own, QUERY, DOCUMENT, method="occlusion", level="sentence")
+    assert found.scores["own"] == counted.score
+    assert [trace.name for trace in found.figure().data] == list(given)
+    presets = {"words": "BM25", "late": "MiniLM-recency", "early": "MiniLM-primacy@0.5"}
+    effects = poslens.cause(presets, _data, interventions=["relocation"]).to_frame()
+    unnamed = poslens.cause([*presets.values()], _data, interventions=["relocation"]).to_frame()
+    assert effects["model"].tolist() == list(presets)
+    np.testing.assert_array_equal(effects["last_minus_first"], unnamed["last_minus_first"])
+    cards = poslens.passport({"base": "BM25", "other": own}, _data, part=["ranking"])
+    baseline = cards.save(tmp_path / "named.json")
+    assert list(poslens.check({"base": "BM25", "other": own}, baseline, _data)) == ["base", "other"]
+    # A name can be given to another model.
+    renamed = poslens.explain({"own": tuned}, QUERY, DOCUMENT, method="occlusion", level="sentence")
+    assert renamed.score == found.scores["tuned"]
+
+
 def test_rows_in_memory_are_a_data_set(_data: str) -> None:
     frame = pd.DataFrame(ROWS)
 
@@ -465,6 +492,14 @@ def test_rows_in_memory_are_a_data_set(_data: str) -> None:
         (lambda: poslens.explain("MiniLM", QUERY, DOCUMENT, method="x"), "There is no method"),
         (lambda: poslens.explain(3, QUERY, DOCUMENT), "type int is not a model"),  # type: ignore[arg-type]
         (lambda: poslens.explain([], QUERY, DOCUMENT), "No model is given"),
+        (lambda: poslens.explain({}, QUERY, DOCUMENT), "No model is given"),
+        (lambda: poslens.explain({"a@b": "BM25"}, QUERY, DOCUMENT), "without = and @, not 'a@b'"),
+        (lambda: poslens.explain({"": "BM25"}, QUERY, DOCUMENT), "without = and @, not ''"),
+        (lambda: poslens.explain({3: "BM25"}, QUERY, DOCUMENT), "without = and @, not 3"),  # type: ignore[dict-item]
+        (
+            lambda: poslens.explain({"MiniLM": "BM25"}, QUERY, DOCUMENT),
+            "MiniLM is already the name of another model",
+        ),
         (
             lambda: poslens.explain("MiniLM", QUERY, DOCUMENT).to_frame("rows"),  # type: ignore[arg-type]
             "no table 'rows': choose from tokens, comparison, matrix",

@@ -260,7 +260,7 @@ class RankingStudy(Study[RankingTask, Asked[RankingSetup], Any]):
         for setup in corpus.setups:
             searching = spec
             if setup.collection.name != corpus.dataset:
-                searching = with_corpus(resolve.resolve(spec.name), setup.collection.name)
+                searching = with_corpus(spec, setup.collection.name)
             searching = _searching(searching, settings)
             service.method_for(compute, searching, setup)
             subjects.append(Asked(searching, setup, settings))
