@@ -226,8 +226,9 @@ def check(
         UserError: as for `explain`, or the file is not a passport.
     """
     _require_names("only", only, NAMES)
-    if unknown := [name for name in [*(only or ()), *tolerances] if name not in NAMES]:
-        raise UserError(f"There is no check {unknown[0]!r}: choose from {', '.join(NAMES)}.")
+    for what, given in (("check", only or ()), ("tolerance", tolerances)):
+        if unknown := [name for name in given if name not in NAMES]:
+            raise UserError(f"There is no {what} {unknown[0]!r}: choose from {', '.join(NAMES)}.")
     if not isinstance(baseline, str | Path):
         raise UserError(
             f"The baseline must be a path, not {type(baseline).__name__}: give the file that "

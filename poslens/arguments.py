@@ -68,6 +68,8 @@ def evidence_span(text: str, evidence: str | tuple[int, int] | None) -> Evidence
         raise UserError(
             "The evidence must be a passage of the document, or its (start, end) in characters."
         ) from None
+    if 0 <= end <= start <= len(text):
+        raise UserError(f"The evidence, characters {start:,} to {end:,}, must end after it starts.")
     if not 0 <= start < end <= len(text):
         raise UserError(
             f"The evidence, characters {start:,} to {end:,}, is outside the document, which has "

@@ -489,6 +489,18 @@ def test_rows_in_memory_are_a_data_set(_data: str) -> None:
             lambda: poslens.explain("MiniLM", QUERY, DOCUMENT, evidence=(5, 500)),
             "is outside the document",
         ),
+        (
+            lambda: poslens.explain("MiniLM", QUERY, DOCUMENT, evidence=(10, 5)),
+            "characters 10 to 5, must end after it starts",
+        ),
+        (
+            lambda: poslens.explain("MiniLM", QUERY, DOCUMENT, evidence=(5, 5)),
+            "characters 5 to 5, must end after it starts",
+        ),
+        (
+            lambda: poslens.explain("MiniLM", QUERY, DOCUMENT, evidence=(-3, 5)),
+            "is outside the document",
+        ),
         (lambda: poslens.explain("MiniLM", QUERY, DOCUMENT, method="x"), "There is no method"),
         (lambda: poslens.explain(3, QUERY, DOCUMENT), "type int is not a model"),  # type: ignore[arg-type]
         (lambda: poslens.explain([], QUERY, DOCUMENT), "No model is given"),
@@ -563,6 +575,10 @@ def test_rows_in_memory_are_a_data_set(_data: str) -> None:
         (lambda: poslens.check("MiniLM", "nope.json", only=[]), "only is empty"),
         (lambda: poslens.check("MiniLM", "nope.json", only=5), r"such as \['relocation'\]"),  # type: ignore[arg-type]
         (lambda: poslens.check("MiniLM", "nope.json", only=[1, "x"]), "no check 1: choose"),  # type: ignore[list-item]
+        (
+            lambda: poslens.check("MiniLM", "nope.json", foo=0.1),
+            "no tolerance 'foo': choose from relocation, position_effect",
+        ),
         (
             lambda: poslens.check("MiniLM", "nope.json", relocation="x"),
             "tolerance of relocation must be 0 or more",

@@ -734,7 +734,7 @@ def test_the_fixture_is_available_in_other_projects(
     assert code == 1
     assert "2 failed, 1 passed, 2 skipped" in said
     assert "ranking: nDCG@10 is" in said
-    assert "There is no check 'dirft'" in said
+    assert "There is no tolerance 'dirft'" in said
     assert "not checked: truncation: The baseline doesn't say" in said
     assert "too few documents: ranking: nDCG@10 is" in said
     assert "Traceback" not in said
