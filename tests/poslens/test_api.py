@@ -448,6 +448,14 @@ def test_models_have_the_names_that_a_mapping_gives_them(
     assert renamed.score == found.scores["tuned"]
 
 
+@pytest.mark.parametrize("study", ["rank", "audit", "chunks"])
+def test_the_provenance_names_the_data_set_that_was_asked_for(study: str) -> None:
+    for name in ("first", "second"):
+        settings = {} if study == "rank" else {"top": 1}
+        found = getattr(poslens, study)("BM25", {name: ROWS}, **settings)
+        assert {one.dataset for one in found.provenance} == {name}
+
+
 def test_rows_in_memory_are_a_data_set(_data: str) -> None:
     frame = pd.DataFrame(ROWS)
 

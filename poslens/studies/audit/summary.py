@@ -272,7 +272,12 @@ def summary_of(
     compared = key(base.index, base.model, len(base.documents)) if base else None
     counts = (len(results), len(stored.failed), len(truncations))
     return _summaries.get(
-        (store.fingerprint, key(subject, model, *counts), compared),
+        (
+            subject.collection.name,
+            store.fingerprint,
+            key(subject, model, *counts),
+            compared,
+        ),
         lambda: AuditSummary(subject, model, results, stored.failed, truncations, base, missing),
     )
 

@@ -203,7 +203,7 @@ class ChunkStudy(Study[ChunkCorpus, Asked[ChunkCorpus], ChunkSummary]):
                 f"{subject.spec.name} has no index of whole documents: "
                 f"{next(iter(left_out.values()), 'it can read none')}"
             )
-        key = (store.root, store.fingerprint, model.key, model.device, top)
+        key = (store.root, corpus.collection.name, store.fingerprint, model.key, model.device, top)
         counts = tuple((str(each.setting), len(each.documents), each.time) for each in tried)
 
         def summary() -> ChunkSummary:

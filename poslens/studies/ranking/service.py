@@ -302,6 +302,7 @@ def ranked(compute: Compute, spec: RetrieverSpec, setup: RankingSetup) -> Ranked
         spec.name,  # two specs may share a model
         model.key.fingerprint,
         repr(method),
+        setup.collection.name,
         store.fingerprint,
         setup.left_out,
         setup.selection,
@@ -374,6 +375,6 @@ def store_of(
 ) -> Store:
     """The store of a collection of this kind, cached because its fingerprint and keys require a
     pass over the corpus."""
-    key = (kind, str(compute.root), collection.digest)
+    key = (kind, str(compute.root), collection.name, collection.digest)
     store: Store = _stores.get(key, lambda: kind(compute.root, collection))
     return store
