@@ -111,7 +111,7 @@ ARGUMENTS = {
     **{
         f"chunks --table {name}": f"--model bert --dataset pairs --top 1 --windows 16 "
         f"--table {name}"
-        for name in ("plan", "settings", "changes")
+        for name in ("plan", "settings", "changes", "queries")
     },
     "passport": "--model BM25 --dataset pairs --part attribution --part ranking",
     "check": "--model BM25 --dataset pairs --baseline baseline.json --only ranking",
