@@ -45,6 +45,7 @@ SHOWN = {
     "map": "Map of documents",
     "methods": "deletion curves of each method",
 }
+FIRST_WORD = "triglyphs"  # in the pair that Explain and Compare show on a first visit
 RUNNING = re.compile("^(Compute|Rank|Test)( all)?$")
 
 
@@ -152,6 +153,8 @@ def test_each_page_is_accessible(shipped_app: App, go: Visit, path: str) -> None
         expect(page.get_by_role("figure", name=SHOWN[path]).first).to_be_visible()
         # Wait until everything is drawn: missing results are offered below the first figure.
         expect(idle(page).get_by_role("button", name=RUNNING)).to_have_count(0)
+    if path in ("explain", "compare"):
+        expect(page.get_by_text(FIRST_WORD, exact=True).filter(visible=True).first).to_be_visible()
     if path == "audit":  # each selected model, including BM25 with the data set's statistics
         expect(page.get_by_text(re.compile("^BM25: "))).to_be_visible()
     nothing_was_computed(shipped_app, page)

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import re
 
-import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.e2e.conftest import TIMEOUT_MS, App, Visit, idle
-from tests.e2e.test_accessibility import nothing_was_computed
+from tests.e2e.test_accessibility import FIRST_WORD, nothing_was_computed
 
 
-@pytest.mark.parametrize("path", ["", "compare"])
-def test_a_pair_is_shown_from_shipped_results(shipped_app: App, go: Visit, path: str) -> None:
-    page = go(f"{shipped_app.url}/{path}")
-    expect(page.get_by_text("triglyphs", exact=True).filter(visible=True).first).to_be_visible()
-    nothing_was_computed(shipped_app, page)
-
-
-def test_files_state_which_mean_they_contain(shipped_app: App, go: Visit) -> None:
+def test_a_pair_is_shown_and_its_files_state_which_mean_they_contain(
+    shipped_app: App, go: Visit
+) -> None:
     """Files that contain the data set's mean state its pairs."""
     page = go(shipped_app.url)
+    expect(page.get_by_text(FIRST_WORD, exact=True).filter(visible=True).first).to_be_visible()
+    nothing_was_computed(shipped_app, page)
     idle(page).get_by_role("button", name="Export").filter(visible=True).first.click()
     body = page.get_by_test_id("stPopoverBody").filter(visible=True)
     for what, form in (("Mean numbers", "json"), ("Heatmap", "html")):
