@@ -125,14 +125,17 @@ def _main() -> None:
     import captum.attr  # noqa: F401
     import sentence_transformers  # noqa: F401
     import typer._adapters  # noqa: F401
+    import streamlit.web.bootstrap  # noqa: F401
 
     import poslens.dashboard.__main__
     import poslens.dashboard.server.streamlit_app
     import poslens.export.files
-    import poslens.studies.bias.study
-    import poslens.studies.ranking.service  # noqa: F401
+    import poslens.results  # noqa: F401
     from poslens.attribution.retrievers.lexical import library_index
+    from poslens.studies import declared
 
+    for study in declared().values():
+        study.load()
     library_index([["load", "bm25s"]], 1.2, 0.75)
     del sys.modules["poslens.dashboard.__main__"]  # each child runs it again
     gc.collect()
