@@ -18,7 +18,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from typing import Any
 from unittest.mock import patch
 
@@ -201,12 +201,21 @@ def _leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
-def _unwrapped(value: Any) -> Any:
-    if isinstance(value, OnDevice):
-        return value.raw
-    if isinstance(value, list | tuple):
-        return type(value)(map(_unwrapped, value))
-    return CPU if isinstance(value, torch.device) and value.type == NAME else value
+_PLAIN = frozenset({bool, float, int, str, torch.dtype, torch.layout, type(None)})
+
+
+def _unwrapped(value: Any, tensors: list[Any]) -> Any:
+    """`value` with tensors and devices replaced by the CPU's; the tensors in it are appended to
+    `tensors`."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
+    if kind is list or kind is tuple:
+        return kind([_unwrapped(part, tensors) for part in value])
+    if isinstance(value, torch.Tensor):
+        tensors.append(value)
+        return value.raw if isinstance(value, OnDevice) else value
+    return CPU if kind is torch.device and value.type == NAME else value
 
 
 def _wrapped(value: Any, place: torch.device) -> Any:
@@ -240,8 +249,10 @@ def _run(operation: Any, *args: Any, **kwargs: Any) -> Any:
     Raises:
         RuntimeError: its tensors are on different devices.
     """
-    name = operation._schema.name.split("::")[1]
-    tensors = [leaf for leaf in _leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+    name, writes, n_results = _signature(operation)
+    tensors: list[Any] = []
+    raw_args = [_unwrapped(value, tensors) for value in args]
+    raw_kwargs = {key: _unwrapped(value, tensors) for key, value in kwargs.items()}
     if name in INDEXING:
         indices = list(_leaves(args[1]))
         tensors = [
@@ -253,26 +264,34 @@ def _run(operation: Any, *args: Any, **kwargs: Any) -> Any:
         place = _place(tensors, operation)
     if (target := kwargs.get("device")) is not None:
         place = _specific(target) if target.type == NAME else CPU
-    raw_args, raw_kwargs = _unwrapped(args), {k: _unwrapped(v) for k, v in kwargs.items()}
     result = operation(*raw_args, **raw_kwargs)
     if name == "_to_copy" and result.data_ptr() == raw_args[0].data_ptr():
         result = result.clone()
     if place == CPU:
         return result
-    schema = operation._schema
-    if not schema.is_mutable:
+    if not writes:
         return _wrapped(result, place)
     written = [
-        kwargs.get(argument.name, args[number] if number < len(args) else None)
-        for number, argument in enumerate(schema.arguments)
-        if argument.alias_info is not None and argument.alias_info.is_write
+        kwargs.get(key, args[number] if number < len(args) else None) for number, key in writes
     ]
     for tensor in _leaves(written):
         if isinstance(tensor, OnDevice) and tensor.place == ANYWHERE:
             tensor.place = place
-    if len(schema.returns) != len(written):
-        return _wrapped(result, place) if schema.returns else None
+    if n_results != len(written):
+        return _wrapped(result, place) if n_results else None
     return written[0] if len(written) == 1 else tuple(written)
+
+
+@cache
+def _signature(operation: Any) -> tuple[str, list[tuple[int, str]], int]:
+    """The name of an operation, the arguments that it writes, and its number of results."""
+    schema = operation._schema
+    writes = [
+        (number, argument.name)
+        for number, argument in enumerate(schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]
+    return schema.name.split("::")[1], writes, len(schema.returns)
 
 
 class _Backend:
