@@ -167,7 +167,7 @@ def test_the_planted_bias_of_a_real_model_shrinks() -> None:
     retriever = load(resolve("MiniLM-primacy"), "cpu", "float32")
     assert isinstance(retriever, DenseRetriever)
     recipe = TrainingRecipe(
-        steps=10, check_every=10, tokens_per_step=300, sentences_max=10, validation_texts=4
+        steps=8, check_every=8, tokens_per_step=200, sentences_max=10, validation_texts=3
     )
     found = Training(retriever, english, recipe).run()
     effect, left = effects(found)
