@@ -124,8 +124,8 @@ def _main() -> None:
     gc.disable()  # loaded modules stay anyway; searching them for garbage takes a fifth of the time
     import captum.attr  # noqa: F401
     import sentence_transformers  # noqa: F401
-    import typer._adapters  # noqa: F401
     import streamlit.web.bootstrap  # noqa: F401
+    import typer._adapters  # noqa: F401
 
     import poslens.dashboard.__main__
     import poslens.dashboard.server.streamlit_app
