@@ -8,8 +8,10 @@ full stop. Texts are sent whole, or up to a number of words that the address sta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -39,6 +41,16 @@ Vectors = Callable[[Sequence[str]], Array]
 
 Scores = Callable[[str, Sequence[str]], Array]
 """Scores [n] of documents for a query, in their order."""
+
+
+class Received(Protocol):
+    """Vectors [H] that an endpoint returned earlier, by side and text (without prompt)."""
+
+    def select(self, side: Side, texts: Sequence[str]) -> Mapping[str, Array]:
+        """The vectors of those of `texts` that were received."""
+
+    def put(self, side: Side, vectors: Iterable[tuple[str, Array]]) -> None:
+        """Add vectors."""
 
 
 class _Endpoint(WordInputs):
@@ -126,6 +138,14 @@ class EmbeddingEndpoint(_Endpoint):
     def __init__(self, spec: RetrieverSpec, vectors: Vectors) -> None:
         super().__init__(spec)
         self._vectors = vectors
+        self._received: Received | None = None
+
+    def storing(self, received: Received) -> EmbeddingEndpoint:
+        """The same endpoint, which sends no text whose vector was `received`, and adds the vectors
+        of each response to it at once."""
+        storing = copy(self)
+        storing._received = received
+        return storing
 
     @property
     def width(self) -> int:
@@ -151,30 +171,40 @@ class EmbeddingEndpoint(_Endpoint):
             Rejected: the server rejects a text, or returns no vector for it that can be compared.
             Unavailable: it does not answer as it should.
         """
-        spec = self.spec
-        prompt = (spec.query_prompt if encoded.side == "query" else spec.document_prompt) or ""
+        spec, side = self.spec, encoded.side
+        prompt = (spec.query_prompt if side == "query" else spec.document_prompt) or ""
         texts: tuple[str, ...] = encoded.features["texts"]
         if len(texts) < len(encoded.texts):  # one text, repeated
             texts = texts * len(encoded.texts)
-        prompted = [prompt + text for text in self._sent(texts, encoded)]
-        each = list(dict.fromkeys(prompted))
+        sent = self._sent(texts, encoded)
+        each = list(dict.fromkeys(sent))
+        vectors = {} if self._received is None else dict(self._received.select(side, each))
+        missing = [text for text in each if text not in vectors]
+        size = len(each) if self._received is None else address_of(spec).texts_a_request
         try:
-            values = torch.from_numpy(self._accepted(each).copy())
+            for start in range(0, len(missing), size):
+                vectors |= self._accepted(missing[start : start + size], side, prompt)
         except Rejected as rejected:
-            raise self._named(rejected, prompted, texts) from None
-        place = {text: row for row, text in enumerate(each)}
-        return values[[place[text] for text in prompted]]
+            raise self._named(rejected, [prompt + text for text in sent], texts) from None
+        return torch.from_numpy(np.stack([vectors[text] for text in sent]))
 
-    def _accepted(self, texts: Sequence[str]) -> Array:
+    def _accepted(self, texts: Sequence[str], side: Side, prompt: str) -> dict[str, Array]:
         """The vectors of texts. A rejected request of several is sent again in halves, because it
         may have been too large; otherwise the rejection then has only one text."""
         try:
-            return self._vectors(texts)
+            values = self._vectors([prompt + text for text in texts])
         except Rejected as rejected:
             if len(texts) < 2 or len(rejected.texts) == 1:
                 raise
+        else:
+            vectors = dict(zip(texts, values, strict=True))
+            if self._received is not None:
+                self._received.put(side, vectors.items())
+            return vectors
         half = len(texts) // 2
-        return np.concatenate([self._accepted(texts[:half]), self._accepted(texts[half:])])
+        return self._accepted(texts[:half], side, prompt) | self._accepted(
+            texts[half:], side, prompt
+        )
 
     def similarity(self, queries: Tensor, documents: Tensor) -> Tensor:
         """Scores [B] of queries [B, H] with documents [B, H]."""
@@ -251,12 +281,14 @@ class RerankEndpoint(_Endpoint):
         values = torch.zeros(len(pairs))
         for query, at in rows.items():
             asked = [(spec.document_prompt or "") + documents[row] for row in at]
+            each = list(dict.fromkeys(asked))
             try:
-                scores = self._scores((spec.query_prompt or "") + query, asked)
+                scores = self._scores((spec.query_prompt or "") + query, each)
             except Rejected as rejected:
                 texts = [pairs[row][1] for row in at]
                 raise self._named(rejected, asked, texts, pairs[at[0]][0]) from None
-            values[at] = torch.from_numpy(np.array(scores))
+            of = dict(zip(each, np.array(scores).tolist(), strict=True))
+            values[at] = torch.tensor([of[text] for text in asked])
         return values
 
     def check(self, pair: TextPair) -> LibraryCheck:

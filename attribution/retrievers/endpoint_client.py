@@ -269,11 +269,10 @@ class EndpointClient:
         raise Unavailable(f"{self.address.name} {failed}: check it, then start again to resume.")
 
     def _in_time(self, asked: bytes, bound: Bound) -> object:
-        """The response to a request, which is canceled if it is no longer wanted."""
+        """The response to a request. A stop waits for it, because the service charges for it."""
         answer = _started(self._once(asked, bound))
         try:
-            while not wait([answer], timeout=_POLL_S).done:
-                checkpoint()
+            wait([answer])
         except BaseException:
             answer.cancel()
             raise

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,9 @@ import torch
 from torch import Tensor
 
 from poslens.attribution.curves.projection import Layout, project
-from poslens.attribution.errors import Stopped, Unavailable
+from poslens.attribution.errors import Stopped, Unavailable, UserError
 from poslens.attribution.retrievers.base import Pooled, Representation, Retriever
+from poslens.attribution.retrievers.endpoint import EmbeddingEndpoint
 from poslens.attribution.retrievers.scoring import read_texts, size
 from poslens.attribution.types import Array, Method, Side
 from poslens.cache.jobs.loop import Progress, RunOptions
@@ -72,6 +74,10 @@ class EmbeddingStore:
         rows = [(_key(text), pack_floats(vector)) for text, vector in vectors]
         self._put(model, VECTOR + side, rows)
 
+    def stamp(self, model: ModelKey) -> object:
+        """A value that changes whenever vectors of the model are stored."""
+        return self._files.stamp(model, EMBEDDING)
+
     def get_map(self, model: ModelKey, key: str) -> Array | None:
         """The stored map [n, 2] of this key; None if there is none."""
         for row in rows_of(self._files, model, EMBEDDING, MAP, [Key("", key, "")]).values():
@@ -92,6 +98,44 @@ class EmbeddingStore:
             insert(db, [(kind, *key, None, payload) for key, payload in rows])
 
 
+class ReceivedVectors:
+    """The stored vectors of one endpoint's texts, of `width` numbers each (`endpoint.Received`).
+    If the store can't be used, the run reports that when it stores its results."""
+
+    def __init__(self, store: EmbeddingStore, model: ModelKey, width: int) -> None:
+        self._store, self._model, self._width = store, model, width
+
+    def select(self, side: Side, texts: Sequence[str]) -> dict[str, Array]:
+        """The vectors of those of `texts` that are stored."""
+        with suppress(UserError):
+            return self._store.select(self._model, side, texts, self._width)
+        return {}
+
+    def put(self, side: Side, vectors: Iterable[tuple[str, Array]]) -> None:
+        """Store vectors."""
+        with suppress(UserError):
+            self._store.put(self._model, side, vectors)
+
+
+class _RecentOrStored(LRUCache[Representation]):
+    """Recent texts of an endpoint, and those whose vectors are stored: batches are then made of
+    texts that have to be sent."""
+
+    def __init__(self, received: ReceivedVectors) -> None:
+        super().__init__(RECENT_BYTES, weigh=size)
+        self._received = received
+
+    def find(self, key: Hashable) -> Representation | None:
+        if (recent := super().find(key)) is not None:
+            return recent
+        match key:
+            case ("query" | "document") as side, str(text):
+                vector = self._received.select(side, [text]).get(text)
+                if vector is not None:
+                    return self.keep(key, torch.from_numpy(vector.copy())[None])
+        return None
+
+
 _recent: LRUCache[LRUCache[Representation]] = LRUCache(_MODELS)
 
 
@@ -99,8 +143,14 @@ def recent_texts(root: Path, model: ModelKey, retriever: Retriever) -> LRUCache[
     """Representations of the texts that a model read last in this process, for results below
     `root`: up to 64 MiB, or 40,000 vectors of 384 numbers. Runs with one model share it, so that a
     text of several interventions, rankings and explanations is encoded once."""
-    key = (root.absolute(), model, str(retriever.device))
-    return _recent.get(key, lambda: LRUCache(RECENT_BYTES, weigh=size))
+
+    def texts() -> LRUCache[Representation]:
+        if isinstance(retriever, EmbeddingEndpoint):
+            store = EmbeddingStore(root)
+            return _RecentOrStored(ReceivedVectors(store, model, retriever.width))
+        return LRUCache(RECENT_BYTES, weigh=size)
+
+    return _recent.get((root.absolute(), model, str(retriever.device)), texts)
 
 
 def _key(text: str) -> Key:

@@ -8,10 +8,10 @@ from dataclasses import replace
 import streamlit as st
 
 from poslens.attribution.methods import METHODS
-from poslens.attribution.retrievers.endpoint_cost import Cost
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method, TextPair
 from poslens.compute.compute import Compute
+from poslens.compute.runs import cost_of
 from poslens.dashboard.widgets import say
 from poslens.figures.plain import plain
 from poslens.studies.cause import service as interventions
@@ -52,7 +52,7 @@ def agreed(
     left = [job for job in jobs if job.sends and job.n_done() < job.total]
 
     def amount() -> str:
-        cost = Cost.sum(job.cost() for job in left)
+        cost = cost_of(left)
         return "an unknown number of texts" if cost is None else cost.words
 
     # Another pair is another question.

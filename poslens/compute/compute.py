@@ -17,6 +17,7 @@ from poslens.attribution.methods import METHODS, attribute_batches
 from poslens.attribution.retrievers import resolve, specs
 from poslens.attribution.retrievers.base import Retriever
 from poslens.attribution.retrievers.detect import families_with, family_of
+from poslens.attribution.retrievers.endpoint import EmbeddingEndpoint
 from poslens.attribution.retrievers.self_check import SelfCheck
 from poslens.attribution.retrievers.sparse import SparseRetriever, Term
 from poslens.attribution.retrievers.specs import RetrieverSpec, data_folder
@@ -26,7 +27,7 @@ from poslens.cache.jobs.attributions import Executor, OneDevice, claims_folder, 
 from poslens.cache.jobs.claims import at_work
 from poslens.cache.jobs.loop import Progress, RunOptions
 from poslens.cache.keys import used_model
-from poslens.cache.kinds.embeddings import EmbeddingStore
+from poslens.cache.kinds.embeddings import EmbeddingStore, ReceivedVectors
 from poslens.cache.lru_cache import LRUCache
 from poslens.cache.shipped.layer import Shipped
 from poslens.cache.storage.encoded import Destination
@@ -180,7 +181,7 @@ class Compute:
 
     def retriever(self, model: ModelIdentity) -> Retriever:
         """The loaded model; loads and checks it first if necessary, and evicts the least recently
-        used models to make room.
+        used models to make room. An embedding endpoint stores the vectors that it returns.
 
         Raises:
             UserError: it cannot be loaded or fails its check.
@@ -188,13 +189,16 @@ class Compute:
         if model.stored_only:
             raise specs.weights_absent(model.spec.name)
         if self._counting is not None:
-            return self._counting.retriever(model.spec)
-        return self.models.get(
+            return self._counting.retriever(model.spec, model.key, self.embeddings)
+        retriever = self.models.get(
             (model.key.fingerprint, model.device),
             lambda: load_model(model.spec),
             lambda retriever: check_model(model.spec, retriever),
             require_wanted,
         )
+        if not isinstance(retriever, EmbeddingEndpoint):
+            return retriever
+        return retriever.storing(ReceivedVectors(self.embeddings, model.key, retriever.width))
 
     def loaded(self, model: ModelIdentity) -> bool:
         """Whether the model is loaded."""
@@ -420,18 +424,19 @@ class Compute:
         again: Callable[[Compute], Job],
         *,
         label: str = "",
+        adaptive: bool = False,
         **details: Any,
     ) -> Job:
         """A job of one model; `scope` identifies the selection of items. `again` creates the same
         job for another `Compute`, so that the texts for an endpoint can be counted before they are
-        sent. `label` is by default the model's name."""
+        sent; `adaptive` is as in `Sending`. `label` is by default the model's name."""
         return self.job(
             run_key(model, method, scope),
             label or model.spec.name,
             total,
             work,
             can_start=not model.stored_only,
-            sending=self.sending(model.spec, again),
+            sending=self.sending(model.spec, again, adaptive),
             **details,
         )
 
@@ -479,16 +484,19 @@ class Compute:
             lambda: run.stopping, report, self.device_slot(spec), run.retry_failed, on_stage
         )
 
-    def sending(self, spec: RetrieverSpec, job: Callable[[Compute], Job]) -> Sending | None:
+    def sending(
+        self, spec: RetrieverSpec, job: Callable[[Compute], Job], adaptive: bool = False
+    ) -> Sending | None:
         """The endpoint to which a job sends texts, with their count; None if `spec` is not an
-        endpoint. `job` creates that job for another `Compute`, which counts instead of sending."""
+        endpoint. `job` creates that job for another `Compute`, which counts instead of sending;
+        `adaptive` is as in `Sending`."""
         if not spec.remote:
             return None
 
         def again(folder: Path, counting: Counting) -> Job:
             return job(Compute(folder, beside=self, counting=counting))
 
-        return Sending(spec.name, lambda it, retry: cost_of(self.root, it, retry, again))
+        return Sending(spec.name, partial(cost_of, self.root), again, adaptive)
 
 
 def run_key(model: ModelIdentity, method: Method, scope: str) -> RunKey:

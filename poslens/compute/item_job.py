@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.retrievers.base import Retriever
@@ -65,6 +65,7 @@ def item_job(
     scope: str,
     doing: str,
     portion: Callable[[Retriever], int] = lambda retriever: 1,
+    adaptive: bool = False,
 ) -> Job:
     """A `stored_job` that computes item by item.
 
@@ -95,7 +96,8 @@ def item_job(
             else lambda claimed: None,
         )
 
-    return stored_job(compute, spec, method, items, results, work, scope=scope, doing=doing)
+    named: Any = {"scope": scope, "doing": doing, "adaptive": adaptive}
+    return stored_job(compute, spec, method, items, results, work, **named)
 
 
 def stored_job(
@@ -109,12 +111,13 @@ def stored_job(
     scope: str,
     doing: str,
     label: str = "",
+    adaptive: bool = False,
 ) -> Job:
     """A job with one stored result per item; its progress counts items.
 
     `results` opens the store below a folder, and `work` computes what it lacks, with the `Compute`
     that it is given. `scope` identifies this selection of items, and `doing` names what is computed
-    in a word or two. `label` is by default the model's name.
+    in a word or two. `label` is by default the model's name, and `adaptive` is as in `Sending`.
 
     Raises:
         UserError: the model's files are not on this machine.
@@ -126,7 +129,7 @@ def stored_job(
         return work(compute, compute.retriever(model), model.key, options)
 
     def again(other: Compute) -> Job:
-        named = {"scope": scope, "doing": doing, "label": label}
+        named: Any = {"scope": scope, "doing": doing, "label": label}
         return stored_job(other, spec, method, items, results, work, **named)
 
     return compute.model_job(
@@ -140,4 +143,5 @@ def stored_job(
         n_done=lambda: len(items) - len(store.missing(model.key, method, items)),
         failures=lambda: store.select(model.key, method, items).failed,
         doing=doing,
+        adaptive=adaptive,
     )

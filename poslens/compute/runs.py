@@ -10,12 +10,16 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from poslens.attribution.batching import stoppable
 from poslens.attribution.errors import Stopped, Unavailable, UserError
 from poslens.attribution.retrievers.endpoint_cost import Cost
 from poslens.cache.jobs.loop import Progress
 from poslens.compute.queue import waits_until
+
+if TYPE_CHECKING:
+    from poslens.compute.costs import Counting
 
 RunKey = tuple[str, str, str, str, str]
 Report = Callable[[Progress], None]
@@ -225,11 +229,15 @@ class Runs:
 
 @dataclass(frozen=True)
 class Sending:
-    """The endpoint to which a job sends texts, and a function that counts what is left to send,
-    including what failed if its second argument is true."""
+    """The endpoint to which a job sends texts. `count` counts what jobs have left to send together,
+    including what failed if its second argument is true; `again` creates the same job for another
+    folder, with retrievers that count. Which texts an `adaptive` job sends depends on earlier
+    answers, so it can't be counted exactly."""
 
     endpoint: str
-    count: Callable[[Job, bool], Cost | None]
+    count: Callable[[Sequence[Job], bool], Cost | None]
+    again: Callable[[Path, Counting], Job]
+    adaptive: bool = False
 
 
 @dataclass(frozen=True)
@@ -288,16 +296,21 @@ class Job:
             return ""
         cost = self.cost(retry_failed)
         text = "the number is known once the run starts" if cost is None else cost.words
-        what = "" if self.label == names else f" ({self.label.removeprefix(f'{names}, ')})"
+        what = self.label.removeprefix(names).lstrip(",: ")
+        what = f" ({what})" if what else ""
         return f"PosLens will send {names}{what}: {text}."
 
     def cost(self, retry_failed: bool = False) -> Cost | None:
         """The texts and tokens that remain to be sent, including those of failed items with
         `retry_failed`, counted within some seconds. None if nothing is sent, or if the amount
         cannot be determined yet."""
-        if self.parts:
-            return Cost.sum(part.cost(retry_failed) for part in self._left(retry_failed))
-        return self.sending.count(self, retry_failed) if self.sending is not None else None
+        return cost_of(self._senders(retry_failed), retry_failed)
+
+    def _senders(self, retry_failed: bool) -> list[Job]:
+        """The parts, or this job if it has none, that remain and send texts."""
+        if self.sending is not None:
+            return [self]
+        return [job for part in self._left(retry_failed) for job in part._senders(retry_failed)]
 
     def start(
         self,
@@ -343,6 +356,12 @@ class Job:
         """Stop the job's run after the current batch; computed results are not lost."""
         if (run := self.run) is not None:
             run.stop()
+
+
+def cost_of(jobs: Sequence[Job], retry_failed: bool = False) -> Cost | None:
+    """As `Job.cost`, for jobs without parts that run one after the other."""
+    sending = jobs[0].sending if jobs else None
+    return None if sending is None else sending.count(jobs, retry_failed)
 
 
 def duration(seconds: float) -> str:

@@ -261,6 +261,7 @@ class Audit(Study[Collection, AuditIndex, AuditSummary]):
             n_done=n_done,
             failures=lambda: store.select(model.key, subject.chunks).failed,
             doing="audit",
+            adaptive=True,  # it searches for the length at which the model truncates
         )
 
     def estimate(

@@ -9,13 +9,14 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from poslens.attribution.batching import stoppable
 from poslens.attribution.errors import Stopped, Unavailable, UserError
@@ -31,7 +32,7 @@ from poslens.attribution.retrievers.endpoint_client import EndpointClient, clien
 from poslens.attribution.retrievers.load import load
 from poslens.attribution.retrievers.scoring import score_texts
 from poslens.attribution.retrievers.self_check import check_retriever
-from poslens.attribution.types import EvidenceSpan, TextPair
+from poslens.attribution.types import Array, EvidenceSpan, Side, TextPair
 from tests.support.endpoint_server import (
     HOSTILE,
     EndpointServer,
@@ -334,12 +335,59 @@ def test_an_answer_that_never_starts_times_out(first: bytes, then: bytes) -> Non
 
 
 @pytest.mark.parametrize("dripped", [HEADER, b""], ids=["dripping", "silent"])
-def test_a_canceled_request_is_not_waited_for(dripped: bytes) -> None:
+def test_a_stopped_request_is_not_sent_again(dripped: bytes) -> None:
     with dripping(dripped, dripped[-1:]) as (address, asked):
         with stoppable(asked.is_set), pytest.raises(Stopped) as raised:
-            EndpointClient(parse(f"Drips={address}#timeout=3600"))
+            EndpointClient(parse(f"Drips={address}#timeout=0.2"))
         assert_nobody_reads()
     assert not isinstance(raised.value, Unavailable)
+
+
+class Kept(dict[tuple[Side, str], Array]):
+    """Received vectors in memory."""
+
+    def select(self, side: Side, texts: Sequence[str]) -> dict[str, Array]:
+        return {text: self[side, text] for text in texts if (side, text) in self}
+
+    def put(self, side: Side, vectors: Iterable[tuple[str, Array]]) -> None:
+        self.update({(side, text): vector for text, vector in vectors})
+
+
+def test_a_stop_keeps_the_response_that_is_on_its_way(server: EndpointServer) -> None:
+    """The service charges for it, so its texts must not be sent again."""
+    whole = load(resolve.register_endpoint(f"E5={server.url}#batch=4"))
+    kept = Kept()
+    found = whole.storing(kept)
+    texts, asked = [f"w{number}" for number in range(8)], threading.Event()
+
+    def slowly(texts: list[str]) -> np.ndarray:
+        asked.set()
+        time.sleep(0.5)
+        return hashed(texts)
+
+    server.embed = slowly
+    server.requests.clear()
+    with stoppable(asked.is_set), pytest.raises(Stopped):
+        found.embed(found.encode_texts(texts, "document"))
+    assert [text for _, text in kept] == texts[:3] and len(server.requests) == 1
+    server.embed = hashed
+    vectors = found.embed(found.encode_texts(texts, "document"))
+    sent = [text for one in server.requests for text in one["input"][1:]]
+    assert sorted(sent) == texts
+    assert torch.equal(vectors, whole.embed(whole.encode_texts(texts, "document")))
+
+
+@pytest.mark.parametrize("kind", ["", "/rerank"])
+def test_texts_with_the_same_beginning_are_sent_once(kind: str, server: EndpointServer) -> None:
+    found = load(resolve.register_endpoint(f"E5={server.url}{kind}#words=2"))
+    if not kind:
+        found = found.storing(Kept())
+    server.sent.clear()
+    for documents in (["salt water one", "salt water two"], ["salt water three"]):
+        scores = score_texts(found, [("salt", document) for document in documents])
+        assert len(set(scores)) == 1
+    # Scores of a reranker are not stored, so only those of one request count once.
+    assert server.sent["salt water"] == (2 if kind else 1)
 
 
 def assert_nobody_reads() -> None:

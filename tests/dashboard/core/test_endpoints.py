@@ -6,6 +6,7 @@ from __future__ import annotations
 import csv
 import json
 import logging
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from streamlit.testing.v1 import AppTest
 from typer.testing import CliRunner
 
 from poslens.attribution import datasets
+from poslens.attribution.batching import estimated_tokens
 from poslens.attribution.datasets import SAMPLE, SAMPLE_BIAS
 from poslens.attribution.datasets.types import DataSet
 from poslens.attribution.errors import Unavailable, UserError
@@ -31,6 +33,7 @@ from poslens.attribution.types import EvidenceSpan, TextPair
 from poslens.cache import probes
 from poslens.cache.jobs.attributions import computed
 from poslens.cache.kinds.interventions import causes
+from poslens.cache.lru_cache import forget_made
 from poslens.compute.compute import Compute, service
 from poslens.compute.provenance import of_intervention
 from poslens.compute.runs import in_turn
@@ -183,7 +186,8 @@ FEW = {
 def test_counting_texts_does_not_change_what_a_study_sends(
     name: str, twelve: str, server: EndpointServer, tmp_path: Path
 ) -> None:
-    """Placeholder answers of the count must not replace answers of the run."""
+    """Placeholder answers of the count must not replace answers of the run; and a count without
+    "about" or "at least" is exact."""
     study = declared()[name].load()
     settings = study.parameters.settings({k: v for k, v in FEW.items() if k in study.parameters})
     corpus = study.corpus(datasets.read(SAMPLE_BIAS if name == "bias" else twelve), settings)
@@ -197,20 +201,83 @@ def test_counting_texts_does_not_change_what_a_study_sends(
             compute.retriever(compute.identify(spec))
         server.sent.clear()
         for job in planned.jobs:
-            if counted:
-                assert job.cost() is not None
+            server.requests.clear()
+            cost = job.cost() if counted else None
+            assert not counted or (cost is not None and not server.requests)
             assert finished(job) == ""
+            if cost is not None and not cost.bound:
+                assert (cost.texts, cost.tokens, cost.requests) == asked_of(server)
         sent.append(server.sent.copy())
     assert sent[0] == sent[1]
 
 
+def asked_of(server: EndpointServer) -> tuple[int, int, int]:
+    """Numbers of texts, without the probe in each request, of tokens, and of requests."""
+    inputs = [one["input"] for one in server.requests]
+    tokens = sum(estimated_tokens(text) for texts in inputs for text in texts)
+    return sum(len(texts) - 1 for texts in inputs), tokens, len(inputs)
+
+
 def test_the_cost_counts_only_what_is_not_stored(server: EndpointServer, tmp_path: Path) -> None:
     spec, compute = resolve.register_endpoint(f"E5={server.url}"), Compute(tmp_path)
-    whole = compute.attribution_job(spec, SENTENCE, PAIRS, "some").cost()
     compute.explain(PAIRS[0], spec, SENTENCE)
-    rest = compute.attribution_job(spec, SENTENCE, PAIRS, "some").cost()
-    assert whole is not None and rest is not None
-    assert 6 * rest.texts == 5 * whole.texts
+    job = compute.attribution_job(spec, SENTENCE, PAIRS, "some")
+    server.requests.clear()
+    rest = job.cost()
+    assert finished(job) == ""
+    assert rest is not None and not rest.bound
+    assert (rest.texts, rest.tokens, rest.requests) == asked_of(server)
+
+
+def test_texts_that_several_parts_need_are_counted_and_sent_once(
+    server: EndpointServer, tmp_path: Path
+) -> None:
+    spec, compute = resolve.register_endpoint(f"E5={server.url}"), Compute(tmp_path)
+    compute.retriever(compute.identify(spec))
+    ways = relocation_method(), segments_method("thirds"), segments_method("segments")
+    jobs = [interventions.job(compute, spec, way, PAIRS, "some") for way in ways]
+    key = ("parts", "", "", "", "")
+    work = in_turn([(job.label, job) for job in jobs])
+    whole = compute.job(key, "E5: passport", len(jobs), work, parts=tuple(jobs))
+    alone = sum(cost.texts for job in jobs if (cost := job.cost()) is not None)
+    server.requests.clear()
+    cost = whole.cost()
+    assert cost is not None and not cost.bound and cost.texts < alone
+    assert whole.quote().startswith(f"PosLens will send E5 (passport): {cost.texts} texts, ")
+    assert finished(whole) == ""
+    assert (cost.texts, cost.tokens, cost.requests) == asked_of(server)
+    sent = [text for one in server.requests for text in one["input"][1:]]
+    assert len(sent) == len(set(sent))
+
+
+def test_a_resumed_run_sends_no_text_again(server: EndpointServer, tmp_path: Path) -> None:
+    spec, compute = resolve.register_endpoint(f"E5={server.url}"), Compute(tmp_path)
+    compute.retriever(compute.identify(spec))
+    stopped = interventions.job(compute, spec, relocation_method(), PAIRS, "some")
+    received: list[str] = []
+    server.requests.clear()
+
+    def slowly(texts: list[str]) -> np.ndarray:
+        received.extend(texts[1:])
+        if len(server.requests) == 4:
+            stopped.run.stop()
+            time.sleep(0.3)
+        return hashed(texts)
+
+    server.embed = slowly
+    assert finished(stopped) == "" and stopped.n_done() < 6 and len(server.requests) == 4
+    server.embed = hashed
+    forget_made()  # a new process has no texts in memory
+    resumed = Compute(tmp_path)
+    resumed.retriever(resumed.identify(spec))  # its check sends two texts again
+    for way in (relocation_method(), segments_method("thirds")):
+        job = interventions.job(resumed, spec, way, PAIRS, "some")
+        server.requests.clear()
+        cost = job.cost()
+        assert finished(job) == "" and job.n_done() == 6
+        assert cost is not None and (cost.texts, cost.tokens, cost.requests) == asked_of(server)
+        received += [text for one in server.requests for text in one["input"][1:]]
+    assert len(received) == len(set(received))
 
 
 @pytest.mark.parametrize("kind", ["attribution", "relocation"])
@@ -568,8 +635,9 @@ def test_a_command_states_what_it_sends_and_why_a_method_does_not_fit(
     text = ["--document", "The tide turns at six. Fog is grey."]
     done = CliRunner().invoke(app, [*asked, *text, "--method", "occlusion"])
     assert done.exit_code == 0 and json.loads(done.stdout)["model"] == "E5"
-    # Ten words and one; each text in full, without the other side; and the score.
-    assert "PosLens will send E5: 15 texts" in done.stderr
+    # The document without each of its eight words, the query, the query without its word, both in
+    # full, and the score: a text that is needed twice is sent once.
+    assert "PosLens will send E5: 13 texts" in done.stderr
     unfit = CliRunner().invoke(app, [*asked, *text, "--method", "saliency"])
     assert (
         unfit.exit_code == 2
