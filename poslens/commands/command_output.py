@@ -132,14 +132,17 @@ def watched(
 ) -> Run:
     """Start a job and wait for its run, with a progress bar on stderr. Returns the run.
 
-    The number of texts that the job sends to an endpoint is printed first. Ctrl-C stops the run;
-    computed results remain stored. `own_process` is that of `wait`.
+    The number of texts that the job sends to an endpoint is printed first; if it depends on another
+    job, that runs before. Ctrl-C stops the run; computed results remain stored. `own_process` is
+    that of `wait`.
 
     Raises:
         UserError: the run ended with an error.
     """
     from tqdm import tqdm
 
+    if job.first is not None:
+        watched(job.first.label, job.first, unit, own_process=own_process)
     say_cost(job, retry_failed)
     pause = 0.2 if sys.stderr.isatty() else LOG_EVERY_S
     # A job with parts counts these, and its text says how long the current one takes.

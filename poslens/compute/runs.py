@@ -232,12 +232,14 @@ class Sending:
     """The endpoint to which a job sends texts. `count` counts what jobs have left to send together,
     including what failed if its second argument is true; `again` creates the same job for another
     folder, with retrievers that count. Which texts an `adaptive` job sends depends on earlier
-    answers, so it can't be counted exactly."""
+    answers, so it can't be counted exactly. `limit` says how much is sent if it can't be counted
+    yet."""
 
     endpoint: str
     count: Callable[[Sequence[Job], bool], Cost | None]
     again: Callable[[Path, Counting], Job]
     adaptive: bool = False
+    limit: str = "an unknown number of texts"
 
 
 @dataclass(frozen=True)
@@ -248,7 +250,8 @@ class Job:
     are listed. `n_done` returns how many of the `total` items are stored or have failed, and
     `failures` returns the reasons by item. `n_at_work` counts the active runs in all processes of
     this host. Without `can_start` only stored results can be shown. `parts` and `upkeep` are those
-    of `Run`. `sending` names the endpoint that receives texts; None without one.
+    of `Run`. `sending` names the endpoint that receives texts; None without one. What is sent may
+    depend on `first`, an incomplete job on this machine, which the work otherwise does itself.
     """
 
     runs: Runs
@@ -265,6 +268,7 @@ class Job:
     doing: str = ""
     upkeep: bool = False
     sending: Sending | None = None
+    first: Job | None = None
 
     @property
     def sends(self) -> bool:
@@ -295,7 +299,8 @@ class Job:
         if not names:
             return ""
         cost = self.cost(retry_failed)
-        text = "the number is known once the run starts" if cost is None else cost.words
+        unknown = Sending.limit if self.sending is None else self.sending.limit
+        text = unknown if cost is None else cost.words
         what = self.label.removeprefix(names).lstrip(",: ")
         what = f" ({what})" if what else ""
         return f"PosLens will send {names}{what}: {text}."

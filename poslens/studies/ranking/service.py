@@ -19,11 +19,12 @@ from poslens.attribution.evaluation.comparison import LEVEL
 from poslens.attribution.evaluation.position_groups import GroupedRanking, grouped
 from poslens.attribution.evaluation.ranking_measures import NDCG, Evaluation, evaluate
 from poslens.attribution.evaluation.recommendation import MARGIN
-from poslens.attribution.evaluation.search import Ranking
+from poslens.attribution.evaluation.search import DEPTH, Ranking
 from poslens.attribution.nouns import counted
 from poslens.attribution.retrievers import limits
 from poslens.attribution.retrievers.base import joint
 from poslens.attribution.retrievers.detect import family_of
+from poslens.attribution.retrievers.endpoint_address import address_of
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method, Provenance, TextPair
 from poslens.cache.jobs.loop import Progress
@@ -287,9 +288,24 @@ def job(compute: Compute, spec: RetrieverSpec, setup: RankingSetup) -> Job:
 
     n_queries = len(setup.collection.queries)
     scope, again = setup.collection.name, partial(job, spec=spec, setup=setup)
-    return compute.model_job(
+    ranking = compute.model_job(
         model, method, scope, n_queries, work, again, n_done=n_done, doing="ranking"
     )
+    if ranking.sending is None or setup.first_stage is None or not needs_first_stage(spec):
+        return ranking
+    # The texts that a reranker on an endpoint gets are known once its first stage is complete.
+    first = job(compute, setup.first_stage, setup)
+    if first.n_done() >= first.total:
+        return ranking
+    depth = min(DEPTH, setup.collection.survey.n)
+    requests = n_queries * -(-depth // address_of(spec).batch)
+    sending = replace(
+        ranking.sending,
+        adaptive=first.sends,
+        limit=f"at most {counted(n_queries * depth, 'text')} in {counted(requests, 'request')} "
+        f"(up to {counted(depth, 'document')} for each query); {first.label} selects them first",
+    )
+    return replace(ranking, sending=sending, first=None if first.sends else first)
 
 
 def ranked(compute: Compute, spec: RetrieverSpec, setup: RankingSetup) -> Ranked | None:

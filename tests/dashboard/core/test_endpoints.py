@@ -581,6 +581,26 @@ def test_ranking_audit_and_reranking_work_with_an_endpoint(
         AUDIT.job(compute, refused)
 
 
+def test_a_reranker_states_what_it_sends_once_its_first_stage_is_complete(
+    twelve: str, server: EndpointServer, own_service: Compute
+) -> None:
+    reranker = resolve.register_endpoint(f"RR={server.url}/rerank#batch=5")
+    collection = rankings.collection_of(datasets.read(twelve))
+    setup = rankings.RankingSetup(collection, first_stage=resolve.resolve("BM25"))
+    assert rankings.job(own_service, reranker, setup).quote() == (
+        "PosLens will send RR: at most 144 texts in 36 requests (up to 12 documents for each "
+        "query); BM25 selects them first."
+    )
+    asked = ["rank", "--endpoint", f"RR={server.url}/rerank#batch=5", "--model", "RR"]
+    done = CliRunner().invoke(app, [*asked, "--dataset", twelve])
+    assert done.exit_code == 0, done.stderr
+    found = [one["documents"] for one in server.requests if one["query"] != endpoint_client.PROBE]
+    _, _, announced = done.stderr.partition("PosLens will send RR: ")
+    n_texts, n_requests = int(announced.split()[0]), len(found) - 2  # two requests are its check
+    assert n_texts == sum(map(len, found[2:])) and f"{n_requests} requests." in announced
+    assert done.stderr.index("BM25: ") < done.stderr.index("PosLens will send RR: ")
+
+
 def test_chunks_behind_an_endpoint_are_windows_of_words(
     server: EndpointServer, tmp_path: Path
 ) -> None:

@@ -247,7 +247,11 @@ def test_many_failures_are_counted_and_the_first_listed(setting: Setting) -> Non
 
 
 def test_the_amount_that_a_retry_sends_is_shown_unless_it_runs(setting: Setting) -> None:
-    setting.sending = Sending("E5", lambda job, retry: Cost(2, 90, 1) if retry else None)
+    setting.sending = Sending(
+        "E5",
+        lambda jobs, retry: Cost(2, 90, 1) if retry else None,
+        lambda folder, counting: setting.job("a"),
+    )
     setting.done, setting.failed = {"A": 4, "B": 4}, {"p3": "It has no token."}
     sentence = "PosLens will send E5 (A): 2 texts, 90 tokens, 1 request."
     assert setting.shown()[1].count(sentence) == 1
