@@ -12,6 +12,7 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.audit import Frequent, document_queries, frequent_words
 from poslens.attribution.evaluation.chunk_plan import IndexSetting
 from poslens.attribution.evaluation.chunks import Chunks
+from poslens.attribution.text import words
 
 SURVEYED = 200
 """Number of documents that the estimate reads; it scales their total up to a larger corpus."""
@@ -48,6 +49,13 @@ class Workload:
         return self.document_tokens + self.window_tokens + self.query_tokens
 
 
+def _in_units(text: str, in_words: bool) -> tuple[int, float]:
+    """The length of a text in tokens or words, and the tokens of one of them."""
+    tokens = estimated_tokens(text)
+    length = len(words(text)) if in_words else tokens
+    return length, tokens / max(1, length)
+
+
 def chunked(length: int, chunks: Chunks, limit: int | None) -> tuple[int, int]:
     """Number of texts that the model reads for a document of `length` tokens, and their tokens; it
     truncates texts at `limit` tokens."""
@@ -58,25 +66,34 @@ def chunked(length: int, chunks: Chunks, limit: int | None) -> tuple[int, int]:
 
 
 def plan_workload(
-    collection: Collection, settings: Sequence[IndexSetting], limit: int | None
+    collection: Collection,
+    settings: Sequence[IndexSetting],
+    limit: int | None,
+    in_words: bool = False,
 ) -> Workload:
     """What a chunk plan of the collection reads: the documents in each setting, and every sentence
-    and query once. Texts that settings share, the first windows of one size, count once.
+    and query once. Texts that settings share, the first windows of one size, count once. With
+    `in_words`, window sizes and the limit count words, and there are no late chunks, for which a
+    model's tokens must be known.
 
     Raises:
         UserError: the corpus cannot be read.
     """
     total = collection.survey.n
     documents = list(collection.sampled_documents(SURVEYED, 0).documents())
-    texts = whole_tokens = window_tokens = 0
+    texts = 0
+    whole_tokens = window_tokens = 0.0
     asked = [query.text for query in collection.queries]
-    sentences: list[str] = []
+    sentences: dict[str, None] = {}
     for document in documents:
-        length = estimated_tokens(document.text)
+        length, tokens = _in_units(document.text, in_words)
         # Lengths of the document's beginnings that were counted; the first window has no title.
         counted = set[int]()
         for setting in settings:
-            n, n_tokens = chunked(length, setting.chunks, limit)
+            if in_words and setting.chunks.kind == "late":
+                continue
+            n, n_units = chunked(length, setting.chunks, limit)
+            n_tokens = n_units * tokens
             if setting.chunks.kind != "windows":
                 if setting.chunks.kind == "whole":
                     counted.add(length)
@@ -85,11 +102,11 @@ def plan_workload(
             title = estimated_tokens(document.title) if setting.titled and document.title else 0
             first = min(length, setting.chunks.size)
             if first in counted:
-                texts, window_tokens = texts - 1, window_tokens - first
+                texts, window_tokens = texts - 1, window_tokens - first * tokens
             counted.add(first)
             texts, window_tokens = texts + n, window_tokens + n_tokens + (n - 1) * title
         with suppress(UserError):
-            sentences += document_queries(document, {}).sentences
+            sentences |= dict.fromkeys(document_queries(document, {}).sentences)
     scale = total / max(1, len(documents))
     return Workload(
         total,
@@ -101,8 +118,11 @@ def plan_workload(
     )
 
 
-def workload(collection: Collection, chunks: Chunks, limit: int | None) -> Workload:
-    """What an audit of the collection reads, if the model truncates texts at `limit` tokens.
+def workload(
+    collection: Collection, chunks: Chunks, limit: int | None, in_words: bool = False
+) -> Workload:
+    """What an audit of the collection reads, if the model truncates texts at `limit` tokens. With
+    `in_words`, window sizes and the limit count words.
 
     Raises:
         UserError: the corpus cannot be read.
@@ -110,17 +130,18 @@ def workload(collection: Collection, chunks: Chunks, limit: int | None) -> Workl
     total = collection.survey.n
     documents = list(collection.sampled_documents(SURVEYED, 0).documents())
     frequent: Frequent = frequent_words(documents)
-    texts = tokens = queries = query_tokens = 0
+    texts, tokens = 0, 0.0
+    queries: dict[str, None] = {}
     for document in documents:
-        n, length = chunked(estimated_tokens(document.text), chunks, limit)
-        texts, tokens = texts + n, tokens + length
+        length, tokens_of_unit = _in_units(document.text, in_words)
+        n, n_units = chunked(length, chunks, limit)
+        texts, tokens = texts + n, tokens + n_units * tokens_of_unit
         try:
             of_document = document_queries(document, frequent)
         except UserError:
             continue
-        asked = [text for text in (*of_document.sentences, *of_document.questions) if text]
-        queries += len(asked)
-        query_tokens += sum(map(estimated_tokens, asked))
+        asked = (*of_document.sentences, *of_document.questions)
+        queries |= dict.fromkeys(text for text in asked if text)
     scale = total / max(1, len(documents))
     whole = sum(estimated_tokens(document.text) for document in documents)
     windows = chunks.kind == "windows"
@@ -130,6 +151,6 @@ def workload(collection: Collection, chunks: Chunks, limit: int | None) -> Workl
         round(2 * texts * scale) + _TRIALS,
         (0 if windows else round(2 * tokens * scale)) + _TRIALS * trial,
         round(2 * tokens * scale) if windows else 0,
-        round(queries * scale),
-        round(query_tokens * scale),
+        round(len(queries) * scale),
+        round(sum(map(estimated_tokens, queries)) * scale),
     )

@@ -148,6 +148,8 @@ def _count(
     # of several stages.
     if stopped and done and not run.stage:
         return total.scaled(left / done)
+    if stopped and job.sending.estimated is not None:
+        return job.sending.estimated().scaled(left / job.total)
     if stopped:
         return replace(total, bound="at least")
     return replace(total, bound="about") if job.sending.adaptive else total

@@ -233,13 +233,14 @@ class Sending:
     including what failed if its second argument is true; `again` creates the same job for another
     folder, with retrievers that count. Which texts an `adaptive` job sends depends on earlier
     answers, so it can't be counted exactly. `limit` says how much is sent if it can't be counted
-    yet."""
+    yet, and `estimated` returns the cost of the whole job if counting takes too long."""
 
     endpoint: str
     count: Callable[[Sequence[Job], bool], Cost | None]
     again: Callable[[Path, Counting], Job]
     adaptive: bool = False
     limit: str = "an unknown number of texts"
+    estimated: Callable[[], Cost] | None = None
 
 
 @dataclass(frozen=True)

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TypeVar
 
-from poslens.attribution.batching import estimated_tokens
+from poslens.attribution.batching import batch_tokens, estimated_tokens
 from poslens.attribution.datasets.corpus import Collection
 from poslens.attribution.evaluation.audit_workload import Workload
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.retrievers.detect import family_of
-from poslens.attribution.retrievers.limits import context_limit
+from poslens.attribution.retrievers.endpoint_address import address_of
+from poslens.attribution.retrievers.endpoint_client import PROBE
+from poslens.attribution.retrievers.endpoint_cost import Cost
+from poslens.attribution.retrievers.limits import context_limit, unit
 from poslens.attribution.retrievers.scoring import read_texts
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.cache.lru_cache import LRUCache
 from poslens.compute.compute import Compute
 from poslens.compute.provenance import ModelIdentity
-from poslens.compute.runs import duration
+from poslens.compute.runs import Job, duration
 
 _TIMED = 16
 """Number of documents that are timed: the beginnings of all, and four of them in full and as
@@ -27,6 +30,8 @@ windows of `_WINDOW` characters."""
 _WINDOW = 400
 
 Asked = TypeVar("Asked", bound=Hashable)
+Count = Callable[[Collection, Asked, int | None, bool], Workload]
+"""Counts what a model reads for some chunks or settings: `workload` or `plan_workload`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,33 +91,31 @@ def reading_estimate(
     spec: RetrieverSpec,
     collection: Collection,
     asked: Asked,
-    workload: Callable[[Collection, Asked, int | None], Workload],
+    workload: Count[Asked],
     words: Callable[[Workload], str],
     *,
     load: bool,
     most: str = "",
 ) -> str:
     """A sentence: the texts and tokens that a model will read, and the time if the model was timed
-    in this process; empty for BM25. `workload` counts what the chunks or settings `asked` require,
-    `words` describes the counted texts, and `most` precedes the time. With `load` the model may be
-    loaded to time it.
+    in this process; empty for BM25, and for endpoints, for which the job states what it sends.
+    `workload` counts what the chunks or settings `asked` require, `words` describes the counted
+    texts, and `most` precedes the time. With `load` the model may be loaded to time it.
 
     Raises:
         UserError: the corpus cannot be read, or the model cannot be loaded.
     """
-    if family_of(spec).search != "vectors":
+    if family_of(spec).search != "vectors" or spec.remote:
         return ""
     model = compute.identify(spec)
     pace = None
-    if timed := not (model.spec.remote or model.stored_only):
+    if timed := not model.stored_only:
         pace = _paces.find((model.key, model.device))
         if pace is None and load and isinstance(it := compute.retriever(model), DenseRetriever):
             pace = measured_pace(compute, model, it, collection)
     # Not every folder states the limit that its model has once it is loaded.
     limit = context_limit(model.spec) if pace is None else pace.limit
-    work = _workloads.get(
-        (workload, collection.digest, asked, limit), lambda: workload(collection, asked, limit)
-    )
+    work = _counted(spec, collection, asked, workload, limit)
     tokens = float(f"{work.tokens:.3g}")
     sentence = f"{words(work)} of {work.documents:,} documents, about {tokens:,.0f} tokens"
     if not timed:
@@ -120,6 +123,40 @@ def reading_estimate(
     if pace is None:
         return f"{sentence}; the time is estimated once the model is loaded."
     return f"{sentence}: {most}about {duration(pace.seconds(work))} on this machine."
+
+
+def _counted(
+    spec: RetrieverSpec,
+    collection: Collection,
+    asked: Asked,
+    workload: Count[Asked],
+    limit: int | None,
+) -> Workload:
+    in_words = unit(spec) == "words"
+    key = (workload, collection.digest, asked, limit, in_words)
+    return _workloads.get(key, lambda: workload(collection, asked, limit, in_words))
+
+
+def with_estimate(
+    job: Job, spec: RetrieverSpec, collection: Collection, asked: Asked, workload: Count[Asked]
+) -> Job:
+    """The job, whose amount of text for an endpoint is estimated if counting it takes too long."""
+    if job.sending is None:
+        return job
+
+    def estimated() -> Cost:
+        work, address = (
+            _counted(spec, collection, asked, workload, spec.max_length),
+            address_of(spec),
+        )
+        # A batch is full by its texts or by its tokens.
+        requests = max(
+            -(-work.texts // address.texts_a_request), work.tokens // batch_tokens("cpu")
+        )
+        tokens = work.tokens + requests * estimated_tokens(PROBE)
+        return Cost(work.texts, tokens, requests, address.price, "about")
+
+    return replace(job, sending=replace(job.sending, estimated=estimated))
 
 
 _paces: LRUCache[Pace] = LRUCache(32)

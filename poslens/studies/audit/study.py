@@ -29,7 +29,7 @@ from poslens.compute.runs import Job, Report, Run
 from poslens.paired import MeasuredModel
 from poslens.parameters import Choice, Integer, Parameters, Settings, Several
 from poslens.rows import PERCENT, PERCENTAGE_POINTS
-from poslens.studies.audit.pace import measured_pace, reading_estimate
+from poslens.studies.audit.pace import measured_pace, reading_estimate, with_estimate
 from poslens.studies.audit.run import require_family, run_audit
 from poslens.studies.audit.summary import (
     AuditIndex,
@@ -250,7 +250,7 @@ class Audit(Study[Collection, AuditIndex, AuditSummary]):
             )
 
         drawn_from = f"{collection.name} {collection.drawn}".rstrip()
-        return compute.model_job(
+        job = compute.model_job(
             model,
             audit_method(subject.chunks),
             drawn_from,
@@ -263,6 +263,7 @@ class Audit(Study[Collection, AuditIndex, AuditSummary]):
             doing="audit",
             adaptive=True,  # it searches for the length at which the model truncates
         )
+        return with_estimate(job, subject.spec, collection, subject.chunks, workload)
 
     def estimate(
         self,
@@ -273,7 +274,7 @@ class Audit(Study[Collection, AuditIndex, AuditSummary]):
         retry_failed: bool = False,
     ) -> str:
         """Texts and tokens that the model will read, and the time once the model was timed in this
-        process; empty for BM25."""
+        process; empty for BM25 and endpoints."""
         return reading_estimate(
             compute,
             subject.spec,

@@ -20,7 +20,7 @@ from poslens.compute.compute import Compute
 from poslens.compute.provenance import of_model
 from poslens.compute.runs import Job, Report, Run
 from poslens.parameters import Numbers, Parameters, Settings, Several
-from poslens.studies.audit.pace import reading_estimate
+from poslens.studies.audit.pace import reading_estimate, with_estimate
 from poslens.studies.audit.run import require_family
 from poslens.studies.audit.study import AUDIT
 from poslens.studies.audit.summary import sample
@@ -153,9 +153,10 @@ class ChunkStudy(Study[ChunkCorpus, Asked[ChunkCorpus], ChunkSummary]):
         method = Method("chunk_plan", {"settings": "+".join(map(str, settings))})
         scope = f"{collection.name} {collection.drawn}".rstrip()
         again = partial(self.job, subject=subject)
-        return compute.model_job(
+        job = compute.model_job(
             model, method, scope, total, work, again, n_done=n_done, doing="chunks"
         )
+        return with_estimate(job, subject.spec, collection, settings, plan_workload)
 
     def estimate(
         self,
@@ -166,7 +167,7 @@ class ChunkStudy(Study[ChunkCorpus, Asked[ChunkCorpus], ChunkSummary]):
         retry_failed: bool = False,
     ) -> str:
         """The number of texts and tokens that the model will read, and the time if the model was
-        timed in this process; empty for BM25."""
+        timed in this process; empty for BM25 and endpoints."""
         settings = subject.corpus.index_settings
         return reading_estimate(
             compute,

@@ -34,6 +34,7 @@ from poslens.cache import probes
 from poslens.cache.jobs.attributions import computed
 from poslens.cache.kinds.interventions import causes
 from poslens.cache.lru_cache import forget_made
+from poslens.compute import costs
 from poslens.compute.compute import Compute, service
 from poslens.compute.provenance import of_intervention
 from poslens.compute.runs import in_turn
@@ -602,15 +603,24 @@ def test_a_reranker_states_what_it_sends_once_its_first_stage_is_complete(
 
 
 def test_chunks_behind_an_endpoint_are_windows_of_words(
-    server: EndpointServer, tmp_path: Path
+    server: EndpointServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec, compute = resolve.register_endpoint(f"E5={server.url}"), Compute(tmp_path)
     collection = datasets.from_pairs(DataSet("set", "set", Pairs(pair(n) for n in range(12))))
     corpus = ChunkCorpus(collection, settings_of((8,), (0,), titled=False), ())
     subject = Asked(spec, corpus, CHUNKS.parameters.settings({"top": 2}))
     job = CHUNKS.job(compute, subject)
-    assert job.cost() is not None
+    compute.retriever(compute.identify(spec))
+    server.requests.clear()
+    # Too little time to count: estimated from the lengths in words.
+    monkeypatch.setattr(costs, "MOST_S", 0.0)
+    cost = job.cost()
+    assert cost is not None and cost.bound == "about" and not server.requests
+    assert CHUNKS.estimate(compute, subject) == ""
     assert finished(job) == ""
+    n_texts, n_tokens, _ = asked_of(server)
+    assert cost.texts == pytest.approx(n_texts, rel=0.2)
+    assert cost.tokens == pytest.approx(n_tokens, rel=0.2)
     done = CHUNKS.summarize(compute, subject, [])
     assert done is not None and list(done.left_out) == ["late:8"]
     whole, windows = done.tried

@@ -417,6 +417,17 @@ def test_the_workload_counts_windows_that_settings_share_once() -> None:
     assert work.window_tokens == 100 + (100 + 3 * 20 - 40)
 
 
+def test_the_workload_counts_words_for_models_whose_windows_do() -> None:
+    document = "word " * 99 + "word"  # 100 words; 132 tokens by estimate
+    collection = Collection("one", "One", (), lambda: iter([Document("d", document)]))
+    settings = settings_of([40], [0, 50], titled=False, late=True)
+    work = plan_workload(collection, settings, None, True)
+    # Read whole, as 3 windows, and as 4 overlapping ones; both begin with the same 40 words. Late
+    # chunks need a model's tokens.
+    assert (work.document_tokens, work.document_texts) == (132, 1 + 3 + 3)
+    assert work.window_tokens == round(1.32 * (100 + 100 + 3 * 20 - 40))
+
+
 def test_the_pages_tab_computes_nothing_before_a_click(home: Path) -> None:
     data = home / "mine.jsonl"
     write(data, rows(4, 12))
