@@ -145,7 +145,7 @@ def recent_texts(root: Path, model: ModelKey, retriever: Retriever) -> LRUCache[
     text of several interventions, rankings and explanations is encoded once."""
 
     def texts() -> LRUCache[Representation]:
-        if isinstance(retriever, EmbeddingEndpoint):
+        if retriever.spec.remote and isinstance(retriever, EmbeddingEndpoint):
             store = EmbeddingStore(root)
             return _RecentOrStored(ReceivedVectors(store, model, retriever.width))
         return LRUCache(RECENT_BYTES, weigh=size)

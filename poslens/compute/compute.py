@@ -196,7 +196,8 @@ class Compute:
             lambda retriever: check_model(model.spec, retriever),
             require_wanted,
         )
-        if not isinstance(retriever, EmbeddingEndpoint):
+        # A Python object is read like an endpoint, but costs nothing.
+        if not (model.spec.remote and isinstance(retriever, EmbeddingEndpoint)):
             return retriever
         return retriever.storing(ReceivedVectors(self.embeddings, model.key, retriever.width))
 

@@ -656,7 +656,7 @@ def test_library_settings_are_restored_after_a_call(monkeypatch: pytest.MonkeyPa
 class Interrupted:
     """A job and its run, whose `wait` is always interrupted by Ctrl-C."""
 
-    label, total, error, parts = "a run", 3, "", ()
+    label, total, error, parts, first = "a run", 3, "", (), None
 
     def __init__(self) -> None:
         self.done: list[str] = []
