@@ -32,7 +32,7 @@ from poslens.study_plan import stored
 from tests.support.nouns import NOUNS
 from tests.support.pages import SECONDS, page_file
 
-FILLER = "Filler stands here. " * 8
+FILLER = "Filler stands here. " * 4
 WORDS = [f"{color} {noun}" for color in ("red", "green", "blue") for noun in NOUNS]
 WINDOWS = "MiniLM, blocks of 16 tokens, last half of the layers"
 ROWS = "query,document,evidence\n" + "".join(
@@ -317,11 +317,11 @@ def test_an_existing_folder_is_refused_before_anything_is_computed(
 
 
 def test_the_page_shows_the_results_of_the_command(mine: str, tmp_path: Path) -> None:
-    asked = [*ASKED, "--dataset", mine, "--blocks", "64"]
+    asked = [*ASKED, "--dataset", mine, "--blocks", "32"]
     result = CliRunner().invoke(app, asked)
     assert result.exit_code == 0, result.output
     printed = json.loads(result.stdout)
-    assert [row["model"] for row in printed["rows"]] == ["MiniLM", "MiniLM@calibrated(block=64)"]
+    assert [row["model"] for row in printed["rows"]] == ["MiniLM", "MiniLM@calibrated(block=32)"]
     assert printed["provenance"][0]["dataset"] == mine
     # Here the plain model is better.
     refused = CliRunner().invoke(app, [*asked, "--out", str(tmp_path / "none")])
@@ -340,7 +340,7 @@ def test_the_page_shows_the_results_of_the_command(mine: str, tmp_path: Path) ->
         "steps": "0",
         "pairs": "0",
         "strengths": "0.5",
-        "blocks": "64",
+        "blocks": "32",
     }.items():
         page.query_params[name] = value
     page.run()
