@@ -42,16 +42,12 @@ def test_two_models_and_the_pairs_in_which_they_differ_most(run_app: App, visit:
     no_error(page)
 
 
-def test_the_document_starts_near_the_top_of_the_page(app: App, visit: Visit) -> None:
-    page = ready(visit(app.url))
-    first = page.locator(".hm-pane[data-side=document] [data-u]").first
-    until(page, lambda: (first.bounding_box() or {"y": math.inf})["y"] <= 300)
-
-
-def test_the_charts_of_one_model_are_beside_the_text_if_there_is_room(
+def test_the_text_starts_near_the_top_and_has_charts_beside_it_if_there_is_room(
     app: App, visit: Visit
 ) -> None:
     page = ready(visit(app.url))
+    first = page.locator(".hm-pane[data-side=document] [data-u]").first
+    until(page, lambda: (first.bounding_box() or {"y": math.inf})["y"] <= 300)
     text, chart = (
         page.locator(".hm-pane[data-side=document]"),
         page.locator(".js-plotly-plot").first,
