@@ -8,7 +8,7 @@ full stop. Texts are sent whole, or up to a number of words that the address sta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from copy import copy
 from dataclasses import replace
 from typing import Protocol
@@ -142,7 +142,8 @@ class EmbeddingEndpoint(_Endpoint):
 
     def storing(self, received: Received) -> EmbeddingEndpoint:
         """The same endpoint, which sends no text whose vector was `received`, and adds the vectors
-        of each response to it at once."""
+        of each response to it at once, except those of texts without some of their words: an
+        attribution of one pair has hundreds of these, and only its result is worth the space."""
         storing = copy(self)
         storing._received = received
         return storing
@@ -176,21 +177,27 @@ class EmbeddingEndpoint(_Endpoint):
         texts: tuple[str, ...] = encoded.features["texts"]
         if len(texts) < len(encoded.texts):  # one text, repeated
             texts = texts * len(encoded.texts)
-        sent = self._sent(texts, encoded)
+        sent, whole = self._sent(texts, encoded), set(texts)
         each = list(dict.fromkeys(sent))
-        vectors = {} if self._received is None else dict(self._received.select(side, each))
+        vectors: dict[str, Array] = {}
+        if self._received is not None:
+            vectors |= self._received.select(side, [text for text in each if text in whole])
         missing = [text for text in each if text not in vectors]
         size = len(each) if self._received is None else address_of(spec).texts_a_request
         try:
             for start in range(0, len(missing), size):
-                vectors |= self._accepted(missing[start : start + size], side, prompt)
+                part = missing[start : start + size]
+                vectors |= self._accepted(part, side, prompt, whole)
         except Rejected as rejected:
             raise self._named(rejected, [prompt + text for text in sent], texts) from None
         return torch.from_numpy(np.stack([vectors[text] for text in sent]))
 
-    def _accepted(self, texts: Sequence[str], side: Side, prompt: str) -> dict[str, Array]:
-        """The vectors of texts. A rejected request of several is sent again in halves, because it
-        may have been too large; otherwise the rejection then has only one text."""
+    def _accepted(
+        self, texts: Sequence[str], side: Side, prompt: str, whole: Set[str]
+    ) -> dict[str, Array]:
+        """The vectors of texts; those of `whole` texts are stored. A rejected request of several is
+        sent again in halves, because it may have been too large; otherwise the rejection then has
+        only one text."""
         try:
             values = self._vectors([prompt + text for text in texts])
         except Rejected as rejected:
@@ -198,12 +205,13 @@ class EmbeddingEndpoint(_Endpoint):
                 raise
         else:
             vectors = dict(zip(texts, values, strict=True))
-            if self._received is not None:
-                self._received.put(side, vectors.items())
+            stored = [(text, vector) for text, vector in vectors.items() if text in whole]
+            if self._received is not None and stored:
+                self._received.put(side, stored)
             return vectors
         half = len(texts) // 2
-        return self._accepted(texts[:half], side, prompt) | self._accepted(
-            texts[half:], side, prompt
+        return self._accepted(texts[:half], side, prompt, whole) | self._accepted(
+            texts[half:], side, prompt, whole
         )
 
     def similarity(self, queries: Tensor, documents: Tensor) -> Tensor:

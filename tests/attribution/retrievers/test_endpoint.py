@@ -377,6 +377,17 @@ def test_a_stop_keeps_the_response_that_is_on_its_way(server: EndpointServer) ->
     assert torch.equal(vectors, whole.embed(whole.encode_texts(texts, "document")))
 
 
+def test_texts_without_some_words_are_not_stored(server: EndpointServer) -> None:
+    """Occlusion sends one per word, whose vectors would take twenty times the space of the
+    results."""
+    kept = Kept()
+    found = load(resolve.register_endpoint(f"E5={server.url}")).storing(kept)
+    pair = TextPair("p", "salt water", "the sea is salt and cold")
+    METHODS["occlusion"].compute(found, make_method("occlusion"), [pair])
+    assert set(kept) == {("query", "salt water"), ("document", "the sea is salt and cold")}
+    assert server.sent["the  is salt and cold"] == 1
+
+
 @pytest.mark.parametrize("kind", ["", "/rerank"])
 def test_texts_with_the_same_beginning_are_sent_once(kind: str, server: EndpointServer) -> None:
     found = load(resolve.register_endpoint(f"E5={server.url}{kind}#words=2"))
