@@ -52,6 +52,18 @@ def test_a_model_without_a_limit_is_read_to_the_end() -> None:
     assert found.word == found.n_words == 300
 
 
+def test_punctuation_at_the_end_of_a_text_is_not_truncated() -> None:
+    """The model drops it, so the vector is that of the whole text before its end."""
+
+    def embed(text: str) -> Any:
+        return black_box(10_000)(text.replace(".", ""))
+
+    last = last_word(embed, f"{TEXT} . .")
+    assert last.word == last.n_words and last.end == len(TEXT) + 4
+    last = last_word(black_box(299), TEXT)
+    assert last.word == 299, "a word is no punctuation"
+
+
 def test_the_limit_is_found_despite_noise_in_the_vectors() -> None:
     lot = np.random.default_rng(0)
     steady = black_box(77)
