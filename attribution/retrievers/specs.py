@@ -55,9 +55,8 @@ class RetrieverSpec:
     `dequantized_bits` is the precision that weights were converted from; None if there was no loss.
     `answers` are the words for relevant and not relevant of a sequence-to-sequence reranker.
     `strength` scales an adapter's weights; None is 1. `calibration` is the attention calibration;
-    None is the model's own attention. `training` describes the training of a model that PosLens
-    debiased, and is empty for others. `alias_of` is a preset's own name or hub id if `name` is
-    another one that the user chose.
+    with None, attention is unchanged. `training` says how PosLens debiased the model, if it did.
+    `alias_of` is the model's own name if the user chose another `name`.
     """
 
     name: str

@@ -187,8 +187,8 @@ class ChunkQueryRow(ModelRow):
     document: str = column("Id of the document that answers it.")
     setting: str = column(SETTING)
     rank: int | None = column(
-        "Rank of the best document that answers the query, by its best chunk; null if none is "
-        "found, or if the model reads no token of the query."
+        "Best rank of a document that answers the query. null if no such document is found, or if "
+        "the model reads no token of the query."
     )
     cut: bool | None = column(
         "Whether no chunk contains all of the evidence; null without evidence.",
