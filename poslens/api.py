@@ -306,7 +306,8 @@ def run_study(
         for reason in (*planned.refused, *dict.fromkeys(map(str, errors))):
             print(reason, file=sys.stderr)
         failures = [*failure_rows(planned.jobs), *planned.without_result]
-        result = StudyResult(study, summaries, failures)
+        notes = study.notes(data, corpus)
+        result = StudyResult(study, summaries, failures, notes)
         if out is not None:
             study.write_product(compute, result.summaries, Path(out))
         return result

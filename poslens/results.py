@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from poslens.compute.compute import Explained
 from poslens.export.files import TABLE_FORMATS
 from poslens.export.json_text import json_text
 from poslens.failures import FAILURE_TABLE, FAILURES, FailureRow
+from poslens.figures.captions import caption_text, provenance_entries
 from poslens.figures.curves import pair_curves
 from poslens.figures.figure_base import quantity
 from poslens.figures.palettes import Style
@@ -258,18 +260,25 @@ class Passport(Result, Mapping[str, "Passport"]):
 
 @dataclass(frozen=True, repr=False, eq=False)
 class StudyResult(Result):
-    """The result of a study for one or more models. `summaries` are the study's own objects, and
-    `failures` the items without a result."""
+    """The result of a study for one or more models. `summaries` are the study's own objects,
+    `failures` the items without a result, and `notes` say what was used of the data set."""
 
     study: Study[Any, Any, Any]
     summaries: Sequence[Any]
     failures: Sequence[FailureRow] = ()
+    notes: Sequence[str] = ()
 
     @property
     def verdicts(self) -> list[str]:
         """One sentence for each model, then one for each pair of models that the study compares."""
         by_model = [self.study.verdict(summary) for summary in self.summaries]
         return [*by_model, *difference_sentences(self.study.differences(self.summaries))]
+
+    @property
+    def remarks(self) -> list[str]:
+        """Caveats that readers of the numbers need, one sentence each: what was used of the data
+        set, then what limits these results."""
+        return [*self.notes, *self.study.remarks(self.summaries)]
 
     @property
     def provenance(self) -> list[Provenance]:
@@ -308,7 +317,15 @@ class StudyResult(Result):
             frame[name] = [
                 "" if pd.isna(value) else f"{value:{form}}{unit}" for value in frame[name]
             ]
-        return str(frame.to_html(escape=True, index=False))
+        sources = caption_text(provenance_entries(self.provenance))
+        return "\n".join(
+            [
+                *(f"<p>{html.escape(sentence)}</p>" for sentence in self.verdicts),
+                str(frame.to_html(escape=True, index=False)),
+                *(f"<p>{html.escape(sentence)}</p>" for sentence in self.remarks),
+                f"<p><small>{html.escape(sources)}</small></p>",
+            ]
+        )
 
     def __repr__(self) -> str:
-        return f"<{self.study.title}: {' '.join(self.verdicts)}>"
+        return f"<{self.study.title}: {' '.join((*self.verdicts, *self.remarks))}>"

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
 
 import ir_measures
 import numpy as np
@@ -68,6 +70,19 @@ def measure(
         for metric in ir_measures.iter_calc(parsed, qrels, run):
             values[names[repr(metric.measure)]][rows[metric.query_id]] = metric.value
     return {name: as_array(array, (len(queries),), "a measure") for name, array in values.items()}
+
+
+def depends_on_order(ranking: Ranking, query: Query, top: int = TOP) -> bool:
+    """Whether documents with equal scores, of which at least one is in the top `top`, differ in
+    relevance, so that measures of the top depend on the order of the corpus."""
+    ranked = zip(ranking.scores, ranking.document_ids, strict=True)
+    n = 0
+    for _, equal in groupby(ranked, key=itemgetter(0)):
+        grades = [query.relevant.get(key, 0) for _, key in equal]
+        if n < top and len(set(grades)) > 1:
+            return True
+        n += len(grades)
+    return False
 
 
 def mean_over_queries(values: NDArray[np.floating], documents: Sequence[Hashable]) -> Estimate:

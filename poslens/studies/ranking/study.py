@@ -9,7 +9,7 @@ from typing import Any
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation import trec_runs
-from poslens.attribution.evaluation.ranking_measures import NDCG
+from poslens.attribution.evaluation.ranking_measures import NDCG, depends_on_order
 from poslens.attribution.evaluation.trec_runs import TrecRun
 from poslens.attribution.nouns import counted
 from poslens.attribution.retrievers import resolve
@@ -34,7 +34,13 @@ from poslens.studies.ranking.figures import (
     position_groups,
 )
 from poslens.studies.ranking.runs import RankedRun, ranked_run, runs_of
-from poslens.studies.ranking.service import Measured, RankingSetup, collection_of, monolingual
+from poslens.studies.ranking.service import (
+    Measured,
+    Ranked,
+    RankingSetup,
+    collection_of,
+    monolingual,
+)
 from poslens.studies.ranking.tables import BY_GROUP, OF_NDCG, TABLES, require_groups
 from poslens.studies.selections import READABLE
 from poslens.study import Asked, Figure, Study, register
@@ -314,9 +320,20 @@ class RankingStudy(Study[RankingTask, Asked[RankingSetup], Any]):
         return {name: table for name, table in self.all_tables.items() if name not in hidden}
 
     def remarks(self, summaries: Sequence[Any]) -> list[str]:
-        """Which parts of runs are ignored."""
+        """Which parts of runs are ignored, and how many measures depend on the order of the
+        corpus."""
         runs = (summary for summary in summaries if isinstance(summary, RankedRun))
-        return [note for run in runs for note in run.notes]
+        remarks = [note for run in runs for note in run.notes]
+        for ranked in (summary for summary in summaries if isinstance(summary, Ranked)):
+            queries = ranked.setup.queries
+            n = sum(depends_on_order(ranked.by_query[query.query_id], query) for query in queries)
+            if n:
+                remarks.append(
+                    f"{ranked.name}: for {n:,} of {counted(len(queries), 'query')}, a relevant "
+                    "document has the same score as a less relevant one. The document that comes "
+                    "first in the corpus ranks higher; in another order, the measures would differ."
+                )
+        return remarks
 
     def verdict(self, summary: Any) -> str:
         """nDCG@10, and PSI with its value under permutation."""

@@ -20,6 +20,7 @@ from poslens.attribution.evaluation.ranking_measures import (
     RECALL,
     SUCCESS,
     SUCCESS_OF_PAIRS,
+    depends_on_order,
     evaluate,
     mean_over_queries,
     measure,
@@ -79,6 +80,27 @@ def test_equal_scores_keep_the_order_given() -> None:
         found = measure([ranking("q", *keys)], [query("q", {"a": 1})])
         assert found[MRR] == pytest.approx([expected])
         assert found[NDCG] == pytest.approx([1 / math.log2(1 / expected + 1)])
+
+
+@pytest.mark.parametrize(
+    ("scores", "grades", "depends"),
+    [
+        ((1, 1), (1, 0), True),
+        ((1, 1), (1, 1), False),
+        ((1, 1), (2, 1), True),
+        ((2, 1), (1, 0), False),
+        ((*range(10, -1, -1), 0), (0,) * 11 + (1,), False),
+        ((*range(10, 0, -1), 1), (0,) * 10 + (1,), True),
+    ],
+    ids=["tied", "both relevant", "other grades", "apart", "below the top 10", "at rank 10"],
+)
+def test_equal_scores_of_different_relevance_in_the_top_10_depend_on_order(
+    scores: tuple[int, ...], grades: tuple[int, ...], depends: bool
+) -> None:
+    keys = tuple(map(str, range(len(scores))))
+    ranked = Ranking("q", keys, np.array(scores), (None,) * len(scores))
+    relevant = {key: grade for key, grade in zip(keys, grades, strict=True) if grade}
+    assert depends_on_order(ranked, query("q", relevant)) == depends
 
 
 def test_measures_are_zero_if_nothing_is_found() -> None:

@@ -3,6 +3,7 @@ once, and invalid input."""
 
 from __future__ import annotations
 
+import html
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -153,6 +154,21 @@ def test_a_model_that_scores_all_documents_alike_ranks_none_of_them_first(corpus
         "not tested, because the unchanged documents all have" in each for each in effect.verdicts
     )
     assert effect.to_frame()["in_deviations"].isna().all()
+
+
+def test_a_ranking_says_for_how_many_queries_the_order_of_the_corpus_decides(corpus: str) -> None:
+    class Constant:
+        def encode(self, texts: list[str]) -> np.ndarray:
+            return np.ones((len(texts), 2))
+
+    ranking = poslens.rank(Constant(), corpus)
+    n = len(ranking.to_frame("queries"))
+    remark = f"for {n} of {n} queries, a relevant document has the same score as a less relevant"
+    assert any(remark in sentence for sentence in ranking.remarks)
+    assert ranking.remarks[0].startswith(f"{n} queries and 12 documents of "), "what was searched"
+    shown = ranking._repr_html_()
+    assert remark in shown and remark in repr(ranking)
+    assert html.escape(ranking.verdicts[0]) in shown and "weights: " in shown
 
 
 def texts_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
