@@ -34,6 +34,9 @@ RETRIED: dict[str, tuple[str, str, str]] = {
     "ablation": CAUSE,
     **dict.fromkeys(OF_DOCUMENTS, CAUSE),
     "bias_scores": ("Bias tests", "cause/page.py", "Bias tests"),
+    "position_ranks": ("Position effect", "ranking/page.py", "Position effect"),
+    "why": ("Why", "why/page.py", "All misses"),
+    "preferences": ("Preferences", "methods/page.py", "Preferences"),
     "chunk_plan": ("Audit", "audit/page.py", "Chunk planner"),
     "reachability": ("Audit", "audit/page.py", ""),
 }

@@ -17,13 +17,14 @@ from typer.testing import CliRunner
 from poslens.attribution import datasets
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.faithfulness import ErasureParameters
+from poslens.attribution.evaluation.position_effect import position_ranks_method
 from poslens.attribution.interventions.relocation import relocation_method
 from poslens.attribution.interventions.segments import edits_method
 from poslens.attribution.methods import make_method
 from poslens.attribution.types import Attribution, TextPair, Token, TokenizedText
 from poslens.cache.exchange.part_files import PartFolder, PartWriter
 from poslens.cache.kinds.faithfulness import faithfulness_tests
-from poslens.cache.kinds.interventions import causes
+from poslens.cache.kinds.interventions import RankedPair, causes, position_ranks
 from poslens.cache.storage import maintenance
 from poslens.cache.storage.store import ModelKey, Store
 from poslens.compute.compute import Compute, service
@@ -225,6 +226,13 @@ def test_failures_of_tests_and_interventions_are_listed_too(store: Store) -> Non
     app = pick(open_page("storage").run(), "insertion")
     (link,) = (one for one in app.get("page_link") if "Open Cause" in one.proto.label)
     assert "corpus=insertion" in link.proto.query_string
+    ranks = position_ranks_method(11)
+    position_ranks(store.root).put_failures(
+        MODEL, ranks, [(RankedPair(pair, "corpus"), "no evidence")]
+    )
+    app = pick(open_page("storage").run(), "position_ranks")
+    (link,) = (one for one in app.get("page_link") if "Position effect" in one.proto.label)
+    assert link.proto.page == "ranking" and "tab=Position+effect" in link.proto.query_string
     app = pick(app, "saliency")
     assert app.dataframe[1].value["of"].tolist() == ["attribution", "faithfulness"]
     said = " ".join(one.value for one in app.caption)
