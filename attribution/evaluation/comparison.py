@@ -10,6 +10,7 @@ interval are within the margin: two one-sided tests (Schuirmann 1987).
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
@@ -63,9 +64,9 @@ TEST = (
     "95% bootstrap intervals over documents; where all documents have the same value, by formula "
     "(Agresti-Coull; Clopper-Pearson for differences). Two-sided p: Student's t with the "
     "jackknife's standard error over documents, Holm-adjusted over all comparisons shown. Verdicts "
-    "use p, so a model can be neither higher nor lower although the interval excludes 0. "
-    "Equivalent: the 90% interval of the difference is within the measure's margin (two one-sided "
-    "tests)"
+    "use p, so a model can be neither higher nor lower although the interval excludes 0, or the "
+    "reverse. Equivalent: the 90% interval of the difference is within the measure's margin (two "
+    "one-sided tests)"
 )
 """The description of comparisons in captions."""
 
@@ -84,11 +85,11 @@ class Comparison:
     `margin` is the difference, in the same unit, up to which two values are equivalent. `narrow` is
     the 90% interval, None if `difference` has none. `p` is two-sided, and `p_holm` is p adjusted
     for all comparisons that are shown together (`adjusted`); both are None if `difference` has no
-    interval. `needed` is about how many documents would decide, with a probability of 80% or more,
-    if the difference and its spread stay the same; None once it is decided, or if the spread is
-    unknown. `n_compared` is the number of comparisons that `p_holm` is adjusted for. `by_error`
-    states that intervals and p are from a standard error (`by_standard_error`), not from a
-    bootstrap.
+    interval. `error` is the standard error; None if it is undefined, or not needed because p alone
+    decides. `rare` is the number of documents that would rule out rare differences, where nothing
+    else is missing. `n_compared` is the number of comparisons that `p_holm` is adjusted for, and
+    `factor` the number by which Holm multiplies p. `by_error` states that intervals and p are from
+    a standard error (`by_standard_error`), not from a bootstrap.
     """
 
     difference: Estimate
@@ -96,8 +97,10 @@ class Comparison:
     narrow: tuple[float, float] | None
     p: float | None
     p_holm: float | None
-    needed: int | None
+    error: float | None = None
+    rare: int | None = None
     n_compared: int = 1
+    factor: int = 1
     by_error: bool = False
 
     @property
@@ -105,6 +108,20 @@ class Comparison:
         """Higher and lower take precedence over equivalent: a small difference can be
         significant."""
         return _verdict(self.difference, self.margin, self.narrow, self.p_holm)
+
+    @property
+    def needed(self) -> int | None:
+        """About how many documents would decide, with a probability of 80% or more, if the
+        difference, its spread and the other comparisons stay the same; None once it is decided, or
+        if the spread is unknown."""
+        if self.verdict != "too few documents" or self.rare is not None:
+            return self.rare if self.verdict == "too few documents" else None
+        error, n, factor = self.error, self.difference.n_resampled, float(self.factor)
+        if self.p and self.p_holm:
+            factor = max(factor, self.p_holm / self.p)
+            if error is None and self.p < 1:
+                error = abs(self.difference.value / scipy.special.stdtrit(n - 1, self.p / 2))
+        return _needed(self.difference.value, self.margin, error, n, factor)
 
     def rules_out(self, side: Literal["higher", "lower"]) -> bool:
         """Whether a difference beyond the margin on one side is ruled out: a one-sided test at 5%,
@@ -149,7 +166,9 @@ class Comparison:
             return f"Too few {units} to decide{would}."
         low, high = interval or (0.0, 0.0)
         small = f", by less than {margin}" if max(-low, high) <= self.margin else ""
-        return f"{verdict.capitalize()}{small} ({p_in_words(self)})."
+        # Both are approximations, which differ for skewed differences.
+        wide = ", by Student's t; the bootstrap interval includes 0" if low <= 0 <= high else ""
+        return f"{verdict.capitalize()}{small} ({p_in_words(self)}{wide})."
 
     @property
     def clause(self) -> str:
@@ -181,7 +200,22 @@ def compared(
         return None
     narrow = interval(values, groups, statistic, kind=kind, level=0.9)
     p = p_value(values, groups, statistic, kind=kind)
-    needed = None
+    return comparison_of(values, groups, margin, statistic, difference, narrow, p, largest)
+
+
+def comparison_of(
+    values: Values,
+    groups: Sequence[Hashable] | None,
+    margin: float,
+    statistic: Statistic,
+    difference: Estimate,
+    narrow: tuple[float, float] | None,
+    p: float | None,
+    largest: float | None,
+) -> Comparison:
+    """The comparison with this difference, 90% interval and p of a statistic, after differences
+    that may be too rare to be seen are taken into account; `largest` as in `compared`."""
+    error = rare = None
     resampled = _verdict(difference, margin, narrow, p)
     if largest is not None and narrow is not None:
         n, (low, high) = difference.n_resampled, narrow
@@ -199,11 +233,10 @@ def compared(
         equal = narrow is None and not difference.value
         none_differ = equal and not any(_differing(values, groups, statistic))
         if largest is not None and (resampled == "equivalent" or none_differ):
-            needed = _rare(margin / largest)
+            rare = _rare(margin / largest)
         else:
             error = standard_error(values, groups, statistic)
-            needed = _needed(difference.value, margin, error, difference.n_resampled)
-    return Comparison(difference, margin, narrow, p, p, needed)
+    return Comparison(difference, margin, narrow, p, p, error, rare)
 
 
 def _differing(
@@ -233,22 +266,22 @@ def _unseen(n: int, largest: float, level: float) -> float:
     return float(largest * (1 - level ** (1 / n)))
 
 
-def by_standard_error(difference: Estimate, error: float | None, margin: float) -> Comparison:
+def by_standard_error(
+    difference: Estimate, error: float | None, degrees: float, margin: float
+) -> Comparison:
     """Compare by a difference and its standard error: intervals and p are those of Student's t with
-    one degree of freedom less than documents. For statistics that resampling cannot be used for."""
-    n, value = difference.n_resampled, difference.value
-    narrow = p = needed = None
+    these degrees of freedom. For statistics that resampling cannot be used for."""
+    value = difference.value
+    narrow = p = None
     if error is not None and difference.interval is not None:
-        reach = float(scipy.special.stdtrit(n - 1, 1 - LEVEL)) * error
+        reach = float(scipy.special.stdtrit(degrees, 1 - LEVEL)) * error
         narrow = (value - reach, value + reach)
         p = (
-            float(2 * scipy.special.stdtr(n - 1, -abs(value) / error))
+            float(2 * scipy.special.stdtr(degrees, -abs(value) / error))
             if error
             else float(value == 0)
         )
-    if _verdict(difference, margin, narrow, p) == "too few documents":
-        needed = _needed(value, margin, error, n)
-    return Comparison(difference, margin, narrow, p, p, needed, by_error=True)
+    return Comparison(difference, margin, narrow, p, p, error, by_error=True)
 
 
 def paired(
@@ -280,32 +313,13 @@ def paired_by_document(
     means = document_means(new - old, groups)
     n, value = len(means), float(means.mean())
     if n < 2:
-        return by_standard_error(Estimate(value, n=len(old), n_resampled=n), None, margin)
+        return by_standard_error(Estimate(value, n=len(old), n_resampled=n), None, 0, margin)
     error = float(means.std(ddof=1)) / math.sqrt(n)
     if np.ptp(means) <= ROUNDING * max(np.abs(old).max(), np.abs(new).max()):
         error = 0.0  # the differences vary by rounding only
     reach = float(scipy.special.stdtrit(n - 1, 1 - LEVEL / 2)) * error
     difference = Estimate(value, value - reach, value + reach, len(old), n)
-    return by_standard_error(difference, error, margin)
-
-
-def paired_sizes(
-    before: ArrayLike,
-    after: ArrayLike,
-    groups: Sequence[Hashable] | None,
-    margin: float,
-    largest: float | None = None,
-) -> Comparison | None:
-    """The size of the mean of after [n] minus the size of the mean of before [n], both regardless
-    of sign: lower where an effect in either direction becomes smaller. `largest` as in `compared`.
-    None without rows."""
-    old, new = (np.asarray(side, np.float64)[:, None] for side in (before, after))
-
-    def size(means: Values) -> Values:
-        return np.abs(means[:, 0])
-
-    # A size is not smooth at 0.
-    return paired_statistics(old, new, groups, margin, size, kind="percentile", largest=largest)
+    return by_standard_error(difference, error, n - 1, margin)
 
 
 def paired_statistics(
@@ -357,16 +371,13 @@ def documents_needed(difference: Estimate, margin: float) -> int | None:
 def adjusted(comparisons: Sequence[Comparison | None]) -> list[Comparison | None]:
     """The comparisons with Holm's p over all of them that have a p."""
     with_p = [(i, c, c.p) for i, c in enumerate(comparisons) if c is not None and c.p is not None]
+    values = [p for *_, p in with_p]
+    factors = len(values) - np.argsort(np.argsort(values, kind="stable"))
     changed = list(comparisons)
-    for (i, comparison, p), p_holm in zip(
-        with_p, holm([p for *_, p in with_p]).tolist(), strict=True
+    for (i, comparison, _), p_holm, factor in zip(
+        with_p, holm(values).tolist(), factors.tolist(), strict=True
     ):
-        change = replace(comparison, p_holm=p_holm, n_compared=len(with_p))
-        if change.verdict == "too few documents" and comparison.verdict in ("higher", "lower"):
-            # Alone, the comparison has a verdict; among so many, it has none.
-            needed = _documents(p, p_holm, comparison.difference)
-            change = replace(change, needed=needed)
-        changed[i] = change
+        changed[i] = replace(comparison, p_holm=p_holm, n_compared=len(values), factor=factor)
     return changed
 
 
@@ -403,6 +414,9 @@ def _verdict(
     return "equivalent" if max(-narrow[0], narrow[1]) <= margin else "too few documents"
 
 
+UNCHANGED = "does not change"
+
+
 def change_in_words(difference: Estimate, form: str = ".3f", unit: str = "") -> str:
     """A change with its interval and unit, such as `drops by 0.054 [0.027, 0.082]`, or `does not
     change` if all of it rounds to 0; if only the value does, it is `less than` one last digit.
@@ -412,7 +426,7 @@ def change_in_words(difference: Estimate, form: str = ".3f", unit: str = "") -> 
     """
     text = difference.text(form)
     if not any(digit in text for digit in "123456789"):
-        return "does not change"
+        return UNCHANGED
     verb, factor = ("drops", -1) if difference.value < 0 else ("rises", 1)
     text = difference.times(factor).text(form)
     value, space, ends = text.partition(" ")
@@ -442,28 +456,39 @@ def adjustment(comparison: Comparison) -> str:
     return f"Holm-adjusted over {n:,} tests" if n > 1 else ""
 
 
-def _needed(value: float, margin: float, error: float | None, n: int) -> int | None:
-    """Documents that would show either that the difference is not 0 or that it is within the
-    margin, whichever takes fewer (normal approximation)."""
+def _needed(
+    value: float, margin: float, error: float | None, n: int, factor: float = 1.0
+) -> int | None:
+    """Documents that would show, with probability POWER, either that the difference is not 0, if p
+    is multiplied by `factor`, or that it is within the margin, whichever takes fewer (normal
+    approximation)."""
     if error is None or not error:
         return MIN_DOCUMENTS if n < MIN_DOCUMENTS else None
     apart, spread = abs(value), error * math.sqrt(n)
     counts = []
-    if apart > 0:
-        counts.append(((_z(LEVEL / 2) + _z(1 - POWER)) * spread / apart) ** 2)
-    if apart < margin:
-        counts.append(((_z(LEVEL) + _z(1 - POWER)) * spread / (margin - apart)) ** 2)
-    return max(MIN_DOCUMENTS, n + 1, math.ceil(min(counts)))
+    if apart > ROUNDING * spread:
+        required = _z(LEVEL / factor / 2) + _z(1 - POWER)
+        counts.append(math.ceil((required * spread / apart) ** 2))
+    if margin - apart > ROUNDING * spread:
+        counts.append(_equivalent(apart, margin, spread))
+    return max(MIN_DOCUMENTS, n + 1, min(counts)) if counts else None
 
 
-def _documents(p: float, p_holm: float, difference: Estimate) -> int:
-    """Number of documents with which p would be below the adjusted level with probability
-    POWER."""
-    factor = max(p_holm / p, 1.0) if p else 1.0
-    n = difference.n_resampled
-    now = _z(max(p, 1e-300) / 2)
-    required = _z(LEVEL / factor / 2) + _z(1 - POWER)
-    return max(n + 1, math.ceil(n * (required / now) ** 2))
+def _equivalent(apart: float, margin: float, spread: float) -> int:
+    """Documents with which both one-sided tests show with probability POWER that a difference of
+    `apart` is within the margin."""
+
+    def power(n: int) -> float:
+        root = math.sqrt(n) / spread
+        ends = np.array([margin - apart, margin + apart]) * root - _z(LEVEL)
+        return float(scipy.special.ndtr(ends).sum() - 1)
+
+    # If one test decides alone, and if both are equally hard.
+    few, many = (
+        math.ceil(((_z(LEVEL) + _z(error)) * spread / (margin - apart)) ** 2)
+        for error in (1 - POWER, (1 - POWER) / 2)
+    )
+    return few + bisect_left(range(few, many), POWER, key=power)
 
 
 def _z(p: float) -> float:

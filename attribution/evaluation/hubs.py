@@ -4,7 +4,7 @@ N_k of a document is the number of queries that have it among their first k docu
 documents judged relevant to the query or the document that a sentence comes from. A skewed
 distribution of N_k is hubness (Radovanović et al. 2010, "Hubs in space", JMLR 11). The control is
 the same index with the words of each document in random order: documents keep their topic and
-length, but not the order of their content.
+length, but not the order of their content. Its numbers are means of several random orders.
 """
 
 from __future__ import annotations
@@ -45,18 +45,20 @@ SKEW_MARGIN = 0.5
 approximately symmetric (Bulmer 1979, "Principles of Statistics", chapter 4)."""
 MOST_TOP = DEPTH // 2
 """Largest k: a ranking has DEPTH documents, from which relevant ones are removed."""
+ORDERS = 3
+"""Number of random word orders: how much they differ shows how much the choice of one matters."""
 CONTROL = "words of each document in random order"
 
 
 # -- the control -----------------------------------------------------------------------------------
 
 
-def shuffled_words(text: str) -> str:
-    """The text's words in random order, seeded by the text. A word takes the position of another
-    one; punctuation and white space stay where they are. In scripts without spaces a word is one
-    character, as in `poslens.attribution.text.words`."""
+def shuffled_words(text: str, order: int = 0) -> str:
+    """The text's words in a random order, seeded by the text and the number `order`. A word takes
+    the position of another one; punctuation and white space stay where they are. In scripts without
+    spaces a word is one character, as in `poslens.attribution.text.words`."""
     spans = word_spans(text)
-    generator = generator_for(text)
+    generator = generator_for(text, SEED, *([order] if order else []))
     words = [text[a:b] for a, b in spans]
     parts: list[str] = []
     end = 0
@@ -70,19 +72,20 @@ def shuffled_words(text: str) -> str:
     return "".join([*parts, text[end:]])
 
 
-def control(collection: Collection) -> Collection:
-    """The same queries and judgments over documents with their words in random order. Evidence
-    has no position there. The control has its own name, under which its rankings are stored."""
+def control(collection: Collection, order: int = 0) -> Collection:
+    """The same queries and judgments over documents with their words in the random order of this
+    number. Evidence has no position there. The control has its own name, under which its rankings
+    are stored."""
     words = ", ".join(filter(None, (collection.drawn, CONTROL)))
     return replace(
         collection,
-        name=f"{collection.name}, random word order",
+        name=f"{collection.name}, random word order{f' {order + 1}' if order else ''}",
         queries=tuple(
             replace(query, evidence=None, span=None, evidence_pair="")
             for query in collection.queries
         ),
         stream=lambda: (
-            replace(document, text=shuffled_words(document.text))
+            replace(document, text=shuffled_words(document.text, order))
             for document in collection.documents()
         ),
         files=(),
@@ -217,7 +220,7 @@ class InDegrees:
         return np.array(rows)
 
     @cached_property
-    def _skewness(self) -> Values:
+    def skewnesses(self) -> Values:
         """Skewness for all queries, and without each group [1 + G]; NaN if all counts are equal."""
         first, second, third = self._sums[:, 1:].T / self.n_documents
         variance = second - first**2
@@ -228,18 +231,18 @@ class InDegrees:
     def skewness(self) -> Estimate | None:
         """Third central moment of N_k over the 1.5th power of the second, over documents; None if
         all are equal."""
-        return self._estimate(self._skewness)
+        return self._estimate(self.skewnesses)
 
     @cached_property
     def never(self) -> Estimate | None:
         """Share of documents with N_k = 0 (antihubs), without an interval if no group of queries
         changes it."""
-        interval = self._estimate(self._sums[:, 0] / self.n_documents)
-        if interval is None or interval.low is None or interval.high is None:
-            return interval
-        if interval.low == interval.high:
-            return replace(interval, low=None, high=None)
-        return replace(interval, low=max(interval.low, 0.0), high=min(interval.high, 1.0))
+        return _of_share(self._estimate(self.nevers))
+
+    @cached_property
+    def nevers(self) -> Values:
+        """Share of documents with N_k = 0 for all queries, and without each group [1 + G]."""
+        return np.asarray(self._sums[:, 0] / self.n_documents)
 
     @property
     def random_skewness(self) -> float | None:
@@ -253,32 +256,87 @@ class InDegrees:
         """Share of the queries that retrieve a document."""
         return mean_share([document in top for top in self.tops], self.groups)
 
-    def minus(self, other: InDegrees) -> Comparison | None:
-        """Skewness minus that of the same queries in another index. None if either is undefined.
+    def minus(self, other: ShuffledInDegrees) -> Comparison | None:
+        """Skewness minus that of the same queries in random orders. None if either is undefined.
 
         Raises:
-            ValueError: the other index has other queries.
+            ValueError: the random orders have other queries.
         """
-        if self.groups != other.groups:
+        if self.groups != other.indexes[0].groups:
             raise ValueError("in-degrees of other queries")
-        values = self._skewness - other._skewness
-        difference = self._estimate(values)
+        values = [self.skewnesses - index.skewnesses for index in other.indexes]
+        difference = self._estimate(*values)
         if difference is None:
             return None
-        return by_standard_error(difference, jackknife_error(values[1:]), SKEW_MARGIN)
+        return by_standard_error(difference, *_error(values), SKEW_MARGIN)
 
-    def _estimate(self, values: Values) -> Estimate | None:
-        """The first of `values` [1 + G] with its jackknife interval from the others, each of which
-        is without one group."""
-        value, n = float(values[0]), self.n_groups
+    def _estimate(self, *values: Values) -> Estimate | None:
+        """The mean of the first numbers of `values` [1 + G], one array per random order, with its
+        interval."""
+        value, n = float(np.mean([each[0] for each in values])), self.n_groups
         if not np.isfinite(value):
             return None
-        error = jackknife_error(values[1:])
+        error, degrees = _error(values)
         ends = None
         if error is not None and n >= MIN_DOCUMENTS:
-            reach = error * float(scipy.special.stdtrit(n - 1, 0.975))
+            reach = error * float(scipy.special.stdtrit(degrees, 0.975))
             ends = value - reach, value + reach
         return with_ends(value, ends, self.n_queries, n)
+
+
+@dataclass(frozen=True)
+class ShuffledInDegrees:
+    """The in-degrees of the same queries in indexes that differ in the random order of the words of
+    each document. Numbers are means over the orders; their intervals include how much the orders
+    differ."""
+
+    indexes: tuple[InDegrees, ...]
+
+    @cached_property
+    def counts(self) -> Values:
+        """Mean N_k of each document [D]."""
+        return np.asarray(np.mean([index.counts for index in self.indexes], axis=0))
+
+    @cached_property
+    def ordered_counts(self) -> Values:
+        """Mean of the largest N_k, of the second largest, and so on [D]."""
+        return np.asarray(np.mean([-np.sort(-index.counts) for index in self.indexes], axis=0))
+
+    @cached_property
+    def skewness(self) -> Estimate | None:
+        """Skewness of N_k; None if all are equal in an order."""
+        return self.indexes[0]._estimate(*(index.skewnesses for index in self.indexes))
+
+    @cached_property
+    def never(self) -> Estimate | None:
+        """Share of documents with N_k = 0."""
+        nevers = [index.nevers for index in self.indexes]
+        return _of_share(self.indexes[0]._estimate(*nevers))
+
+
+def _error(values: Sequence[Values]) -> tuple[float | None, float]:
+    """Standard error of the mean of the first numbers of `values` [1 + G], from the jackknife over
+    groups and the differences between the arrays, and its degrees of freedom (Satterthwaite 1946);
+    None if it is undefined."""
+    whole = np.mean(values, axis=0)
+    error, n = jackknife_error(whole[1:]), len(values)
+    if error is None:
+        return None, len(whole) - 2
+    of_groups, of_orders = error**2, np.var([each[0] for each in values], ddof=min(n - 1, 1)) / n
+    total = float(of_groups + of_orders)
+    if not of_orders:
+        return error, len(whole) - 2
+    degrees = total**2 / (of_groups**2 / (len(whole) - 2) + of_orders**2 / (n - 1))
+    return total**0.5, float(degrees)
+
+
+def _of_share(estimate: Estimate | None) -> Estimate | None:
+    """The estimate of a share with its interval within 0 and 1; without one if it has no width."""
+    if estimate is None or estimate.low is None or estimate.high is None:
+        return estimate
+    if estimate.low == estimate.high:
+        return replace(estimate, low=None, high=None)
+    return replace(estimate, low=max(estimate.low, 0.0), high=min(estimate.high, 1.0))
 
 
 def _powers(counts: Values) -> Values:

@@ -297,7 +297,8 @@ def _indices(subject: ExplainedSubject) -> None:
         summaries.append(summary)
         if summary.curve.n >= MIN_PAIRS:
             numbers = _texts(summary.primacy_recency_index, summary.center_of_mass)
-            text = f"{summary.curve.n:,} pairs of {summary.curve.n_documents:,} documents"
+            documents = counted(summary.curve.n_documents, "document")
+            text = f"{counted(summary.curve.n, 'pair')} of {documents}"
             rows.append((column.label, text, *numbers))
     columns = ["model", "curve", "primacy-recency index", "center of mass"]
     # Skip rows without any number.

@@ -15,6 +15,7 @@ from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.comparison import (
     DEVIATIONS_MARGIN,
+    UNCHANGED,
     Comparison,
     change_in_words,
 )
@@ -187,7 +188,9 @@ class CauseStudy(CurveStudy):
         if cause.last_minus_first is None:
             return f"{name}: no pair has positions in both the first and the last third."
         tested = (
-            "not tested, because the unchanged documents all have the same score, and so no "
+            "not tested with a single pair"
+            if cause.last_minus_first.n < 2
+            else "not tested, because the unchanged documents all have the same score, and so no "
             "standard deviation"
         )
         if test is not None:
@@ -198,6 +201,11 @@ class CauseStudy(CurveStudy):
             more, less, size = "last", "first", value
             if value.value < 0:
                 more, less, size = less, more, value.times(-1)
+            if change_in_words(value, ".4f") == UNCHANGED:
+                return (
+                    f"{name}: removing a part of the last third changes the score as much as "
+                    f"removing a part of the first third ({tested})."
+                )
             return (
                 f"{name}: removing a part of the {more} third lowers the score by "
                 f"{size.text('.4f')} more than removing a part of the {less} third (last minus "

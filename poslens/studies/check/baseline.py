@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from poslens.attribution.errors import UserError
+from poslens.attribution.nouns import counted
 from poslens.studies.passport.service import FORMAT, PairScore
 
 MAX_BYTES = 200_000_000
@@ -48,8 +49,9 @@ class Baseline:
     def heading(self) -> str:
         """The model and the data set, in one line."""
         return (
-            f"{self.model}, weights {self.weights}, {self.dataset} ({self.n_pairs:,} pairs of "
-            f"{self.n_documents:,} documents), PosLens {self.poslens}"
+            f"{self.model}, weights {self.weights}, {self.dataset} "
+            f"({counted(self.n_pairs, 'pair')} of {counted(self.n_documents, 'document')}), "
+            f"PosLens {self.poslens}"
         )
 
     def moved(self) -> set[str]:

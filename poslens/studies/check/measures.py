@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from poslens.attribution.evaluation.comparison import Comparison, paired, paired_sizes
+from poslens.attribution.evaluation.comparison import Comparison, paired
+from poslens.attribution.evaluation.sizes import paired_sizes
+from poslens.attribution.nouns import counted, plural
 from poslens.attribution.retrievers import limits
 from poslens.attribution.types import ROUNDING
 from poslens.studies.check.answers import Outcome
@@ -50,11 +52,16 @@ class PairedMeasure:
     part: str
     key: str
     title: str
-    units: str
+    unit: str
     words: str
     change: str
     worse: Callable[[Scores, Scores, list[str], float, float | None], Comparison | None]
     in_scores: bool = False
+
+    @property
+    def units(self) -> str:
+        """What the items are, in the plural."""
+        return plural(self.unit)
 
     def comparable(self, baseline: Baseline) -> bool:
         number = baseline.numbers.get(self.part, {}).get(self.key)
@@ -118,13 +125,13 @@ class PairedMeasure:
     def _line(self, value: float, before: float, comparison: Comparison, n_gone: int) -> str:
         """The check as a sentence; `n_gone` of the baseline's items are missing now."""
         difference = comparison.difference
-        units = self.units if difference.n > 1 else self.units.removesuffix("s")
         documents = (
-            "" if units.startswith("document") else f" of {difference.n_resampled:,} documents"
+            "" if self.unit == "document" else f" of {counted(difference.n_resampled, 'document')}"
         )
         better = " (below 0 is better)" if difference.value < 0 else ""
         line = (
-            f"{self.words.format(value=value, before=before)} over {difference.n:,} {units}"
+            f"{self.words.format(value=value, before=before)} over "
+            f"{counted(difference.n, self.unit)}"
             f"{documents}. {self.change} is {difference.text('+.3f')}{better}; the tolerance is "
             f"{comparison.margin:g}."
         )
@@ -280,7 +287,7 @@ MEASURES: dict[str, PairedMeasure | TruncationMeasure | DriftMeasure] = {
         "relocation",
         "last_minus_first",
         "last-minus-first difference by relocation",
-        "pairs",
+        "pair",
         "Moving the evidence from the first to the last third changes the score by {value:+z.3f} "
         "standard deviations ({before:+z.3f} in the baseline)",
         "The increase of its size",
@@ -291,7 +298,7 @@ MEASURES: dict[str, PairedMeasure | TruncationMeasure | DriftMeasure] = {
         "position_effect",
         "first_minus_last",
         "position effect on rank",
-        "queries",
+        "query",
         "nDCG@10 with the evidence first minus nDCG@10 with it last is {value:+z.3f} "
         "({before:+z.3f} in the baseline)",
         "The increase of its size",
@@ -301,7 +308,7 @@ MEASURES: dict[str, PairedMeasure | TruncationMeasure | DriftMeasure] = {
         "ranking",
         "ndcg_at_10",
         "nDCG@10",
-        "queries",
+        "query",
         "nDCG@10 is {value:.3f} ({before:.3f} in the baseline)",
         "The loss",
         lambda before, now, *rest: paired(now, before, *rest),
@@ -310,7 +317,7 @@ MEASURES: dict[str, PairedMeasure | TruncationMeasure | DriftMeasure] = {
         "audit",
         "unretrieved",
         "share of unretrieved sentences",
-        "documents",
+        "document",
         "The mean share of a document's sentences that don't retrieve it is {value:.3f} "
         "({before:.3f} in the baseline)",
         "The increase",
@@ -320,7 +327,7 @@ MEASURES: dict[str, PairedMeasure | TruncationMeasure | DriftMeasure] = {
         "misses",
         "missed",
         "share of missed documents",
-        "pairs",
+        "pair",
         "The share of query-document pairs whose relevant document is not in the top 10 is "
         "{value:.3f} ({before:.3f} in the baseline)",
         "The increase",

@@ -20,7 +20,6 @@ from poslens.attribution.evaluation.comparison import (
     Comparison,
     adjusted_fields,
     paired,
-    paired_sizes,
     paired_statistics,
 )
 from poslens.attribution.evaluation.position_effect import MARGIN as RANK_MARGIN
@@ -34,6 +33,7 @@ from poslens.attribution.evaluation.ranking_change import (
 )
 from poslens.attribution.evaluation.ranking_measures import NDCG
 from poslens.attribution.evaluation.recommendation import MARGIN, Recommendation, recommendation
+from poslens.attribution.evaluation.sizes import paired_sizes
 from poslens.cache.lru_cache import LRUCache
 from poslens.compute.compute import DataSetCurve
 from poslens.compute.provenance import ModelIdentity

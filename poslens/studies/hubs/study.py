@@ -11,7 +11,9 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.hubs import (
     CONTROL,
     MOST_TOP,
+    ORDERS,
     SKEW_MARGIN,
+    ShuffledInDegrees,
     control,
     sentence_queries,
 )
@@ -25,6 +27,7 @@ from poslens.compute.provenance import of_model
 from poslens.compute.runs import Job, Report, Run
 from poslens.parameters import Integer, Parameters, Settings
 from poslens.studies.hubs.summary import (
+    MEAN_OF_ORDERS,
     TABLES,
     HubSummary,
     degrees,
@@ -64,7 +67,8 @@ class Hubs(Study[Collection, Asked[Collection], HubSummary]):
         "position of content, so skewness that remains comes from words and length alone. If a "
         "document is truncated, the model reads other words of it in the control. Intervals of the "
         "skewness are a jackknife over the documents that the queries belong to. Equivalent: the "
-        f"90% interval of the difference is within {SKEW_MARGIN:g} of 0."
+        f"90% interval of the difference is within {SKEW_MARGIN:g} of 0. Numbers of the control "
+        f"are means of {ORDERS} random orders; intervals include how much the orders differ."
     )
     parameters = Parameters(
         top=Integer(
@@ -132,7 +136,7 @@ class Hubs(Study[Collection, Asked[Collection], HubSummary]):
         total = corpus.survey.n
 
         def work(run: Run, report: Report) -> Progress:
-            for collection in (corpus, control_of(corpus)):
+            for collection in (corpus, *controls_of(corpus)):
                 setup = RankingSetup(collection)
                 if ranking.stored_rankings(compute, spec, setup) is None:
                     progress = ranking.job(compute, spec, setup).work(run, report)
@@ -201,7 +205,7 @@ class Hubs(Study[Collection, Asked[Collection], HubSummary]):
         sentence = (
             f"{head}the skewness of in-degrees in the top {top:,} is {skewness.text('.2f')}"
             f"{by_chance}, and {shuffled.text('.2f')} with the words of each document in random "
-            f"order (difference {difference}). {summary.comparison.sentence}"
+            f"order ({MEAN_OF_ORDERS}; difference {difference}). {summary.comparison.sentence}"
         )
         if not summary.hubs:
             return sentence
@@ -209,7 +213,7 @@ class Hubs(Study[Collection, Asked[Collection], HubSummary]):
         return (
             f"{sentence} The top hub, {summary.ids[hub]}, is in the top {top:,} of "
             f"{degrees.counts[hub]:,} of the {len(summary.others(hub)):,} queries that it does not "
-            f"answer ({summary.control.counts[hub]:,} with random word order)."
+            f"answer ({summary.control.counts[hub]:,.0f} with random word order)."
         )
 
     def remarks(self, summaries: Sequence[HubSummary]) -> list[str]:
@@ -242,7 +246,7 @@ class Hubs(Study[Collection, Asked[Collection], HubSummary]):
             n_queries=summary.original.n_queries,
             n_documents=len(summary.ids),
             selection=collection.drawn,
-            control=CONTROL,
+            control=f"{CONTROL}, {MEAN_OF_ORDERS}",
             interval=f"95%, jackknife over the {skewness.n_resampled:,} documents of the queries"
             if skewness is not None and skewness.interval is not None
             else "",
@@ -250,31 +254,33 @@ class Hubs(Study[Collection, Asked[Collection], HubSummary]):
 
 
 _corpora: LRUCache[Collection] = LRUCache(8)
-_controls: LRUCache[Collection] = LRUCache(8)
+_controls: LRUCache[Collection] = LRUCache(8 * ORDERS)
 _summaries: LRUCache[HubSummary] = LRUCache(32)
 
 
-def control_of(corpus: Collection) -> Collection:
-    """The same corpus with each document's words in random order, cached."""
-    return _controls.get(corpus.digest, lambda: control(corpus))
+def controls_of(corpus: Collection) -> tuple[Collection, ...]:
+    """The same corpus with each document's words in each of the random orders, cached."""
+    return tuple(
+        _controls.get((corpus.digest, order), partial(control, corpus, order))
+        for order in range(ORDERS)
+    )
 
 
 def _summary(compute: Compute, subject: Asked[Collection]) -> HubSummary | None:
     """The in-degrees without the words of hubs; None while a ranking is missing."""
     corpus, settings, model = subject.corpus, subject.settings, compute.identify(subject.spec)
-    original, shuffled = (
+    original, *shuffled = (
         degrees(compute, subject.spec, collection, settings.top)
-        for collection in (corpus, control_of(corpus))
+        for collection in (corpus, *controls_of(corpus))
     )
-    if original is None or shuffled is None:
+    orders = ShuffledInDegrees(tuple(index for index in shuffled if index is not None))
+    if original is None or len(orders.indexes) < ORDERS:
         return None
     key = (str(compute.root), model.key, subject.spec.name, corpus.digest, settings)
     ids = document_ids(corpus)
     return _summaries.get(
         key,
-        lambda: HubSummary(
-            model, subject, ids, original, shuffled, original.minus(shuffled), {}, None
-        ),
+        lambda: HubSummary(model, subject, ids, original, orders, original.minus(orders), {}, None),
     )
 
 

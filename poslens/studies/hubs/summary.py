@@ -16,7 +16,13 @@ from poslens.attribution.curves.proportions import mean_share
 from poslens.attribution.datasets import Collection
 from poslens.attribution.datasets.corpus import Query
 from poslens.attribution.evaluation.comparison import Comparison
-from poslens.attribution.evaluation.hubs import MOST_TOP, InDegrees, in_degrees
+from poslens.attribution.evaluation.hubs import (
+    MOST_TOP,
+    ORDERS,
+    InDegrees,
+    ShuffledInDegrees,
+    in_degrees,
+)
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method
 from poslens.cache.lru_cache import LRUCache
@@ -34,7 +40,7 @@ LISTED = 50
 
 def hubs_method(top: int) -> Method:
     """The measure, as named in captions."""
-    return Method("hubs", {"top": top, "version": 1})
+    return Method("hubs", {"top": top, "orders": ORDERS, "version": 2})
 
 
 @dataclass(frozen=True)
@@ -45,7 +51,7 @@ class HubSummary(ModelSummary[Asked[Collection]]):
 
     ids: tuple[str, ...]
     original: InDegrees
-    control: InDegrees
+    control: ShuffledInDegrees
     comparison: Comparison | None
     words: dict[str, tuple[HubWordRow, ...]]
     words_method: Method | None
@@ -134,7 +140,8 @@ def known_in_degrees(
 # -- tables ----------------------------------------------------------------------------------------
 
 DOCUMENT = "Id of the document."
-CONTROL = "with the words of each document in random order."
+MEAN_OF_ORDERS = f"mean of {ORDERS} orders"
+CONTROL = f"with the words of each document in random order, {MEAN_OF_ORDERS}."
 INTERVAL = " The interval resamples the documents that the queries belong to."
 
 
@@ -192,8 +199,8 @@ class HubRow(ModelRow):
         "Number of queries that it does not answer and that have it in their top k.",
         title="in-degree",
     )
-    in_degree_random_order: int = column(
-        f"In-degree {CONTROL}", title="in-degree, random word order"
+    in_degree_random_order: float = column(
+        f"In-degree {CONTROL}", title="in-degree, random word order", form=".1f"
     )
     mean_in_degree: float = column("Mean in-degree of all documents.", form=".1f", shown=False)
     share: Estimate | None = column(
@@ -259,7 +266,7 @@ def _hubs(hub_summary: HubSummary) -> Iterator[HubRow]:
             model=hub_summary.name,
             document=hub_summary.ids[number],
             in_degree=int(hub_summary.original.counts[number]),
-            in_degree_random_order=int(hub_summary.control.counts[number]),
+            in_degree_random_order=float(hub_summary.control.counts[number]),
             mean_in_degree=mean,
             share=hub_summary.share(number),
             answers=len(hub_summary.queries) - len(hub_summary.others(number)),
@@ -309,21 +316,23 @@ def sorted_in_degrees(
     figure = canvas("hubs", style, x_title, y_title, provenance)
     for number, hub_summary in enumerate(summaries):
         look, key = style.line(number), f"model {number}"
-        for role, degrees in (
-            ("", hub_summary.original),
-            ("random word order", hub_summary.control),
+        order = np.argsort(-hub_summary.original.counts, kind="stable")
+        # Denser at the beginning, where the hubs are.
+        drawn = np.unique((np.linspace(0, 1, POINTS) ** 2 * (len(order) - 1)).astype(np.int64))
+        ids = [hub_summary.ids[document] for document in order[drawn]]
+        for role, counts, labels in (
+            ("", hub_summary.original.counts[order], ids),
+            # Documents have other places in each of its orders.
+            ("random word order", hub_summary.control.ordered_counts, [MEAN_OF_ORDERS] * len(ids)),
         ):
-            order = np.argsort(-degrees.counts, kind="stable")
-            # Denser at the beginning, where the hubs are.
-            drawn = np.unique((np.linspace(0, 1, POINTS) ** 2 * (len(order) - 1)).astype(np.int64))
             name = f"{hub_summary.name}, {role}" if role else hub_summary.name
             trace = go.Scatter(
                 x=(100 * (drawn + 0.5) / len(order)).tolist(),
-                y=degrees.counts[order[drawn]].tolist(),
+                y=counts[drawn].tolist(),
                 mode="lines",
                 name=legend_name(name, style),
                 line={**look, "width": 0.6 * style.line_width, "dash": "dot"} if role else look,
-                customdata=[[escape(hub_summary.ids[document])] for document in order[drawn]],
+                customdata=[[escape(label)] for label in labels],
                 hovertemplate="%{customdata[0]}: %{y:,}",
             )
             figure.add_trace(group(trace, key, hub_summary.name, role or "original word order"))

@@ -28,6 +28,7 @@ from poslens.attribution.interventions.relocation import (
     relocation_method,
     require_movable,
 )
+from poslens.attribution.nouns import counted
 from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Provenance
@@ -333,8 +334,8 @@ class Positions(Study[Moved, Asked[Moved], PositionSummary]):
         sentences = [
             f"{summary.name}: {_change(effect, 'the evidence', blind)} "
             f"({by_position.first.value:.3f} first, {by_position.middle.value:.3f} in the middle, "
-            f"{by_position.last.value:.3f} last; {by_position.n:,} queries, "
-            f"{by_position.n_documents:,} documents). {meaning}"
+            f"{by_position.last.value:.3f} last; {counted(by_position.n, 'query')}, "
+            f"{counted(by_position.n_documents, 'document')}). {meaning}"
         ]
         if summary.null is not None:
             sentences.append(f"Control: {_change(summary.null.effect, 'another sentence', blind)}.")

@@ -169,11 +169,11 @@ def test_verdicts_of_given_differences(
 def test_a_verdict_that_the_adjustment_changed_says_so() -> None:
     found = compared(normal(0.05, 0.1, 30), None, 0.02)
     assert found is not None and found.verdict == "higher" and "Holm" not in found.sentence
-    open_ = replace(found, p=0.03, p_holm=0.06, needed=40, n_compared=2)
+    open_ = replace(found, p=0.03, p_holm=0.06, n_compared=2)
     assert open_.verdict == "too few documents"
     assert open_.sentence == (
         "Not significant (p = 0.06, Holm-adjusted over 2 tests): too few documents to decide; "
-        "about 40 documents would be needed."
+        f"about {open_.needed} documents would be needed."
     )
 
 
@@ -207,6 +207,50 @@ def test_the_number_needed_gives_a_verdict_in_four_of_five_samples() -> None:
         again = compared(values, None, 0.005)
         decided += again is not None and again.verdict != "too few documents"
     assert 0.72 < decided / 200 < 0.92
+
+
+def test_the_number_needed_for_equivalence_counts_both_tests() -> None:
+    """The power of two one-sided t tests by the normal approximation, at the
+    number needed and at one document less."""
+    for value in (0.0, 0.004, 0.009):
+        sample = RNG.standard_normal(30)
+        sample = value + 0.1 * (sample - sample.mean()) / sample.std(ddof=1)
+        found = compared(sample[:, None], None, 0.02)
+        assert found is not None and found.needed is not None
+
+        def power(n: int, value: float = value) -> float:
+            ends = np.array([0.02 - value, 0.02 + value]) / (0.1 / np.sqrt(n))
+            return float(stats.norm.cdf(ends - stats.norm.isf(0.05)).sum() - 1)
+
+        assert power(found.needed - 1) < 0.8 <= power(found.needed)
+
+
+def test_the_number_needed_accounts_for_all_comparisons_shown() -> None:
+    """The weaker of two comparisons among fifteen needs more documents, whatever its own p."""
+    needed = []
+    for p in (0.03, 0.049, 0.051, 0.08, 0.2):
+        sample = RNG.standard_normal(30)
+        sample = (sample - sample.mean()) / sample.std(ddof=1)
+        shift = stats.t.isf(p / 2, 29) / np.sqrt(30)
+        mine = compared((sample + shift)[:, None], None, 0.01)
+        others = [compared(RNG.normal(0, 1, (30, 1)), None, 0.01) for _ in range(14)]
+        weakest = [replace(each, p=0.9) for each in others if each is not None]
+        (found, *_) = adjusted([mine, *weakest])
+        assert found is not None and found.needed is not None
+        expected = (stats.norm.isf(0.05 / 15 / 2) + stats.norm.isf(0.2)) / shift
+        assert found.needed == pytest.approx(expected**2, abs=2)
+        needed.append(found.needed)
+    assert needed == sorted(needed)
+
+
+def test_higher_says_if_the_bootstrap_interval_includes_zero() -> None:
+    found = compared(normal(0.05, 0.05, 30), None, 0.02)
+    assert found is not None
+    wide = replace(found, difference=replace(found.difference, low=-0.001))
+    assert wide.verdict == "higher"
+    assert wide.sentence == (
+        f"{found.sentence.removesuffix(').')}, by Student's t; the bootstrap interval includes 0)."
+    )
 
 
 def test_holm_over_all_comparisons_removes_chance_findings() -> None:

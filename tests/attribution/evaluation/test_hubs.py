@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from poslens.attribution.datasets.corpus import Collection, Document, Query
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.hubs import (
     InDegrees,
+    ShuffledInDegrees,
     control,
     in_degrees,
     retrieved,
@@ -134,20 +136,58 @@ def test_the_verdict_of_two_indexes_of_the_same_queries() -> None:
         groups,
         40,
     )
-    higher, lower, same = hub.minus(spread), spread.minus(hub), hub.minus(hub)
+    higher, lower, same = (
+        one.minus(ShuffledInDegrees((other,) * 3))
+        for one, other in ((hub, spread), (spread, hub), (hub, hub))
+    )
     assert higher is not None and lower is not None and same is not None
     assert (higher.verdict, lower.verdict, same.verdict) == ("higher", "lower", "equivalent")
     assert higher.difference.value == pytest.approx(
         scipy.stats.skew(hub.counts) - scipy.stats.skew(spread.counts)
     )
     few = [InDegrees(one.tops[:9], tuple("abcdefghi"), 40) for one in (hub, spread)]
-    undecided = few[0].minus(few[1])
+    undecided = few[0].minus(ShuffledInDegrees((few[1],)))
     assert undecided is not None and undecided.verdict == "too few documents"
     assert undecided.difference.interval is None and undecided.needed == 10
     # Each document is retrieved by the same number of queries, so there is no skewness.
-    assert even.skewness is None and InDegrees(even.tops, groups, 40).minus(spread) is None
+    assert (
+        even.skewness is None
+        and InDegrees(even.tops, groups, 40).minus(ShuffledInDegrees((spread,))) is None
+    )
     with pytest.raises(ValueError, match="other queries"):
-        even.minus(spread)
+        even.minus(ShuffledInDegrees((spread,)))
+
+
+def test_the_interval_includes_how_much_random_orders_differ() -> None:
+    """By hand: the variance of the mean of three orders is added to that of the jackknife, with
+    Satterthwaite's degrees of freedom."""
+    base, *orders = (degrees(seed) for seed in range(4))
+    base = replace(base, groups=orders[0].groups)
+    found = base.minus(ShuffledInDegrees(tuple(orders)))
+    skewness = [float(scipy.stats.skew(one.counts)) for one in orders]
+    assert found is not None and found.error is not None
+    assert found.difference.value == pytest.approx(
+        scipy.stats.skew(base.counts) - np.mean(skewness)
+    )
+    names = sorted(set(base.groups))
+    without = []
+    for left_out in names:
+        rest = [row for row, name in enumerate(base.groups) if name != left_out]
+        of_rest = [
+            float(
+                scipy.stats.skew(
+                    np.bincount(np.concatenate([one.tops[row] for row in rest]), minlength=40)
+                )
+            )
+            for one in (base, *orders)
+        ]
+        without.append(of_rest[0] - np.mean(of_rest[1:]))
+    jackknife = (len(names) - 1) * np.var(without)
+    of_orders = np.var(skewness, ddof=1) / 3
+    assert found.error**2 == pytest.approx(jackknife + of_orders)
+    freedom = found.error**4 / (jackknife**2 / (len(names) - 1) + of_orders**2 / 2)
+    p = 2 * scipy.stats.t.sf(abs(found.difference.value) / found.error, freedom)
+    assert found.p == pytest.approx(p)
 
 
 # -- the control -----------------------------------------------------------------------------------
@@ -162,6 +202,7 @@ def test_the_control_permutes_words_and_nothing_else() -> None:
     kinds = [[any(map(str.isalnum, text[a:b])) for a, b in words(text)] for text in (TEXT, found)]
     assert kinds[0] == kinds[1]  # punctuation marks stay in the sequence where they were
     assert shuffled_words("- !") == "- !"
+    assert len({shuffled_words(TEXT, order) for order in range(3)}) == 3
 
 
 @given(st.text("ab é.,'-’ 3\n", max_size=40) | st.text("汉字。， ทก\n", max_size=40))

@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from poslens.attribution.evaluation.comparison import Comparison, paired, paired_sizes
+from poslens.attribution.evaluation.comparison import Comparison, paired
 from poslens.attribution.evaluation.recommendation import (
     MARGIN,
     on_quality_front,
     recommendation,
 )
+from poslens.attribution.evaluation.sizes import paired_sizes
 
 RNG = np.random.default_rng(0)
 

@@ -330,7 +330,7 @@ def test_the_sentence_claims_a_change_only_if_the_verdict_does(
         assert changed.effect.effect.verdict == effect.verdict
         return POSITIONS.verdict(changed)
 
-    unknown = Comparison(Estimate(0.0, -0.128, 0.128), MARGIN, (-0.1, 0.1), 1.0, 1.0, 70)
+    unknown = Comparison(Estimate(0.0, -0.128, 0.128), MARGIN, (-0.1, 0.1), 1.0, 1.0, rare=70)
     text = verdict(unknown)
     assert f"{is_}+0.000 [-0.128, +0.128] (" in text and "change" not in text
     assert "Too few documents to decide; about 70 documents would be needed." in text
@@ -351,3 +351,10 @@ def test_bands_end_at_the_limits_of_ndcg(tmp_path: Path, monkeypatch: pytest.Mon
     assert high == 1.03 and low <= lowest < low + 0.1, "Plotly's own is 0 to 2 if all values are 1"
     first, *_, last = [trace for trace in figure.data if trace.mode == "lines+markers"]
     assert first.marker.size > last.marker.size, "equal values would hide the first model"
+
+
+def test_one_pair_is_told_why_it_is_not_tested(corpus: str) -> None:
+    verdicts = poslens.cause("BM25", corpus, interventions=["relocation"], pairs=1).verdicts
+    assert "not tested with a single pair" in verdicts[0]
+    constant = poslens.cause(Alike(), corpus, interventions=["ablation"], by="filler").verdicts[0]
+    assert "changes the score as much as removing a part of the first third" in constant
