@@ -17,6 +17,9 @@ bootstrap, and by Student's t, which PosLens uses.
 
 The fourth table has simulated losses of a few documents, whose mean is MARGIN. It shows how often a
 loss of MARGIN is ruled out: by the 90% BCa interval, and by PosLens.
+
+The fifth table has simulated effects, whose size increases by SIZE_MARGIN. It shows how often such
+an increase is ruled out: by the 90% percentile interval of the difference of sizes, and by PosLens.
 """
 
 from __future__ import annotations
@@ -56,6 +59,7 @@ from poslens.attribution.evaluation.position_groups import (
     harmonic_of_groups,
 )
 from poslens.attribution.evaluation.ranking_measures import NDCG
+from poslens.attribution.evaluation.sizes import paired_sizes
 from poslens.attribution.interventions.agreement import N_GRID
 from poslens.attribution.interventions.null_controls import shape_distance
 from poslens.attribution.methods import make_method
@@ -69,6 +73,7 @@ SIZES = (10, 12, 20, 30, 60)
 MODELS = ("MiniLM", "MiniLM-primacy", "MiniLM-recency")
 QUERIES = 5
 MARGIN = 0.01
+SIZE_MARGIN = 0.05
 LOSERS = (0.02, 0.05, 0.1, 0.2, 0.3)
 Null = tuple[Values, NDArray[np.int64]]
 
@@ -267,8 +272,34 @@ def ruled_out(share: float, n: int, rounds: int) -> tuple[float, float]:
     return float(of_interval), float(of_poslens)
 
 
+def increase_ruled_out(
+    before: float, correlation: float, n: int, rounds: int
+) -> tuple[float, float]:
+    """Share of draws of n documents in which an increase of an effect's size from `before` by
+    SIZE_MARGIN is ruled out, by the interval of the difference of sizes and by PosLens; effects of
+    documents have SD 0.2 and this correlation between before and after."""
+    generator = np.random.default_rng(SEED)
+    counts = np.zeros(2)
+    for _ in range(rounds):
+        shared, *own = np.sqrt([[correlation], [1 - correlation], [1 - correlation]]) * (
+            generator.standard_normal((3, n))
+        )
+        old, new = before + 0.2 * (shared + own[0]), before + SIZE_MARGIN + 0.2 * (shared + own[1])
+        ends = interval(np.stack([old, new], 1), None, sizes_apart, kind="percentile", level=0.9)
+        compared = paired_sizes(old, new, None, SIZE_MARGIN)
+        counts[0] += ends is not None and ends[1] <= SIZE_MARGIN
+        counts[1] += compared is not None and compared.rules_out("higher")
+    of_interval, of_poslens = counts / rounds
+    return float(of_interval), float(of_poslens)
+
+
+def sizes_apart(means: Values) -> Values:
+    """The size of the second mean minus that of the first."""
+    return np.asarray(np.abs(means[:, 1]) - np.abs(means[:, 0]))
+
+
 def main(rounds: int = 1000) -> None:
-    """Print the four tables."""
+    """Print the five tables."""
     os.environ["POSLENS_SHIPPED"] = "yes"
     print(f"Coverage of 95% intervals, {rounds:,} rounds: percentile / PosLens\n")
     print("| documents | " + " | ".join(map(str, SIZES)) + " |")
@@ -298,6 +329,15 @@ def main(rounds: int = 1000) -> None:
         cells = (ruled_out(share, n, rounds) for n in (34, 68, 150))
         words = (" / ".join(format(part, ".3f") for part in cell) for cell in cells)
         print(f"| {share:.0%} | " + " | ".join(words) + " |", flush=True)
+    print(
+        f"\nAn increase of {SIZE_MARGIN:g} ruled out, {rounds:,} data sets: percentile / PosLens\n"
+    )
+    print("| effect before, correlation | " + " | ".join(map(str, (30, 60, 100))) + " |")
+    print("|---" * 4 + "|")
+    for before, correlation in ((0.0, 0.5), (0.0, 0.9), (0.05, 0.9), (0.1, 0.9), (0.2, 0.9)):
+        cells = (increase_ruled_out(before, correlation, n, rounds) for n in (30, 60, 100))
+        words = (" / ".join(format(part, ".3f") for part in cell) for cell in cells)
+        print(f"| {before:g}, {correlation:g} | " + " | ".join(words) + " |", flush=True)
 
 
 if __name__ == "__main__":
