@@ -75,11 +75,10 @@ class ItemMeasure:
     numbers for each item. `documents` has the document of each item, which intervals resample;
     `resampled` says what these are.
     `units` names the items. Two models that differ by at most `margin` are equivalent. If `share`,
-    the statistic is a share or a difference of shares, and sentences give it in percent. `events`
-    says whether items are events or ranks, which are often equal for two models (`compared`'s
-    `largest`); shares always are. If
-    `by_document`, the measure is the mean over documents of their mean rows, compared by a paired
-    t-test instead of a bootstrap."""
+    the statistic is a share or a difference of shares, and sentences give it in percent. `largest`
+    is the largest possible difference between two models' items, if these are events or ranks,
+    which are often equal (`compared`); it is 1 for shares. If `by_document`, the measure is the
+    mean over documents of their mean rows, compared by a paired t-test instead of a bootstrap."""
 
     title: str
     units: str
@@ -88,14 +87,14 @@ class ItemMeasure:
     documents: Mapping[Any, Hashable]
     statistic: Statistic = mean
     share: bool = False
-    events: bool = False
+    largest: float | None = None
     by_document: bool = False
     resampled: str = "documents"
 
     @cached_property
     def digest(self) -> bytes:
         """A hash of the measure and all of its rows."""
-        about = f"{self.title}\0{self.units}\0{self.margin!r}\0{self.share}\0{self.events}"
+        about = f"{self.title}\0{self.units}\0{self.margin!r}\0{self.share}\0{self.largest}"
         about += (
             f"\0{self.by_document}\0{self.resampled}\0{getattr(self.statistic, '__qualname__', '')}"
         )
@@ -219,7 +218,7 @@ def _difference(
                 documents,
                 measure.margin,
                 measure.statistic,
-                largest=1.0 if measure.share or measure.events else None,
+                largest=1.0 if measure.share else measure.largest,
             )
             value, other_value = (
                 float(measure.statistic(side.mean(0)[None])[0]) for side in (rows, other_rows)

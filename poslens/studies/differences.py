@@ -52,13 +52,15 @@ from poslens.study_part import MAX_PAIRS, Item, Scope
 @dataclass(frozen=True)
 class ComparedNumber:
     """A number of a passport that is a mean over items: its part and key in the passport, its
-    title, and the difference up to which two models are equivalent. With `in_scores` it is divided
-    by the standard deviation of the model's scores. With `share` it is a share, in percent."""
+    title, the difference up to which two models are equivalent, and `largest` as in `ItemMeasure`.
+    With `in_scores` it is divided by the standard deviation of the model's scores. With `share` it
+    is a share, in percent."""
 
     part: str
     key: str
     title: str
     margin: float
+    largest: float | None = None
     in_scores: bool = False
     share: bool = False
 
@@ -69,10 +71,10 @@ MEASURES = (
         "last_minus_first",
         "relocation difference (standard deviations)",
         DEVIATIONS_MARGIN,
-        True,
+        in_scores=True,
     ),
-    ComparedNumber("position_effect", "first_minus_last", FIRST_MINUS_LAST, RANK_MARGIN),
-    ComparedNumber("ranking", "ndcg_at_10", "nDCG@10", MARGIN),
+    ComparedNumber("position_effect", "first_minus_last", FIRST_MINUS_LAST, RANK_MARGIN, 2.0),
+    ComparedNumber("ranking", "ndcg_at_10", "nDCG@10", MARGIN, 1.0),
     ComparedNumber("audit", "unretrieved", "unretrieved sentences per document", 0.02, share=True),
 )
 
@@ -290,7 +292,7 @@ def _of_items(card: ModelPassport, measure: ComparedNumber) -> ItemMeasure:
         rows,
         {key: items[key].document for key in rows},
         share=measure.share,
-        events=not measure.in_scores,
+        largest=measure.largest,
     )
 
 

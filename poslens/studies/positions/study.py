@@ -312,7 +312,8 @@ class Positions(Study[Moved, Asked[Moved], PositionSummary]):
         differences = first_minus_last(gains).reshape(-1, 1)
         rows = {pair.pair_id: row for pair, row in zip(pairs, differences, strict=True)}
         documents = {pair.pair_id: pair.document for pair in pairs}
-        measure = ItemMeasure(FIRST_MINUS_LAST, "queries", MARGIN, rows, documents, events=True)
+        # Each is between -1 and 1.
+        measure = ItemMeasure(FIRST_MINUS_LAST, "queries", MARGIN, rows, documents, largest=2.0)
         return MeasuredModel(summary.name, (measure,))
 
     def verdict(self, summary: PositionSummary) -> str:

@@ -97,7 +97,7 @@ class Measured(ABC):
         documents = {query.query_id: query.document for query in self.setup.queries}
         gains = np.asarray(self.evaluation.per_query[NDCG], dtype=np.float64)[:, None]
         rows = dict(zip(documents, gains, strict=True))
-        measure = ItemMeasure(NDCG, "queries", MARGIN, rows, documents, events=True)
+        measure = ItemMeasure(NDCG, "queries", MARGIN, rows, documents, largest=1.0)
         return MeasuredModel(self.name, (measure,))
 
     @cached_property
