@@ -58,8 +58,9 @@ Frequent = Mapping[str | None, frozenset[str]]
 
 def audit_method(chunks: Chunks = WHOLE) -> Method:
     """The method under which ranks of sentences are stored."""
-    # Version 2: no window has more tokens than its size.
-    version = 2 if chunks.kind == "windows" else 1
+    # Version 2: no window has more tokens than its size; late chunks have all of their tokens even
+    # if pooling excludes the prompt.
+    version = 1 if chunks.kind == "whole" else 2
     return Method("reachability", {"chunks": str(chunks), "version": version})
 
 

@@ -49,7 +49,9 @@ class IndexSetting:
     @property
     def method(self) -> Method:
         """The method under which its results are stored."""
-        parameters = {"chunks": str(self.chunks), "titled": self.titled, "version": 1}
+        # Version 2: late chunks have all of their tokens even if pooling excludes the prompt.
+        version = 2 if self.chunks.kind == "late" else 1
+        parameters = {"chunks": str(self.chunks), "titled": self.titled, "version": version}
         return Method("chunk_plan", parameters)
 
 

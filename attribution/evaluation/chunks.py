@@ -9,7 +9,7 @@ the context limit is in none of them.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -84,11 +84,7 @@ def require_fit(retriever: Any, chunks: Chunks) -> None:
     if chunks.kind == "late":
         if not isinstance(retriever, DenseRetriever):
             raise no_late_chunks(retriever.name)
-        from sentence_transformers.sentence_transformer.modules import (  # here: slow to import
-            Pooling,
-        )
-
-        if [each.pooling_mode for each in retriever.model if isinstance(each, Pooling)] != ["mean"]:
+        if [pooling.pooling_mode for pooling in _poolings(retriever)] != ["mean"]:
             raise no_late_chunks(retriever.name)
     if chunks.kind == "windows" and isinstance(retriever, DenseRetriever):
         room = _room(retriever)
@@ -98,6 +94,24 @@ def require_fit(retriever: Any, chunks: Chunks) -> None:
                 f"{retriever.name} ({room:,} without special tokens and prompt): choose smaller "
                 "windows."
             )
+
+
+def _poolings(retriever: DenseRetriever) -> list[Any]:
+    from sentence_transformers.sentence_transformer.modules import Pooling  # here: slow to import
+
+    return [module for module in retriever.encoder("document") if isinstance(module, Pooling)]
+
+
+def excludes_prompt(retriever: DenseRetriever) -> bool:
+    """Whether the vector of a document leaves out the tokens of its prompt."""
+    return bool(retriever.prompts["document"]) and not all(
+        pooling.include_prompt for pooling in _poolings(retriever)
+    )
+
+
+def _n_excluded(retriever: DenseRetriever, features: Mapping[str, Any]) -> int:
+    """Number of tokens at the beginning of each text that pooling excludes."""
+    return int(features.get("prompt_length", 0)) if excludes_prompt(retriever) else 0
 
 
 def _room(retriever: DenseRetriever) -> int:
@@ -173,10 +187,13 @@ def read_spans(retriever: Any, text: str, chunks: Chunks) -> list[tuple[int, int
         return window_spans(retriever, text, chunks)
     if not isinstance(retriever, DenseRetriever):
         return None if retriever.spec.remote else [(0, len(text))]
-    tokens = retriever.encode_texts([text], "document").texts[0]
-    size = len(tokens) if chunks.kind == "whole" else chunks.size
+    encoded = retriever.encode_texts([text], "document")
+    tokens = encoded.texts[0]
+    begin, size = 0, len(tokens)
+    if chunks.kind == "late":
+        begin, size = _n_excluded(retriever, encoded.features), chunks.size
     chunk_spans = []
-    for first in range(0, len(tokens), size):
+    for first in range(begin, len(tokens), size):
         part = slice(first, first + size)
         content = tokens.content[part]
         if content.any():
@@ -216,7 +233,8 @@ def _token_spans(retriever: DenseRetriever, text: str) -> list[tuple[int, int]]:
 
 def late_vectors(retriever: DenseRetriever, texts: Sequence[str], size: int) -> list[Tensor]:
     """Vectors [W, H] of each text's windows of `size` tokens, including special tokens, from one
-    pass over the text. A text of one window has the same vector as without chunks.
+    pass over the text. A text of one window has the same vector as without chunks. Tokens of a
+    prompt that pooling excludes are in no window.
 
     Raises:
         UserError: a text has no token.
@@ -226,22 +244,22 @@ def late_vectors(retriever: DenseRetriever, texts: Sequence[str], size: int) -> 
         first, *rest = retriever.encoder("document")
         features: dict[str, Any] = first(dict(encoded.features))
         mask, vectors = features["attention_mask"], features["token_embeddings"]
+        excluded = _n_excluded(retriever, features)
         owner: list[int] = []
         masks, rows = [], []
         for number in range(len(texts)):
-            places = mask[number].nonzero().flatten()
+            places = mask[number].nonzero().flatten()[excluded:]
             for part in places.split(size):
                 window = torch.zeros_like(mask[number])
                 window[part] = mask[number][part]
                 owner.append(number)
                 masks.append(window)
                 rows.append(vectors[number])
+        # Without `prompt_length`: pooling would exclude as many tokens of every window.
         vectors_of: dict[str, Any] = {
             "token_embeddings": torch.stack(rows),
             "attention_mask": torch.stack(masks),
         }
-        if "prompt_length" in features:
-            vectors_of["prompt_length"] = features["prompt_length"]
         for module in rest:
             vectors_of = module(vectors_of)
         pooled = vectors_of["sentence_embedding"].float().cpu()

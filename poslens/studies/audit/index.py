@@ -24,7 +24,12 @@ from poslens.attribution.evaluation.audit import (
     document_queries,
     shuffled,
 )
-from poslens.attribution.evaluation.chunks import Chunks, late_vectors, windows_of
+from poslens.attribution.evaluation.chunks import (
+    Chunks,
+    excludes_prompt,
+    late_vectors,
+    windows_of,
+)
 from poslens.attribution.evaluation.document_index import Ints, LexicalIndex, Ranks, VectorIndex
 from poslens.attribution.evaluation.scorers import readable
 from poslens.attribution.retrievers.base import Pooled, Retriever
@@ -213,7 +218,9 @@ class IndexBuilder:
     def _late(self, texts: Sequence[str]) -> list[Tensor]:
         """Vectors [W, H] of each text's late chunks; W is 0 if the model cannot read the text."""
         retriever, store = cast(DenseRetriever, self._retriever), self._chunk_vectors
-        method = Method("late_chunks", {"size": self._chunks.size, "version": 1})
+        # Version 2: no token of a chunk is missing if pooling excludes the prompt.
+        version = 2 if excludes_prompt(retriever) else 1
+        method = Method("late_chunks", {"size": self._chunks.size, "version": version})
         digest_of = {text: text_digest(text) for text in texts}
         stored = store.select(self._model, method, list(digest_of.values())).results
         arrays = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,14 @@ from poslens.attribution.evaluation.chunks import (
     Chunks,
     chunks_of,
     late_vectors,
+    read_spans,
     require_fit,
     windows_of,
 )
 from poslens.attribution.evaluation.truncation import last_word, long_texts, truncation
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.retrievers.load import load
-from poslens.attribution.retrievers.specs import presets
+from poslens.attribution.retrievers.specs import RetrieverSpec, presets
 
 Tiny = Callable[..., DenseRetriever]
 TEXT = " ".join(f"word{n}" for n in range(300))
@@ -243,6 +245,38 @@ def test_late_chunks_are_means_of_the_token_vectors_of_one_pass(tiny: Tiny, name
                 expected.append(mean["sentence_embedding"][0])
         assert len(windows) == len(expected) > 1
         torch.testing.assert_close(windows, torch.stack(expected), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("padding", ["left", "right"])
+def test_late_chunks_leave_out_a_prompt_that_pooling_excludes(
+    tiny_folder: Callable[..., Path], padding: str
+) -> None:
+    """The prompt has more tokens than a chunk. The chunks are means of the token vectors after it,
+    and a single chunk is the vector of sentence-transformers."""
+    prompt = "a passage about the tide: "
+    folder = tiny_folder("bert", prompts=(("document", prompt),), include_prompt=False)
+    retriever = load(RetrieverSpec("p", "p", "dense", f"folder:{folder}"), device="cpu")
+    texts = ["The tide rises twice a day because the Moon pulls.", "A quick brown fox."]
+    model = retriever.model
+    model.tokenizer.padding_side = padding
+    features = model.preprocess(texts, prompt=prompt)
+    n_prompt = int(features["prompt_length"])
+    assert n_prompt > 4
+    with torch.no_grad():
+        states = model[0](dict(features))["token_embeddings"]
+    read = features["attention_mask"].bool()
+    for number, windows in enumerate(late_vectors(retriever, texts, 4)):
+        parts = states[number][read[number]][n_prompt:].split(4)
+        torch.testing.assert_close(windows, torch.stack([part.mean(0) for part in parts]))
+    whole = torch.cat(late_vectors(retriever, texts, 128))
+    expected = torch.from_numpy(model.encode_document(texts))
+    torch.testing.assert_close(whole, expected, rtol=1e-5, atol=1e-5)
+    spans = read_spans(retriever, texts[0], Chunks("late", 4)) or []
+    tokens = retriever.encode_texts([texts[0]], "document").texts[0]
+    text_ends = tokens.ends[n_prompt:]
+    last = [int(max(text_ends[first : first + 4])) for first in range(0, len(text_ends), 4)]
+    # A chunk of special tokens covers no character.
+    assert [end for _, end in spans] == [end for end in last if end]
 
 
 def test_a_late_chunk_of_everything_is_the_text_s_own_vector(tiny: Tiny) -> None:
