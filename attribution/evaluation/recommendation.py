@@ -48,11 +48,11 @@ def recommendation(
         return Recommendation(False, f"On held-out documents, {listed(worse)}.")
     if not better:
         if undecided or not measured:
-            open_measures = " or ".join(name for name, _ in undecided) or "position bias"
+            open_measures = " or ".join(_with_size(*each) for each in undecided)
             return Recommendation(
                 False,
-                f"Too few held-out documents to decide whether {open_measures} changes"
-                f"{_needed(undecided)}.",
+                "Too few held-out documents to decide whether "
+                f"{open_measures or 'position bias'} changes{_needed(undecided)}.",
             )
         return Recommendation(False, "On held-out documents, position bias is not lower.")
     if quality is None:
@@ -60,8 +60,8 @@ def recommendation(
     if quality.verdict != "higher" and not quality.rules_out("lower"):
         return Recommendation(
             False,
-            f"Too few held-out documents to rule out a loss of {quality.margin:g} in {NDCG}"
-            f"{_needed([(NDCG, quality)])}.",
+            f"Too few held-out documents to rule out a loss of {quality.margin:g} in "
+            f"{_with_size(NDCG, quality)}{_needed([(NDCG, quality)])}.",
         )
     gain = (
         f"{NDCG} is higher"
@@ -135,6 +135,12 @@ def _sorted(
     return better, worse, undecided
 
 
+def _with_size(name: str, measure: Comparison) -> str:
+    """The name with the number of documents, which can be fewer than are held out: a measure may
+    not be defined in all of them."""
+    return f"{name} (measured on {measure.difference.n_resampled:,})"
+
+
 def _needed(undecided: Sequence[tuple[str, Comparison]]) -> str:
     counts = [(each.needed, name) for name, each in undecided if each.needed is not None]
     if not counts:
@@ -143,7 +149,7 @@ def _needed(undecided: Sequence[tuple[str, Comparison]]) -> str:
     names = [name for needed, name in counts if needed == n]
     others = [other for other, _ in undecided if other not in names]
     more = f", more for {listed(others)}" if others else ""
-    return f"; about {n:,} held-out documents would be needed for {listed(names)}{more}"
+    return f"; about {n:,} would be needed for {listed(names)}{more}"
 
 
 def on_quality_front(points: Sequence[tuple[float | None, float | None]]) -> list[bool]:

@@ -19,7 +19,10 @@ def sources(summary: DebiasSummary) -> dict[str, Provenance]:
     if summary.ranked is not None and summary.quality is not None:
         entries["ranking"] = with_interval(summary.ranked.provenance(), summary.quality)
     if summary.cause is not None:
-        entries["relocation"] = summary.cause.provenance()
+        # Its interval is that of the difference, which fewer pairs have than the curve.
+        source = replace(summary.cause.provenance(), interval="")
+        effect = summary.effect
+        entries["relocation"] = source if effect is None else with_interval(source, effect)
     if summary.positions is not None:
         entries["positions"] = POSITIONS.provenance(summary.positions)
     if summary.share is not None:

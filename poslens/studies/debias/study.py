@@ -70,7 +70,6 @@ _SHOWN = {
     "queries": ("ranking",),
     FRONT: ("ranking", "relocation"),
     MEAN_FRONT: ("ranking",),
-    RELOCATION_CURVES: ("relocation",),
     SALIENCY_CURVES: ("saliency",),
 }
 """The measurements in a table or figure, if these are not all."""
@@ -346,7 +345,8 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
         head = "Recommended" if summary.recommended else NO_CHANGE
         if advice.recommended and not summary.recommended:
             head = "Better than the plain model, but not the first choice"
-        return f"{sentence} {head}: {advice.reason[0].lower()}{advice.reason[1:]}"
+        reason = f"{advice.reason[0].lower()}{advice.reason[1:]}"
+        return " ".join(filter(None, (f"{sentence} {head}: {reason}", summary.why_fewer)))
 
     def provenance(self, summary: DebiasSummary) -> Provenance:
         """Everything needed to reproduce the first measurement; see `provenances` for all."""
@@ -358,7 +358,10 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
             return selection_sources(summaries)
         if shown == "checks":
             return [source for summary in summaries if (source := training_source(summary))]
-        if shown in (RELOCATION_CURVES, SALIENCY_CURVES):
+        if shown == RELOCATION_CURVES:
+            causes = [summary.cause for summary in drawn(summaries)]
+            return [cause.provenance() for cause in causes if cause is not None]
+        if shown == SALIENCY_CURVES:
             summaries = drawn(summaries)
         measured = [sources(summary) for summary in summaries]
         names = _SHOWN.get(shown) or list(dict.fromkeys(name for each in measured for name in each))

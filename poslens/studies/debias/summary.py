@@ -34,6 +34,7 @@ from poslens.attribution.evaluation.ranking_change import (
 from poslens.attribution.evaluation.ranking_measures import NDCG
 from poslens.attribution.evaluation.recommendation import MARGIN, Recommendation, recommendation
 from poslens.attribution.evaluation.sizes import paired_sizes
+from poslens.attribution.nouns import counted
 from poslens.cache.lru_cache import LRUCache
 from poslens.compute.compute import DataSetCurve
 from poslens.compute.provenance import ModelIdentity
@@ -228,6 +229,28 @@ class DebiasSummary:
             query.pair.pair_id: (query.pair.document, float(query.gains[0] - query.gains[-1]))
             for query in (self.positions.queries if self.positions else ())
         }
+
+    @property
+    def why_fewer(self) -> str:
+        """Why an undecided change in position bias has fewer documents than are held out, as a
+        sentence; empty without such a change."""
+        changes, corpus = self.changes or NO_CHANGES, self.point.corpus
+        n = len(corpus.held_out)
+        if not any(
+            change is not None
+            and change.verdict == "too few documents"
+            and change.difference.n_resampled < n
+            for change in (changes.effect, changes.rank_effect)
+        ):
+            return ""
+        moved = len({pair.document for pair in corpus.pairs})
+        thirds = len({document for document, _ in self.differences.values()})
+        ranked = len({document for document, _ in self._rank_differences.values()})
+        twice = f"at two or more positions in {ranked:,} of them and " if self.positions else ""
+        return (
+            f"In {moved:,} of {counted(n, 'held-out document')}, evidence was moved; {self.name} "
+            f"reads it in full {twice}in both the first and the last third in {thirds:,}."
+        )
 
     @property
     def recommendation(self) -> Recommendation | None:

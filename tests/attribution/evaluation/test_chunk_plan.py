@@ -199,7 +199,7 @@ def test_a_gain_that_held_out_documents_do_not_confirm_is_not_recommended() -> N
     recommended, reason = advice(choice)
     assert not recommended
     # No held-out document differs: 149 would rule out that 2% of all documents do.
-    assert reason.startswith("Too few held-out documents to decide; about 149 held-out")
+    assert reason.startswith("Too few held-out documents to decide; about 149 would be needed")
 
 
 def test_a_gain_with_a_likely_loss_is_not_recommended() -> None:

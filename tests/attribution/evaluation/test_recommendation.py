@@ -34,16 +34,16 @@ OPEN, OPEN_WORSE = mean(-0.01, 0.2), mean(0.01, 0.2)
     [
         (LESS, SAME, True, "the effect is lower, and a loss of 0.01 in nDCG@10 is ruled out"),
         (LESS, MORE, True, "the effect is lower, and nDCG@10 is higher"),
-        (LESS, OPEN, False, "Too few held-out documents to rule out a loss of 0.01 in nDCG@10; ab"),
+        (LESS, OPEN, False, "to rule out a loss of 0.01 in nDCG@10 (measured on 60); about "),
         (LESS, LESS, False, "On held-out documents, nDCG@10 is lower."),
         (LESS, None, False, "its cost is unknown"),
         (LESS, mean(0.0, n=5), False, "Too few held-out documents to rule out a loss"),
-        (OPEN, MORE, False, "to decide whether the effect changes; about "),
-        (OPEN_WORSE, MORE, False, "to decide whether the effect changes; about "),
+        (OPEN, MORE, False, "to decide whether the effect (measured on 60) changes; about "),
+        (OPEN_WORSE, MORE, False, "to decide whether the effect (measured on 60) changes; about "),
         (SAME, MORE, False, "position bias is not lower"),
         (MORE, MORE, False, "the effect is higher"),
         (MORE, LESS, False, "the effect is higher and nDCG@10 is lower"),
-        (mean(-0.1, n=5), SAME, False, "Too few held-out documents to decide whether"),
+        (mean(-0.1, n=5), SAME, False, "the effect (measured on 5) changes; about 10 would be"),
         (None, SAME, False, "Too few held-out documents to decide whether position bias changes."),
     ],
 )
@@ -62,7 +62,7 @@ def test_a_significant_gain_that_few_losses_can_outweigh_is_recommended() -> Non
     assert recommendation({"a": LESS}, gain).reason.endswith("nDCG@10 is higher.")
     some = paired(np.zeros(21), np.eye(21)[0] * 0.1, None, MARGIN, largest=1.0)
     assert recommendation({"a": LESS}, some).reason.startswith(
-        "Too few held-out documents to rule out a loss of 0.01 in nDCG@10; about "
+        "Too few held-out documents to rule out a loss of 0.01 in nDCG@10 (measured on 21); about "
     )
 
 

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 import poslens
 from poslens.attribution import datasets
+from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.curves.curve_summary import primacy_recency_index
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.debiasing.folder import folder_of
@@ -192,6 +193,34 @@ def test_each_table_and_figure_has_the_provenance_of_its_measurements(
         assert trained == ("tiny debiased in 2 steps on " in source.model_source)
         assert trained == ("seed=7, steps=2, " in source.model_source)
         assert source.max_length == 128 or not trained
+
+
+def test_a_measure_of_few_documents_says_of_how_many_and_why(planned: Plan[DebiasPoint]) -> None:
+    """15 documents are held out, of which 5 have a relocation difference."""
+    plain, debiased = stored(DEBIAS, service(), planned.subjects)[:2]
+    assert debiased.cause is not None
+    curve = debiased.cause.provenance()
+    assert curve.interval == "95%, bootstrap over 12 documents"
+    few = replace(
+        debiased,
+        differences=dict(list(debiased.differences.items())[:5]),
+        cause=replace(debiased.cause, last_minus_first=Estimate(0.1, n=5, n_resampled=5)),
+    )
+    verdict = DEBIAS.verdict(replace(few, changes=few.against(plain)))
+    assert "the size of the relocation difference (measured on 5)" in verdict
+    assert "about 10 would be needed for the size of the relocation difference" in verdict
+    assert verdict.endswith(
+        " In 12 of 15 held-out documents, evidence was moved; tiny-debiased reads it in full at "
+        "two or more positions in 12 of them and in both the first and the last third in 5."
+    )
+
+    def intervals(shown: str) -> list[str]:
+        sources = DEBIAS.provenances([few], shown)
+        return [one.interval for one in sources if one.method == curve.method]
+
+    # The difference of 5 documents has no interval, but the curve of 12 has.
+    assert intervals("points") == [""]
+    assert intervals("Score by position of the evidence") == [curve.interval]
 
 
 def test_a_model_without_a_position_effect_is_not_trained(
