@@ -33,8 +33,8 @@ def load_encoders(
     """The document encoder, and the query encoder if there is a separate one.
 
     Raises:
-        UserError: the model needs more memory than there is, or its pooling or attention cannot be
-            changed as requested.
+        UserError: the model needs more memory than there is, it truncates vectors, or its pooling
+            or attention cannot be changed as requested.
         torch.OutOfMemoryError: the model needs more memory than is free.
     """
     spread = must_spread(spec, files, place)
@@ -72,11 +72,25 @@ def _load_model(
         local_files_only=True,
         model_kwargs=settings,
     )
+    require_full_vectors(spec.name, model)
     # sentence-transformers does not use the poolers of the transformers models in it.
     require_complete(m for m in model.modules() if isinstance(m, PreTrainedModel))
     if runs_bidirectional(spec):
         _unmask(spec, model)
     return model
+
+
+def require_full_vectors(name: str, model: SentenceTransformer) -> None:
+    """Refuse a model whose `encode` truncates the vectors of its modules, which PosLens calls.
+
+    Raises:
+        UserError: it does.
+    """
+    if model.truncate_dim is not None:
+        raise UserError(
+            f"{name} truncates vectors to {model.truncate_dim} dimensions, which PosLens does not "
+            "support: set its truncate_dim to None (null in config_sentence_transformers.json)."
+        )
 
 
 def encoders_by_side(

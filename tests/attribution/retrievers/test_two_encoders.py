@@ -203,6 +203,10 @@ def test_a_router_is_loaded_as_two_encoders(
         assert result.score == pytest.approx(float(q[0] @ d[0]), abs=1e-5)
     (mean,) = compute(load(replace(spec, pooling=None, similarity=None), "cpu"), "saliency", PAIR)
     assert result.score == pytest.approx(mean.score, abs=1e-5)
+    model.truncate_dim = 8
+    model.save_pretrained(str(tmp_path / "router"))
+    with pytest.raises(UserError, match="truncates vectors to 8 dimensions"):
+        load(RetrieverSpec("short", "short", "dense", f"folder:{tmp_path / 'router'}"), "cpu")
 
 
 def test_swapped_encoders_are_another_model(spec: RetrieverSpec) -> None:
