@@ -20,11 +20,13 @@ from poslens.dashboard.widgets.contrast import contrast_view
 from poslens.dashboard.widgets.run_board import any_active, run_board, start_once, watched
 from poslens.dashboard.widgets.study_page import Chosen, Opened, study_section
 from poslens.dashboard.widgets.tables import chosen_row, show_table
+from poslens.studies.chunks.study import CHUNKS
+from poslens.studies.debias.points import require_trainable
 from poslens.studies.hubs.summary import known_in_degrees
 from poslens.studies.ranking.service import searched
 from poslens.studies.why.search import QueryRanking, known_ranking, ranking, search_job
 from poslens.studies.why.study import WHY
-from poslens.studies.why.summary import SOURCES, WhySummary
+from poslens.studies.why.summary import SOURCES, WhySummary, fits
 
 SHOWN = 10
 """Maximum number of listed documents of a ranking."""
@@ -322,22 +324,25 @@ def _behind(
 
 
 def remedy_links(causes: Set[Cause], opened: Opened) -> None:
-    """Links to the pages that test what may help against these causes."""
-    offered: list[tuple[str, str, dict[str, str]]] = []
-    if causes & {"not read", "position", "dilution"}:
-        offered.append(("audit/page.py", "Compare chunk sizes", {"tab": "Chunk planner"}))
-    if "position" in causes:
-        offered.append(("debias/page.py", "Debias the model", {}))
+    """Links to the pages that test what may help against these causes, with the models that these
+    pages accept."""
+    specs = [summary.asked.spec for summary in opened.summaries]
+    chunked = [spec.name for spec in specs if fits(CHUNKS.require_fit, spec)]
+    trainable = [spec.name for spec in specs if fits(require_trainable, spec)]
+    offered: list[tuple[str, str, Sequence[str], dict[str, str]]] = []
+    if chunked and causes & {"not read", "position", "dilution"}:
+        offered.append(("audit/page.py", "Compare chunk sizes", chunked, {"tab": "Chunk planner"}))
+    if trainable and "position" in causes:
+        offered.append(("debias/page.py", "Debias the model", trainable, {}))
     if "no match" in causes:
-        offered.append(("ranking/page.py", "Compare models", {}))
+        offered.append(("ranking/page.py", "Compare models", [spec.name for spec in specs], {}))
     if not offered:
         return
-    models = [summary.name for summary in opened.summaries]
     with st.container(
         horizontal=True, gap="xsmall", vertical_alignment="center", key="why.remedies"
     ):
         st.caption("May help:", width="content")
-        for page, label, more in offered:
+        for page, label, models, more in offered:
             asked = {"dataset": opened.data.name, "models": models, **more}
             links.page_link(page, label, "", asked)
 

@@ -8,11 +8,11 @@ import streamlit as st
 
 from poslens.attribution.evaluation.why_causes import CAUSES
 from poslens.dashboard.why import one
-from poslens.dashboard.widgets import links, panels
+from poslens.dashboard.widgets import links, panels, say
 from poslens.dashboard.widgets.study_page import Chosen, Opened, study_choices, study_section
 from poslens.dashboard.widgets.tables import chosen_row, column_settings
 from poslens.studies.why.study import WHY
-from poslens.studies.why.summary import REMEDIES
+from poslens.studies.why.summary import remedy
 
 TABS = ("One document", "All misses")
 ANY = "any cause"
@@ -50,7 +50,7 @@ def list_misses(opened: Opened) -> None:
     frame = frame.drop(columns="model")
     if cause in CAUSES:
         frame = frame[frame["cause"] == cause]
-        st.caption(REMEDIES[cause])
+        say.caption(remedy(cause, summary.asked.spec))
         one.remedy_links({cause}, opened)
     frame = frame.reset_index(drop=True)
     texts = {item.query_id: item.query for item in summary.items.values()}

@@ -313,7 +313,7 @@ class WhyStudy(Study[WhyCorpus, Asked[WhyCorpus], WhySummary]):
         """The ranks and the cause of one document, or the number of misses and their causes."""
         if summary.asked.corpus.typed and len(summary.explained) == 1:
             (explained,) = summary.explained.values()
-            return f"{summary.name}: {sentence(explained)}"
+            return f"{summary.name}: {sentence(explained, summary.asked.spec)}"
         n, total, share = len(summary.misses), len(summary.explained), summary.missed
         in_percent = "" if share is None else f" ({share.text('.0%')})"
         top = f"the top {summary.asked.settings.top:,}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -11,13 +11,17 @@ import numpy as np
 
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.datasets import Collection
+from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.comparison import SHARE_MARGIN
 from poslens.attribution.evaluation.document_index import NOT_FOUND
 from poslens.attribution.evaluation.ranking_measures import mean_over_queries
 from poslens.attribution.evaluation.why_causes import CAUSES, Cause, Source, Step, Why
+from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.cache.kinds.study_items import WhyItem
 from poslens.paired import ItemMeasure
 from poslens.rows import PERCENT, ModelRow, Table, column
+from poslens.studies.audit.run import require_family
+from poslens.studies.debias.points import require_trainable
 from poslens.study import Asked, ModelSummary
 
 CHANGES: Mapping[Cause, str] = {
@@ -33,20 +37,6 @@ NULLS: Mapping[Cause, str] = {
     "dilution": "other sentences alone",
     "competitor": "as many random documents removed",
 }
-
-REMEDIES: Mapping[Cause, str] = {
-    "not read": "Smaller chunks, or a model with a longer context, would make all of it readable; "
-    "chunks of other documents then compete, too, so compare chunk sizes first.",
-    "position": "Smaller chunks or a debiased model may bring it up.",
-    "dilution": "Smaller chunks would separate the evidence from the rest of the document; chunks "
-    "of other documents then compete, too, so compare chunk sizes first.",
-    "no match": "Another model may relate the query to the evidence.",
-    "competitor": (
-        "The index has several answers, or documents that share most of their text with this one: "
-        "remove duplicates, or return more documents."
-    ),
-}
-"""What to change, by cause: a suggestion, which the explanation itself does not test."""
 
 SOURCES: Mapping[Source, str] = {
     "marked": "marked by you",
@@ -139,6 +129,35 @@ def rank_words(rank: int) -> str:
     return "not found" if rank == NOT_FOUND else f"{rank:,}"
 
 
+def fits(require: Callable[[RetrieverSpec], None], spec: RetrieverSpec) -> bool:
+    """Whether a model passes a check that otherwise raises a UserError."""
+    try:
+        require(spec)
+    except UserError:
+        return False
+    return True
+
+
+def remedy(cause: Cause, spec: RetrieverSpec) -> str:
+    """What to change, by cause: a suggestion, which the explanation itself does not test. Studies
+    that refuse the model are not suggested."""
+    compete = "chunks of other documents then compete, too" + (
+        ", so compare chunk sizes first" if fits(require_family, spec) else ""
+    )
+    debiased = " or a debiased model" if fits(require_trainable, spec) else ""
+    remedies: Mapping[Cause, str] = {
+        "not read": "Smaller chunks, or a model with a longer context, would make all of it "
+        f"readable; {compete}.",
+        "position": f"Smaller chunks{debiased} may bring it up.",
+        "dilution": "Smaller chunks would separate the evidence from the rest of the document; "
+        f"{compete}.",
+        "no match": "Another model may relate the query to the evidence.",
+        "competitor": "The index has several answers, or documents that share most of their text "
+        "with this one: remove duplicates, or return more documents.",
+    }
+    return remedies[cause]
+
+
 def change_words(cause: Cause, why: Why) -> str:
     """A change to this document as a phrase, which follows a rank."""
     if cause == "position":
@@ -156,14 +175,14 @@ def change_words(cause: Cause, why: Why) -> str:
     return {"not read": "if the model read all of it", "dilution": "as the evidence alone"}[cause]
 
 
-def sentence(why: Why) -> str:
-    """The verdict about one document: ranks, the null's rank, the cause and what to change, and, if
-    nobody marked the evidence, that PosLens proposed it."""
+def sentence(why: Why, spec: RetrieverSpec) -> str:
+    """The verdict about one document and a model: ranks, the null's rank, the cause and what to
+    change, and, if nobody marked the evidence, that PosLens proposed it."""
     proposed = why.source == "proposed" and why.cause != "found"
-    return _verdict(why) + (f" The evidence was {SOURCES['proposed']}." if proposed else "")
+    return _verdict(why, spec) + (f" The evidence was {SOURCES['proposed']}." if proposed else "")
 
 
-def _verdict(why: Why) -> str:
+def _verdict(why: Why, spec: RetrieverSpec) -> str:
     rank, top = rank_words(why.rank), why.top
     head = f"{why.document_id} is at rank {rank} of {why.n_documents:,}"
     if why.rank == NOT_FOUND:
@@ -180,7 +199,7 @@ def _verdict(why: Why) -> str:
             f"{head}. Rank {rank} → {rank_words(step.rank)} "
             f"{change_words(why.cause, why)}{null}.{_ruled_out(why)} Cause: {why.cause}."
             f"{UNSPECIFIC if _unspecific(why) else ''} "
-            f"{REMEDIES[why.cause]}"
+            f"{remedy(why.cause, spec)}"
         )
     shared = f"{len(why.shared_words)} of {why.n_query_words} query words"
     ruled_out = _ruled_out(why)
@@ -200,7 +219,7 @@ def _verdict(why: Why) -> str:
         tried = "The document is one sentence, so nothing in it can be moved or left out"
     return (
         f"{head}. {tried}; its evidence shares {shared}.{ruled_out} Cause: no match. "
-        f"{REMEDIES['no match']}"
+        f"{remedy('no match', spec)}"
     )
 
 

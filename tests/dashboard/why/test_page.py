@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from html import unescape
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -12,6 +14,7 @@ from streamlit.testing.v1 import AppTest
 
 import poslens
 from poslens.attribution import datasets
+from poslens.attribution.retrievers.resolve import resolve
 from poslens.compute.compute import service
 from poslens.dashboard.why import one
 from tests.support.pages import open_page
@@ -132,6 +135,32 @@ def test_all_misses_are_computed_and_one_is_opened(mine: str) -> None:
     page.run()
     listed = next(one.value for one in page.dataframe if "rank, evidence alone" in one.value)
     assert listed["query"].tolist() == ["heron"]
+
+
+def test_links_name_only_the_models_that_their_pages_accept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    offered: list[tuple[str, list[str]]] = []
+    monkeypatch.setattr(
+        one.links,
+        "page_link",
+        lambda page, label, icon, asked: offered.append((label, asked["models"])),
+    )
+
+    def links(*names: str) -> list[tuple[str, list[str]]]:
+        offered.clear()
+        summaries = [SimpleNamespace(asked=SimpleNamespace(spec=resolve(name))) for name in names]
+        opened: Any = SimpleNamespace(summaries=summaries, data=SimpleNamespace(name="sample"))
+        one.remedy_links({"position", "no match"}, opened)
+        return list(offered)
+
+    every = ("MiniLM", "BM25", "splade-tiny", "colbertv2.0")
+    assert links(*every) == [
+        ("Compare chunk sizes", ["MiniLM", "BM25"]),
+        ("Debias the model", ["MiniLM"]),
+        ("Compare models", list(every)),
+    ]
+    assert links("splade-tiny") == [("Compare models", ["splade-tiny"])]
 
 
 def test_the_page_opens_with_the_worst_miss_if_all_are_stored(mine: str) -> None:

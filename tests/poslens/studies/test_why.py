@@ -34,11 +34,12 @@ from poslens.studies.why import search as why_search
 from poslens.studies.why import study as why_study
 from poslens.studies.why.search import QueryRanking, known_ranking, ranking, search_job
 from poslens.studies.why.study import WHY
-from poslens.studies.why.summary import WhyCorpus, WhySummary, sentence, share_of
+from poslens.studies.why.summary import WhyCorpus, WhySummary, remedy, sentence, share_of
 from poslens.study import Asked
 from tests.attribution.datasets.test_beir import QRELS, QUERIES, write
 from tests.support import tiny_families
 
+MINILM = resolve("MiniLM")
 GULLS = "Gulls rest on the old pier today. "
 ROWS = [
     # 4 words of 32 are evidence: `short` with 7 words ranks higher, but the evidence alone ranks
@@ -391,12 +392,33 @@ def test_the_verdict_states_the_effect_of_moving_the_evidence(
     about = Why(
         "d", 10, 20, 12, 0.5, "marked", 0, 5, 0.5, 1.0, None, moved, alone, best_position=0.2
     )
-    assert words in sentence(about) and "proposed" not in sentence(about)
-    proposed = sentence(replace(about, source="proposed"))
-    assert proposed.startswith(sentence(about)) and proposed.endswith(
+    assert words in sentence(about, MINILM) and "proposed" not in sentence(about, MINILM)
+    proposed = sentence(replace(about, source="proposed"), MINILM)
+    assert proposed.startswith(sentence(about, MINILM)) and proposed.endswith(
         " The evidence was proposed by PosLens, because it scores highest on its own."
     )
-    assert "proposed" not in sentence(replace(about, source="proposed", rank=3))
+    assert "proposed" not in sentence(replace(about, source="proposed", rank=3), MINILM)
+
+
+@pytest.mark.parametrize(
+    ("name", "chunked", "debiased"),
+    [
+        ("MiniLM", True, True),
+        ("MiniLM@calibrated", True, False),
+        ("BM25", True, False),
+        ("splade-tiny", False, False),
+        ("colbertv2.0", False, False),
+    ],
+)
+def test_only_studies_that_accept_the_model_are_suggested(
+    name: str, chunked: bool, debiased: bool
+) -> None:
+    spec = resolve(name)
+    for cause in ("not read", "dilution"):
+        assert remedy(cause, spec).endswith(", so compare chunk sizes first.") == chunked  # type: ignore[arg-type]
+    assert remedy("position", spec) == (
+        f"Smaller chunks{' or a debiased model' * debiased} may bring it up."
+    )
 
 
 def test_a_control_that_suffices_is_reported() -> None:
@@ -407,8 +429,8 @@ def test_a_control_that_suffices_is_reported() -> None:
         )
         for number, step in enumerate((alone, too, too))
     }
-    assert "no evidence" not in sentence(explained["d0"])
-    assert "The control brings it into the top k, too, so" in sentence(explained["d1"])
+    assert "no evidence" not in sentence(explained["d0"], MINILM)
+    assert "The control brings it into the top k, too, so" in sentence(explained["d1"], MINILM)
     items = [
         WhyItem("mine", "", f"query of {name}", name, "corpus", None, "marked")
         for name in explained
