@@ -314,13 +314,13 @@ def _word_border(text: str, at: int) -> int:
 
 
 def require_vector(spec: RetrieverSpec) -> None:
-    """Refuse a model without one vector per text.
+    """Refuse a model without one dense vector per text.
 
     Raises:
         UserError: the model has none.
     """
     if Capability.VECTOR not in family_of(spec).capabilities:
-        raise UserError(f"{spec.name} has no single vector per text: choose a dense model.")
+        raise UserError(f"{spec.name} has no single dense vector per text: choose a dense model.")
 
 
 def _pooled(retriever: Retriever) -> Pooled:

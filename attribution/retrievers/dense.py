@@ -249,21 +249,27 @@ class DenseRetriever(EmbeddingHooks):
         """Scores [P, C] of every query [P, H] with every document [C, H]."""
         return self.model.similarity(queries, documents)
 
+    @property
+    def distance(self) -> str:
+        """The distance by which the model scores, such as `euclidean`; empty if its similarity is
+        an inner product."""
+        name = self.model.similarity_fn_name
+        return "" if name in ("cosine", "dot") else str(name)
+
     def directions(self, vectors: Tensor) -> Tensor:
         """`vectors` [B, H] scaled so that the score is their inner product.
 
         Raises:
             UserError: the model's similarity is not an inner product but a distance.
         """
-        name = self.model.similarity_fn_name
-        if name == "cosine":
+        if self.distance:
+            raise UserError(
+                f"{self.name} scores by {self.distance} distance, which is not a sum over tokens: "
+                "choose saliency, integrated gradients or occlusion."
+            )
+        if self.model.similarity_fn_name == "cosine":
             return nn.functional.normalize(vectors, dim=-1)
-        if name == "dot":
-            return vectors
-        raise UserError(
-            f"{self.name} scores by {name} distance, which is not a sum over tokens: choose "
-            "saliency, integrated gradients or occlusion."
-        )
+        return vectors
 
 
 def _load(spec: RetrieverSpec, files: ModelFiles, place: Placement) -> DenseRetriever:

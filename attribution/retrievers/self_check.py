@@ -16,7 +16,9 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.methods import METHODS, make_method
 from poslens.attribution.methods.decomposition import tolerance
 from poslens.attribution.retrievers.base import LibraryCheck, Retriever
+from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.retrievers.detect import family_of
+from poslens.attribution.retrievers.family import Capability
 from poslens.attribution.retrievers.scoring import score_texts
 from poslens.attribution.types import TextPair
 
@@ -82,7 +84,8 @@ def _check(retriever: Retriever) -> SelfCheck:
     library = require_library_embedding(retriever)
     family = family_of(retriever.spec)
     unfit = _without_gradient(retriever) if METHODS["saliency"].fits(family) else {}
-    if not METHODS["decomposition"].fits(family):
+    unfit |= _without_inner_product(retriever)
+    if not METHODS["decomposition"].fits(family) or "decomposition" in unfit:
         return SelfCheck(library, unfit=unfit)
     method = make_method("decomposition")
     score = float(score_texts(retriever, [(PROBE.query, PROBE.document)])[0])
@@ -124,6 +127,15 @@ def require_library_embedding(retriever: Retriever) -> LibraryCheck:
             "PosLens does not support its modules."
         )
     return library
+
+
+def _without_inner_product(retriever: Retriever) -> dict[str, str]:
+    """The methods that divide an inner product, with the reason, if the score is a distance."""
+    if not isinstance(retriever, DenseRetriever) or not retriever.distance:
+        return {}
+    reason = f"it scores by {retriever.distance} distance, which is not a sum over tokens"
+    needs = (Capability.LINEAR, Capability.JACOBIAN)
+    return {name: reason for name, entry in METHODS.items() if entry.needs in needs}
 
 
 def _without_gradient(retriever: Retriever) -> dict[str, str]:

@@ -65,11 +65,11 @@ class TextMap:
         """Embed the remaining texts.
 
         Raises:
-            UserError: the model has no single vector per text, or it cannot be loaded.
+            UserError: the model has no dense vector per text, or it cannot be loaded.
         """
         if family_of(model.spec).search != "vectors":
             raise UserError(
-                f"{model.spec.name} doesn't have a single vector per text: select a dense model, "
+                f"{model.spec.name} doesn't have one dense vector per text: select a dense model, "
                 "or a map of curves."
             )
         return embed(

@@ -16,7 +16,7 @@ def test_compute_a_passport_and_download_it(run_app: App, visit: Visit) -> None:
     idle(page).get_by_role("button", name="Compute").click()
     expect(page.get_by_text("Too few positions have queries to compute PSI.")).to_be_visible()
     expect(page.get_by_text("Not computed yet.")).to_have_count(0)
-    expect(page.get_by_text("has no single vector per text")).to_be_visible()
+    expect(page.get_by_text("has no single dense vector per text")).to_be_visible()
     expect(page.get_by_role("figure", name="Ranking by position of the evidence")).to_be_visible()
     no_error(page)
     expect(page.get_by_role("button", name="Stop", exact=True)).to_have_count(0)

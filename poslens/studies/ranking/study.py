@@ -74,7 +74,8 @@ class RankingStudy(Study[RankingTask, Asked[RankingSetup], Any]):
     unit = "query"
     retries = False
     reads = (
-        "Every document is scored for every query. In the charts of nDCG@10, a fuller marker means "
+        "Every document is scored for every query, except by cross-encoders, which score only the "
+        "100 best documents of the first stage. In the charts of nDCG@10, a fuller marker means "
         "that the model reads more of the evidence."
     )
     limits = (

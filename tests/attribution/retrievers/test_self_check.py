@@ -8,8 +8,11 @@ import pytest
 import torch
 
 from poslens.attribution.errors import UserError
+from poslens.attribution.methods import METHODS, make_method
 from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.retrievers.family import FAMILIES
 from poslens.attribution.retrievers.self_check import check_retriever
+from poslens.attribution.types import TextPair
 
 
 def test_minilm_passes_the_check(minilm: DenseRetriever) -> None:
@@ -40,6 +43,25 @@ def test_a_model_that_cannot_be_linearized_loses_only_decomposition(
     )
     checked = check_retriever(retriever)
     assert list(checked.unfit) == ["decomposition"] and "can't be linearized" in str(checked.unfit)
+
+
+def test_a_distance_loses_the_methods_that_divide_an_inner_product(
+    tiny: Callable[..., DenseRetriever],
+) -> None:
+    retriever = tiny("bert", similarity="euclidean")
+    pair = TextPair("p", "tide", "The tide rises twice a day.")
+    refused = []
+    for name, entry in METHODS.items():
+        if entry.fits(FAMILIES["dense"]):
+            try:
+                entry.compute(retriever, make_method(name), [pair])
+            except UserError:
+                refused.append(name)
+    unfit = check_retriever(retriever).unfit
+    assert list(unfit) == refused == ["decomposition", "profile", "integrated_jacobians", "bilrp"]
+    assert set(unfit.values()) == {
+        "it scores by euclidean distance, which is not a sum over tokens"
+    }
 
 
 def test_no_gradient_loses_the_gradient_methods(tiny: Callable[..., DenseRetriever]) -> None:
