@@ -340,8 +340,9 @@ class Provenance:
     Values that are unknown or do not apply are None or empty, and are omitted everywhere; 0 is a
     count. `n_pairs`, `n_queries` and `n_documents` are what the numbers are computed over (a single
     pair is named in `selection`); in `truncated` of them the document was truncated. `units` is
-    what tokens were aggregated to and how, `control` what was subtracted, and `interval` what was
-    resampled for intervals. `method_preference` is what the attribution method itself prefers.
+    what tokens were aggregated to and how, `control` what was subtracted, `interval` what was
+    resampled for intervals, and `band` what a figure's bands show if they are not intervals.
+    `method_preference` is what the attribution method itself prefers.
     """
 
     poslens: str
@@ -361,6 +362,7 @@ class Provenance:
     units: str = ""
     control: str = ""
     interval: str = ""
+    band: str = ""
     method_preference: str = ""
 
     def entry(self) -> dict[str, str | int]:

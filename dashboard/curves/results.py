@@ -172,15 +172,20 @@ def results(
     shown = view.over_text(curves) if whole else list(curves)
     # Published curves are over what each model read, not over whole texts.
     beside = [] if whole else list(published)
+    with_std = band == BANDS[1]
     origin = [*(curve.provenance() for curve in shown), *map(of_published, beside)]
+    of_figure = [
+        *(curve.provenance(band) for curve in shown),
+        *(of_published(curves, band=with_std) for curves in beside),
+    ]
 
     def draw(style: Style) -> go.Figure:
         return mean_curves(
             [curve.summary.curve for curve in shown],
             style,
             kind=band,
-            published=published_service.means(beside, band=band == BANDS[1]),
-            provenance=origin,
+            published=published_service.means(beside, band=with_std),
+            provenance=of_figure,
         )
 
     content = (
@@ -189,7 +194,7 @@ def results(
     )
     with figure:
         event = panels.show(
-            panels.drawn((content, tuple(origin), band), draw, panels.screen_style()),
+            panels.drawn((content, tuple(of_figure), band), draw, panels.screen_style()),
             "curves.figure",
             "Mean attribution by relative position, one line per model",
             on_select="rerun",

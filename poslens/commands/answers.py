@@ -59,6 +59,9 @@ class ResultSource(TypedDict):
     units: NotRequired[Annotated[str, "Units that tokens were joined to, and how."]]
     control: NotRequired[Annotated[str, "Control that was subtracted."]]
     interval: NotRequired[Annotated[str, "Items that were resampled for the intervals."]]
+    band: NotRequired[
+        Annotated[str, "What the bands of a figure show, if they are not intervals of the mean."]
+    ]
     method_preference: NotRequired[
         Annotated[
             str,

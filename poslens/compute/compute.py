@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from poslens.attribution import datasets
 from poslens.attribution.curves.curve_summary import CurveSummary
+from poslens.attribution.curves.positions import BANDS
 from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.methods import METHODS, attribute_batches
 from poslens.attribution.retrievers import resolve, specs
@@ -104,9 +105,9 @@ class DataSetCurve:
         """The reasons why pairs have no curve, by pair id."""
         return self.stored.failed if self.summary.curve.n_failed else {}
 
-    def provenance(self) -> Provenance:
-        """Everything needed to reproduce this curve."""
-        return provenance.of_curve(self.model, self.summary.curve, self.selection)
+    def provenance(self, band: str = BANDS[0]) -> Provenance:
+        """Everything needed to reproduce this curve, or a figure of it with a band of this kind."""
+        return provenance.of_curve(self.model, self.summary.curve, self.selection, band)
 
 
 class Compute:

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from poslens.attribution.curves.bootstrap import MIN_DOCUMENTS, Estimate
+from poslens.attribution.curves.positions import BANDS
+from poslens.attribution.curves.positions import band as band_of
 from poslens.attribution.interventions.displacement import Displacement
 from poslens.attribution.interventions.null_controls import CONTROLS, Control
 from poslens.attribution.methods import METHODS
@@ -125,11 +127,15 @@ def _of_pair(
     )
 
 
-def of_curve(model: ModelIdentity, position_curve: PositionCurve, selection: str) -> Provenance:
-    """Provenance of a curve averaged over pairs of a data set, or over documents alone."""
+def of_curve(
+    model: ModelIdentity, position_curve: PositionCurve, selection: str, band: str = BANDS[0]
+) -> Provenance:
+    """Provenance of a curve averaged over pairs of a data set, or over documents alone, or of a
+    figure of it with a band of this kind (see `BANDS`)."""
     # Segments are compared with their own text, so there is no query.
     alone = position_curve.method.name in ("segments", "thirds")
-    return of_model(
+    interval = "" if position_curve.ci_low is None else resampling(position_curve.n_documents)
+    provenance = of_model(
         model,
         position_curve.method,
         position_curve.dataset,
@@ -137,9 +143,12 @@ def of_curve(model: ModelIdentity, position_curve: PositionCurve, selection: str
         n_documents=position_curve.n_documents,
         truncated=position_curve.n_truncated,
         selection=selection,
-        interval="" if position_curve.ci_low is None else resampling(position_curve.n_documents),
+        interval=interval if band == BANDS[0] else "",
         preference=short_verdict(position_curve.method),
     )
+    if band == BANDS[0] or band_of(position_curve, band) is None:
+        return provenance
+    return replace(provenance, band=f"{band} over {'documents' if alone else 'pairs'}")
 
 
 def of_documents(
@@ -207,8 +216,9 @@ def of_map(
     )
 
 
-def of_published(published: PublishedCurves) -> Provenance:
-    """Provenance of published curves: others computed them, PosLens averaged them."""
+def of_published(published: PublishedCurves, *, band: bool = False) -> Provenance:
+    """Provenance of published curves: others computed them, PosLens averaged them. `band` says
+    whether it is that of a figure with their bands."""
     return Provenance(
         poslens=poslens_version(),
         model=published.model,
@@ -216,6 +226,7 @@ def of_published(published: PublishedCurves) -> Provenance:
         dataset=published.source,
         model_source="published",
         n_pairs=published.n,
+        band=f"{BANDS[1]} over documents" if band else "",
     )
 
 

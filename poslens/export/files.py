@@ -241,14 +241,16 @@ def attribution_frame(attribution: Attribution, pair: TextPair) -> pd.DataFrame:
     return frame.astype({"in_evidence": "boolean", "token": "str", "side": "str"})
 
 
+_QUARTILES = ("lower_quartile", "median", "upper_quartile")
 _COUNTS = ("n", "n_documents", "n_truncated", "n_failed")
 
 
 def curve_frame(curves: Sequence[PositionCurve]) -> pd.DataFrame:
     """100 rows per curve: model, data set, method, bin 0..99, position in [0, 1], mean, std, ci_low
-    and ci_high (missing below 10 documents), magnitude (the mean of |score|, from which index and
-    center of mass are computed), and the numbers of pairs and documents. n_read is the number of
-    pairs that were read at the position; it is missing unless the curve covers whole texts."""
+    and ci_high (missing below 10 documents), lower_quartile, median and upper_quartile (over pairs;
+    missing if not stored), magnitude (the mean of |score|, from which index and center of mass are
+    computed), and the numbers of pairs and documents. n_read is the number of pairs that were read
+    at the position; it is missing unless the curve covers whole texts."""
     bins = np.arange(N_BINS)
     frames = [
         pd.DataFrame(
@@ -262,6 +264,10 @@ def curve_frame(curves: Sequence[PositionCurve]) -> pd.DataFrame:
                 "std": curve.std,
                 "ci_low": np.nan if curve.ci_low is None else curve.ci_low,
                 "ci_high": np.nan if curve.ci_high is None else curve.ci_high,
+                **{
+                    name: np.nan if curve.quartiles is None else curve.quartiles[at]
+                    for at, name in enumerate(_QUARTILES)
+                },
                 "magnitude": np.nan if curve.magnitudes is None else curve.magnitudes,
                 **{name: getattr(curve, name) for name in _COUNTS},
                 "n_read": pd.array(

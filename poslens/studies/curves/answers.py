@@ -41,6 +41,9 @@ class CurveRow(TypedDict):
     ci_high: Annotated[
         float | None, "Upper end of the mean's 95% interval; null with fewer than 10 documents."
     ]
+    lower_quartile: Annotated[float | None, "25th percentile over pairs; null if not stored."]
+    median: Annotated[float | None, "50th percentile over pairs; null if not stored."]
+    upper_quartile: Annotated[float | None, "75th percentile over pairs; null if not stored."]
     magnitude: Annotated[float | None, "Mean absolute attribution; null if not stored."]
     n: Annotated[int, "Number of pairs in the mean."]
     n_documents: Documents

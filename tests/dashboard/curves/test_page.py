@@ -145,6 +145,22 @@ def test_published_curves_are_added_to_the_chart(long_and_short: str) -> None:
     assert len([trace for trace in deviations["data"] if trace["name"] == BANDS[1]]) == 3
 
 
+def test_the_provenance_of_the_chart_names_its_bands(long_and_short: str) -> None:
+    def entries(band: str) -> list[dict[str, str]]:
+        drawn = figure(opened(models=["BM25"], published=FIGURE_5[:1], band=band))
+        return drawn["layout"]["meta"]["provenance"]
+
+    interval, published = entries(BANDS[0])
+    assert interval["interval"] == "95%, bootstrap over 24 documents"
+    assert "band" not in interval and "band" not in published
+    deviations, published = entries(BANDS[1])
+    assert deviations["band"] == "standard deviation over pairs" and "interval" not in deviations
+    assert published["band"] == "standard deviation over documents"
+    quartiles, published = entries(BANDS[2])
+    assert quartiles["band"] == "quartiles over pairs" and "interval" not in quartiles
+    assert "band" not in published
+
+
 def test_published_curves_are_drawn_without_computed_ones(long_and_short: str) -> None:
     app = open_page("curves", dataset="sample", models=["BM25"], published=FIGURE_5[:1]).run()
     assert not app.exception and not app.error

@@ -558,7 +558,7 @@ def test_curve_frame_has_a_row_for_each_bin() -> None:
     frame = curve_frame([CURVE, replace(CURVE, model="other")])
     assert list(frame.columns) == [
         *("model", "dataset", "method", "bin", "position", "mean", "std", "ci_low", "ci_high"),
-        "magnitude",
+        *("lower_quartile", "median", "upper_quartile", "magnitude"),
         *("n", "n_documents", "n_truncated", "n_failed", "n_read"),
     ]
     assert len(frame) == 200 and frame["bin"].tolist() == [*range(100)] * 2
@@ -566,6 +566,11 @@ def test_curve_frame_has_a_row_for_each_bin() -> None:
     np.testing.assert_array_equal(frame["mean"][:100], CURVE.mean)
     np.testing.assert_array_equal(frame["ci_high"][100:], CURVE.ci_high)
     assert frame["method"].unique().tolist() == ["saliency(norm=l2)"]
+    names = ["lower_quartile", "median", "upper_quartile"]
+    assert frame[names].isna().all(axis=None)
+    quartiles = np.arange(300, dtype=np.float32).reshape(3, 100)
+    frame = curve_frame([replace(CURVE, quartiles=quartiles)])
+    np.testing.assert_array_equal(frame[names].to_numpy().T, quartiles)
 
 
 def test_curve_frame_has_the_positions_of_the_resampling_and_no_missing_band() -> None:
