@@ -226,6 +226,7 @@ def results(
     if shown:
         _pairs_behind_bin(shown, view.data, view.method)
     panels.caption(origin)
+    over_read = [curve.provenance() for curve in curves]
     tables = {}
     if numbers:
         tables["Summary"] = partial(SUMMARY.frame, numbers)
@@ -241,8 +242,13 @@ def results(
         origin,
         figures={"Curves": draw},
         tables=tables,
-        # The summary is over the tokens read even if the chart is over whole texts.
-        sources={"Summary": [*(curve.provenance() for curve in curves), *origin[len(shown) :]]},
+        # Indices are over the tokens read even if the chart is over whole texts.
+        sources={
+            "Summary": [*over_read, *origin[len(shown) :]],
+            "Numbers": origin[: len(shown)],
+            "Published": origin[len(shown) :],
+            TITLE: over_read,
+        },
     )
 
 

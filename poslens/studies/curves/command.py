@@ -259,8 +259,8 @@ def curve(
         raise UserError("--table published prints published curves: give --published NAME=FILE.")
     if table == "differences" and len(model or ()) < 2:
         raise UserError("Differences are between models: add another --model.")
-    if table == "summary" and axis == "text":
-        raise UserError("--table summary is relative to the tokens read: remove --axis text.")
+    if table in ("summary", "differences") and axis == "text":
+        raise UserError(f"--table {table} is relative to the tokens read: remove --axis text.")
     models = model or ([] if table == "published" else ["MiniLM"])
 
     data, all_pairs = pairs_of(dataset, posir)

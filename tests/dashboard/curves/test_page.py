@@ -18,6 +18,7 @@ from poslens.attribution.curves.positions import BANDS
 from poslens.attribution.methods import make_method
 from poslens.attribution.retrievers import resolve
 from poslens.compute.compute import IDENTIFIED_S, service
+from poslens.dashboard.widgets import panels
 from tests.support import tiny_models
 from tests.support.pages import open_page
 
@@ -88,6 +89,22 @@ def test_models_that_read_different_parts_are_drawn_over_the_whole_text_by_defau
     drawn = figure(app)
     assert READ in drawn["layout"]["xaxis"]["title"]["text"] and "yaxis2" not in drawn["layout"]
     assert "axis=text" not in captions(app) and "a different position in the text" in captions(app)
+
+
+def test_exported_indices_have_the_provenance_of_the_tokens_read(long_and_short: str) -> None:
+    app = opened(models=["cutter", "BM25"], axis="whole text", published=FIGURE_5[:1])
+    methods = {}
+    for name in ("Summary", "Paired differences", "Numbers"):
+        app.selectbox(key="curves.what").select(name).run()
+        app.button_group(key=f"curves.format.{name}").set_value("json").run()
+        app.button(key="curves.prepare").click().run()
+        exported = json.loads(app.session_state[panels._PREPARED].data)
+        methods[name] = ["axis=text" in each["method"] for each in exported["provenance"]]
+    assert methods == {
+        "Summary": [False, False],
+        "Paired differences": [False, False],
+        "Numbers": [True, True],
+    }
 
 
 def test_one_model_and_the_posir_protocol_are_drawn_over_the_read_text(long_and_short: str) -> None:

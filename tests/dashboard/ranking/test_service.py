@@ -305,6 +305,10 @@ def test_published_curves_are_written_by_one_command(tmp_path: Path) -> None:
         (["curve", "--published", f"a={__file__}"], "use a .npz or .pkl"),
         (["curve", "--table", "published"], "give --published NAME=FILE"),
         (["curve", "--table", "summary", "--axis", "text"], "remove --axis text"),
+        (
+            ["curve", "--table", "differences", "--axis", "text", *("--model", "BM25") * 2],
+            "remove --axis text",
+        ),
         (["rank", "--dataset", "nope"], "no data set 'nope'"),
         (["rank", "--model", "nope"], "no retriever"),
         (["run", "--published", "/nonexistent"], "is not a folder"),
