@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -216,6 +217,20 @@ def _chosen_on_page() -> dict[str, object]:
     return values
 
 
+def _exports(
+    documents: Iterable[str], figures: Iterable[str], heatmaps: Iterable[str], tables: Iterable[str]
+) -> dict[str, tuple[str, str]]:
+    """The kind and title of each export, by the name under which it is offered: its title, with the
+    kind if a figure and a table have the same."""
+    of_kinds = {"document": documents, "figure": figures, "heatmap": heatmaps, "table": tables}
+    exports = [(kind, title) for kind, titles in of_kinds.items() for title in titles]
+    titles = Counter(title for _, title in exports)
+    return {
+        title if titles[title] == 1 else f"{title} ({kind})": (kind, title)
+        for kind, title in exports
+    }
+
+
 @fragment()
 def downloads(
     key: str,
@@ -239,31 +254,30 @@ def downloads(
     # Its widgets are created even while it is closed: the browser positions the popover by its
     # height, and near the window's lower edge an empty one would stay one line high.
     with st.popover("Export", icon=":material/download:", key=f"export.{key}"):
-        what = [*documents, *figures, *(["Heatmap"] if heatmap else []), *tables]
-        chosen = st.selectbox("Figure or table", what, key=f"{key}.what") or what[0]
-        formats: Sequence[str] = FIGURE_FORMATS
-        document = documents.get(chosen)
-        if document:
-            formats = document[0]
-        elif chosen in tables:
-            formats = TABLE_FORMATS
-        elif chosen == "Heatmap":
-            formats = HEATMAP_FORMATS
+        exports = _exports(documents, figures, ["Heatmap"] if heatmap else [], tables)
+        chosen = st.selectbox("Figure or table", exports, key=f"{key}.what") or next(iter(exports))
+        kind, title = exports[chosen]
+        formats: Sequence[str] = {
+            "document": documents[title][0] if kind == "document" else (),
+            "figure": FIGURE_FORMATS,
+            "heatmap": HEATMAP_FORMATS,
+            "table": TABLE_FORMATS,
+        }[kind]
         fmt = choices.one_of("Format", formats, f"{key}.format.{chosen}", bind=None)
-        fixed = chosen in tables or document
+        fixed = kind in ("document", "table")
         target = file_name(*name, chosen.lower(), fmt=fmt)
         style = Style() if fixed else publication_style(key)
 
         def make() -> bytes:
-            if document:
-                return document[1](fmt)
-            origin = sources.get(chosen, provenance)
-            if chosen in tables:
-                files = table_files(tables[chosen](), target, fmt, origin)  # type: ignore[arg-type]
+            if kind == "document":
+                return documents[title][1](fmt)
+            origin = sources.get(title, provenance)
+            if kind == "table":
+                files = table_files(tables[title](), target, fmt, origin)  # type: ignore[arg-type]
                 return zipped(files) if len(files) > 1 else files[target]
-            if chosen == "Heatmap" and view is not None:
+            if kind == "heatmap" and view is not None:
                 return heatmap_bytes(heatmap, origin, view, fmt, style)
-            return figure_bytes(figures[chosen](style), fmt, style)  # type: ignore[arg-type]
+            return figure_bytes(figures[title](style), fmt, style)  # type: ignore[arg-type]
 
         # Stored separately from the button, because a page that reruns before it gets here (when a
         # run has just ended) would lose the click.
@@ -286,7 +300,7 @@ def downloads(
         if prepared is None or not prepared.stands(of):
             return
         # A table, and a file with its provenance.
-        packed = chosen in tables and fmt == "csv"
+        packed = kind == "table" and fmt == "csv"
         st.download_button(
             plain(f"Download {fmt.upper()}{' (ZIP)' if packed else ''}"),
             prepared.data,

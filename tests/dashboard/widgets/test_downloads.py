@@ -61,3 +61,38 @@ def test_a_rerun_page_offers_the_file_until_something_else_is_chosen() -> None:
     assert offered(app.run()) == ["two.download"]
     app.selectbox(key="the.unit").select("word").run()
     assert offered(app) == [], "one file a session"
+
+
+def one_title() -> None:
+    import pandas as pd
+
+    from poslens.attribution.types import Provenance
+    from poslens.dashboard.widgets import panels
+    from poslens.figures.figure_base import canvas
+
+    source = Provenance(poslens="1", model="m", method="saliency", dataset="d")
+    panels.downloads(
+        "one",
+        ["m"],
+        [source],
+        figures={
+            "Index": lambda style: canvas("index", style, "x", "y", [source]),
+            "Chart": lambda style: canvas("chart", style, "x", "y", [source]),
+        },
+        tables={"Index": lambda: pd.DataFrame({"index": [1]})},
+    )
+
+
+def test_a_figure_and_a_table_of_one_title_are_both_exported() -> None:
+    app = AppTest.from_function(one_title, default_timeout=300).run()
+    what = app.selectbox(key="one.what")
+    assert what.options == ["Index (figure)", "Chart", "Index (table)"]
+    exported = {}
+    for name in ("Index (figure)", "Index (table)"):
+        what.select(name).run()
+        app.button_group(key=f"one.format.{name}").set_value("json").run()
+        app.button(key="one.prepare").click().run()
+        assert not app.exception and not app.error
+        exported[name] = json.loads(app.session_state[_PREPARED].data)
+    assert exported["Index (figure)"]["layout"]["meta"]["figure"] == "index"
+    assert exported["Index (table)"]["rows"] == [{"index": 1}]
