@@ -17,6 +17,7 @@ from __future__ import annotations
 import base64
 import csv
 import gzip
+import hashlib
 import io
 import json
 import re
@@ -70,7 +71,8 @@ _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\.|$)", re.IGNORECASE)
 
 def file_name(*parts: object, fmt: str) -> str:
     """A file name of ASCII letters, digits, `-`, `_` and `.`, at most 80 characters with its
-    suffix.
+    suffix. Of a longer name, the last part, which says what the file contains, is kept, and a short
+    digest distinguishes it from others with the same beginning.
 
     For any parts, the name has no slash or leading dot, is not a Windows device name and is not
     empty; characters of other scripts are dropped.
@@ -78,10 +80,16 @@ def file_name(*parts: object, fmt: str) -> str:
     words = []
     for part in parts:
         ascii_part = unicodedata.normalize("NFKD", str(part)).encode("ascii", "ignore").decode()
-        words.append(re.sub(r"[^A-Za-z0-9_.]+", "-", ascii_part).strip("-._"))
-    stem = re.sub(r"\.{2,}", ".", "_".join(part for part in words if part))
+        word = re.sub(r"[^A-Za-z0-9_.]+", "-", ascii_part).strip("-._")
+        words.append(re.sub(r"\.{2,}", ".", word))
+    *first, last = [word for word in words if word] or ["poslens"]
     suffix = re.sub(r"[^a-z0-9]", "", fmt.lower())[:10] or "bin"
-    stem = stem[: 79 - len(suffix)].rstrip("-._") or "poslens"
+    stem, room = "_".join([*first, last]), 79 - len(suffix)
+    if len(stem) > room:
+        digest = hashlib.sha256("\0".join(map(str, parts)).encode("utf-8", "replace")).hexdigest()
+        end = f"{digest[:6]}_{last[: room - 7].rstrip('-._')}"
+        start = "_".join(first)[: max(room - 1 - len(end), 0)].rstrip("-._")
+        stem = f"{start}-{end}" if start else end
     return f"{'poslens_' if _RESERVED.match(stem) else ''}{stem}.{suffix}"[-80:]
 
 

@@ -597,3 +597,16 @@ def test_file_names_state_their_contents() -> None:
     assert file_name("模型", fmt="svg") == "poslens.svg"
     assert file_name("con", fmt="csv") == "poslens_con.csv"
     assert file_name("x" * 500, fmt="parquet").endswith("x.parquet")
+
+
+def test_long_file_names_are_distinct_and_state_what_the_file_contains() -> None:
+    pair, models = "architecture-classical-orders-q1", ("MiniLM-primacy", "MiniLM-recency")
+    contents = ("curves", "difference", "mean difference", "heatmap", "numbers", "mean numbers")
+    names = [
+        file_name(pair, *models, method, content, fmt="tex")
+        for content in contents
+        for method in ("decomposition(normalization=p99)", "decomposition(normalization=max)")
+    ]
+    assert len(set(names)) == len(names) and max(map(len, names)) <= 80
+    for name, content in zip(names, [each for each in contents for _ in range(2)], strict=True):
+        assert name.startswith(pair) and name.endswith(f"_{content.replace(' ', '-')}.tex")
