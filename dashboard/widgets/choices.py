@@ -51,7 +51,7 @@ def data_set(default: str = datasets.SAMPLE, *, with_uploader: bool = True) -> D
         # Set here and not in the uploader: a page that watches a run reruns its fragments every
         # second, and a rerun requested before the new choice arrived would restore the old one.
         st.session_state["dataset"] = just_uploaded
-    st.session_state[DEFAULT.format("dataset")] = default
+    _follow_default("dataset", default)
     asked = st.query_params.get("dataset")
     if asked is not None and asked not in names:
         hint = " Uploaded files belong to one browser session: upload the file again."
@@ -75,6 +75,18 @@ def data_set(default: str = datasets.SAMPLE, *, with_uploader: bool = True) -> D
         )
         rejected_rows(data_set.rejected, "Rejected rows")
     return data_set
+
+
+def _follow_default(name: str, default: str | list[str]) -> None:
+    """Store what the page selects by default. On a tab with another default than the last one, it
+    replaces the last one's, as on another page (`links.carry`): the address omits defaults, so
+    opened again, it would show this tab's."""
+    key = DEFAULT.format(name)
+    former = st.session_state.get(key, default)
+    by_default = name not in st.query_params and st.session_state.get(name) == former
+    if by_default and former != default:
+        st.session_state[name] = default
+    st.session_state[key] = default
 
 
 def data_of(pair: TextPair) -> DataSet | None:
@@ -222,7 +234,7 @@ def models(default: Sequence[str]) -> list[str]:
     """Choose one to `MAX_COLUMNS` models: presets, registered folders, or a Hugging Face hub id
     typed in."""
     default = opening.current().models_or(default, MAX_COLUMNS)
-    st.session_state[DEFAULT.format("models")] = default
+    _follow_default("models", list(default))
     names = st.multiselect(
         "Models",
         model_names(),

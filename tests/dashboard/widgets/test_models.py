@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from streamlit.testing.v1 import AppTest
 from typer.testing import CliRunner
 
 from poslens.dashboard.__main__ import app
@@ -56,3 +57,37 @@ def test_models_that_read_more_than_configured_share_one_line() -> None:
         "limit; their own configurations truncate at 256."
     )
     assert line.replace("\\", "") == said
+
+
+def tabs() -> None:
+    import streamlit as st
+
+    from poslens.dashboard.widgets import choices
+
+    if st.toggle("Bias tests", key="bias"):
+        choices.data_set("sample-bias")
+        choices.models(["MiniLM-primacy", "MiniLM", "MiniLM-recency"])
+    else:
+        choices.data_set("sample")
+        choices.models(["MiniLM-primacy", "MiniLM-recency"])
+
+
+def test_defaults_are_those_of_the_tab_because_the_address_omits_them() -> None:
+    def selected(page: AppTest) -> tuple[str, list[str]]:
+        assert not page.exception and not page.error
+        return page.selectbox(key="dataset").value, page.multiselect(key="models").value
+
+    page = AppTest.from_function(tabs, default_timeout=300).run()
+    both, three = (
+        ["MiniLM-primacy", "MiniLM-recency"],
+        ["MiniLM-primacy", "MiniLM", "MiniLM-recency"],
+    )
+    assert selected(page) == ("sample", both)
+    page.toggle(key="bias").set_value(True).run()
+    assert selected(page) == ("sample-bias", three)
+    page.toggle(key="bias").set_value(False).run()
+    assert selected(page) == ("sample", both)
+    page = AppTest.from_function(tabs, default_timeout=300)
+    page.query_params["dataset"] = "sample-multilingual"
+    page.run().toggle(key="bias").set_value(True).run()
+    assert selected(page) == ("sample-multilingual", three)
