@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import plotly.graph_objects as go
 
+from poslens.attribution.curves.interactions import interactions
 from poslens.attribution.curves.positions import document_curve
 from poslens.attribution.errors import UserError
 from poslens.attribution.methods import METHODS
@@ -24,6 +25,7 @@ from poslens.failures import FAILURE_TABLE, FAILURES, FailureRow
 from poslens.figures.captions import caption_text, provenance_entries
 from poslens.figures.curves import pair_curves
 from poslens.figures.figure_base import quantity
+from poslens.figures.matrix import interaction_matrix, tall
 from poslens.figures.palettes import Style
 from poslens.heatmap.data import MAX_COLUMNS, Pane, Rail, View, payload
 from poslens.heatmap.results import heatmap_bytes, panes
@@ -31,7 +33,7 @@ from poslens.paired import difference_sentences
 from poslens.studies.explain import service as explaining
 from poslens.studies.explain.answers import explanation_answer
 from poslens.studies.explain.service import head
-from poslens.studies.explain.tables import comparison_frame, explained_frame, matrix_frame
+from poslens.studies.explain.tables import comparison_frame, explained_frame, matrices, matrix_frame
 from poslens.studies.passport import cohort
 from poslens.studies.passport import service as passports
 from poslens.studies.passport.document import FORMATS as PASSPORT_FORMATS
@@ -52,8 +54,8 @@ _EXPLAINED = {"tokens": explained_frame, "comparison": comparison_frame, "matrix
 class Explanation(Result):
     """The attribution of one query-document pair for one or more models.
 
-    `save` writes the heatmap instead of the figure (.html, which needs no network, .png, .svg or
-    .pdf), and raises UserError if it would have more models than a heatmap shows.
+    `save` writes the heatmap instead of the figure of the tokens (.html, which needs no network,
+    .png, .svg or .pdf), and raises UserError if it would have more models than a heatmap shows.
     """
 
     results: tuple[Explained, ...]
@@ -100,8 +102,34 @@ class Explanation(Result):
         return written(path, "".join(f"{line}\n" for line in lines).encode())
 
     def _drawn(self, table: str | None, style: Style) -> go.Figure:
-        """The document's curves, one line for each model, whatever the table."""
-        chosen(_EXPLAINED, table, "explain", FIGURE_OF)
+        return chosen(self._figures, table, "explain", FIGURE_OF)(style)
+
+    @property
+    def _figures(self) -> dict[str, Callable[[Style], go.Figure]]:
+        """The figures by table; the measures of a comparison have none."""
+        return {"tokens": self._curves, "matrix": self._matrix}
+
+    def _matrix(self, style: Style) -> go.Figure:
+        """The contributions of query and document tokens.
+
+        Raises:
+            UserError: there is no matrix, or several models have one.
+        """
+        (result, _), *others = matrices(self.results)
+        if others:
+            raise UserError("The figure of the matrix shows one model: explain a single model.")
+        tokens = interactions(result.attribution, result.pair, "token", "token")
+        return interaction_matrix(
+            tokens.matrix,
+            tokens.rows,
+            tokens.columns,
+            tokens.evidence_columns,
+            tall(style, len(tokens.rows), 160, 260),
+            provenance=[result.provenance()],
+        )
+
+    def _curves(self, style: Style) -> go.Figure:
+        """The document's curves, one line for each model."""
         evidence = {
             name: span
             for name, explained in zip(self.scores, self.results, strict=True)
@@ -140,7 +168,9 @@ class Explanation(Result):
         return heatmap_bytes(drawn, self.provenance, view, fmt, style)
 
     def _picture(self, fmt: str, style: Style | None = None, table: str | None = None) -> bytes:
-        chosen(_EXPLAINED, table, "explain", FIGURE_OF)
+        if table == "matrix":
+            return super()._picture(fmt, style, table)
+        chosen(self._figures, table, "explain", FIGURE_OF)
         return self.heatmap(fmt, style)
 
     def _repr_html_(self) -> str:

@@ -79,12 +79,14 @@ class Figure(Generic[Summary]):
     """A figure of a study: its title, and the function that draws it from the summaries alone. It
     raises a `UserError` if they have nothing to draw, and pages omit it then. The command and
     `figure` draw it for its `tables`; a figure without them is drawn for every table that no figure
-    names. Two figures that are `half` as wide share a row of the page."""
+    names. Two figures that are `half` as wide share a row of the page. Figures that are not
+    `on_page` are not on it."""
 
     title: str
     draw: Callable[[Sequence[Summary], Style, Sequence[Provenance]], go.Figure]
     tables: tuple[str, ...] = ()
     half: bool = False
+    on_page: bool = True
 
 
 class Study(ABC, Generic[Corpus, Subject, Summary]):

@@ -285,7 +285,7 @@ def _results(
 
     figures: dict[str, Callable[[Style], go.Figure]] = {}
     row: list[DeltaGenerator] = []
-    for number, declared in enumerate(study.figures):
+    for number, declared in enumerate(figure for figure in study.figures if figure.on_page):
         title, key = declared.title, f"{study.name}.figure{number or ''}"
         width = {"width_px": panels.BESIDE_PX} if declared.half else {}
         try:

@@ -307,9 +307,15 @@ def difference(
 
 
 def _curve_names(curves: Sequence[PositionCurve]) -> list[str]:
-    """Distinct names of the curves: the model, with data set, method or number where needed."""
+    """Distinct names of the curves: the model, with data set, method, its parameters or number
+    where needed."""
     names = [curve.model for curve in curves]
-    for more in (lambda curve: curve.dataset, lambda curve: repr(curve.method)):
+    distinguishing = (
+        lambda curve: curve.dataset,
+        lambda curve: curve.method.name,
+        lambda curve: repr(curve.method),
+    )
+    for more in distinguishing:
         groups: dict[str, set[str]] = {}
         for name, curve in zip(names, curves, strict=True):
             groups.setdefault(name, set()).add(more(curve))

@@ -129,8 +129,10 @@ def test_several_models_are_explained_at_once() -> None:
     found = poslens.explain(["MiniLM", "BM25"], QUERY, DOCUMENT, method="occlusion")
     assert list(found.scores) == ["MiniLM", "BM25"]
     assert set(found.to_frame()["model"]) == {"MiniLM", "BM25"}
-    for table in (None, "tokens", "comparison", "matrix"):
+    for table in (None, "tokens"):
         assert [trace.name for trace in found.figure(table).data] == ["MiniLM", "BM25"]
+    with pytest.raises(poslens.UserError, match="'comparison': choose from tokens, matrix"):
+        found.figure("comparison")
     compared = found.to_frame("comparison").set_index("model")
     assert compared["score"].to_dict() == pytest.approx(found.scores)
     assert (compared["tokens_read"] == compared["tokens"]).all(), "nothing is truncated"
@@ -193,6 +195,9 @@ def test_curves_relocation_and_rankings_of_a_file_are_computed(_data: str, tmp_p
         "word statistics cannot see order"
     )
     assert len(moved.to_frame("curve")) == 200, "two interventions"
+    for table in ("effects", "curve"):
+        lines = [trace.name for trace in moved.figure(table).data if trace.showlegend is not False]
+        assert lines == ["BM25, relocation", "BM25, ablation"]
     ranked = poslens.rank("BM25", _data)
     psi, bins = (ranked.to_frame(table).iloc[:20] for table in ("psi", "bins"))
     assert len(ranked.to_frame("queries")) == 10 and len(bins) == 20
@@ -557,7 +562,7 @@ def test_rows_in_memory_are_a_data_set(_data: str) -> None:
         ),
         (
             lambda: poslens.explain("BM25", QUERY, DOCUMENT, method="terms").save("x.svg", "x"),
-            "no figure of the table 'x': choose from tokens, comparison, matrix",
+            "no figure of the table 'x': choose from tokens, matrix",
         ),
         (lambda: poslens.rank("BM25", "nope"), "nope"),
         (lambda: poslens.rank("BM25", 5), "data set can't be of type int: use a name, a path"),  # type: ignore[arg-type]
@@ -721,7 +726,7 @@ def test_the_page_about_python_names_every_public_name() -> None:
     assert named == {*poslens.__all__, *declared()}
 
 
-def test_the_matrix_of_an_explanation_is_a_table() -> None:
+def test_the_matrix_of_an_explanation_is_a_table_and_a_figure(tmp_path: Path) -> None:
     result = poslens.explain("MiniLM", QUERY, DOCUMENT, method="bilrp")
     attribution = result.results[0].attribution
     frame = result.to_frame("matrix")
@@ -732,5 +737,14 @@ def test_the_matrix_of_an_explanation_is_a_table() -> None:
         attribution.document.texts[-1],
     )
     assert last.score == attribution.matrix[-1, -1]
+    figure = result.figure("matrix")
+    assert figure.layout.meta["figure"] == "interaction_matrix"
+    content = np.ix_(attribution.query.content, attribution.document.content)
+    np.testing.assert_allclose(figure.data[0].customdata, attribution.matrix[content], rtol=1e-6)
+    drawn = result.save(tmp_path / "matrix.html", "matrix").read_text()
+    assert "interaction_matrix" in drawn
+    both = poslens.explain(["MiniLM", "MiniLM-recency"], QUERY, DOCUMENT, method="bilrp")
+    with pytest.raises(poslens.UserError, match="shows one model: explain a single model"):
+        both.figure("matrix")
     with pytest.raises(poslens.UserError, match="There is no matrix"):
         poslens.explain("MiniLM", QUERY, DOCUMENT, method="occlusion").to_frame("matrix")

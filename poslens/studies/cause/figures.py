@@ -12,6 +12,7 @@ from poslens.attribution.interventions.ablation import Ablation
 from poslens.attribution.interventions.displacement import Displacement
 from poslens.attribution.interventions.null_controls import CONTROLS, ControlledCurve
 from poslens.attribution.interventions.relocation import Relocation
+from poslens.attribution.nouns import uncapitalized
 from poslens.attribution.types import Method
 from poslens.figures.captions import Provenances
 from poslens.figures.curves import mean_curves
@@ -245,12 +246,17 @@ def minus_null_curves(
 
 
 def causal_curves(causes: Sequence[DataSetCause], style: Style) -> go.Figure:
-    """Mean causal curves of one intervention over a data set with 95% intervals, a line for each
-    model. The unit depends on the intervention: score, decrease of the score, or cosine."""
+    """Mean causal curves over a data set with 95% intervals, a line for each model and
+    intervention. The unit depends on the intervention: score, decrease of the score, or cosine."""
     curves = [cause.summary.curve for cause in causes]
-    quantity = QUANTITIES.get(curves[0].method.name, COSINE)
+    titles = {curve.method.name: QUANTITIES.get(curve.method.name, COSINE) for curve in curves}
+    if len(titles) > 1:
+        titles = {
+            name: f"{name.capitalize()}: {uncapitalized(title)}" for name, title in titles.items()
+        }
+    title = "; ".join(titles.values())
     provenance = [cause.provenance() for cause in causes]
-    return mean_curves(curves, style, y_title=quantity, provenance=provenance)
+    return mean_curves(curves, style, y_title=title, provenance=provenance)
 
 
 def _scaled(values: ArrayLike) -> NDArray[np.float64]:

@@ -103,12 +103,12 @@ def _effects(summary: CauseSummary) -> list[EffectRow]:
 def _curves(
     name: str, summaries: Sequence[CauseSummary], style: Style, provenance: Provenances
 ) -> go.Figure:
-    """The mean curves of the intervention of this name.
+    """The mean curves of the intervention of this name, or of all if it is empty.
 
     Raises:
         UserError: there are none.
     """
-    causes = [each.cause for each in summaries if each.asked.method.name == name]
+    causes = [each.cause for each in summaries if name in ("", each.asked.method.name)]
     if not causes:
         raise UserError(f"There is no result of {name} to draw.")
     return causal_curves(causes, style)
@@ -154,6 +154,8 @@ class CauseStudy(CurveStudy):
     )
     tables: ClassVar = {"effects": Table(EffectRow, _effects), "curve": POINTS}
     figures = (
+        Figure("Mean curves", partial(_curves, ""), on_page=False),
+        # Side by side, because the interventions measure different quantities.
         Figure("Relocation", partial(_curves, "relocation"), half=True),
         Figure("Ablation", partial(_curves, "ablation"), half=True),
     )

@@ -10,6 +10,7 @@ import pandas as pd
 from poslens.attribution.curves.positions import document_magnitudes, rank_correlation
 from poslens.attribution.errors import UserError
 from poslens.attribution.methods import METHODS
+from poslens.attribution.types import Array
 from poslens.compute.compute import Explained
 from poslens.compute.selection import apart
 from poslens.export.files import attribution_frame
@@ -57,9 +58,7 @@ def matrix_frame(results: Sequence[Explained]) -> pd.DataFrame:
         UserError: no result has a matrix.
     """
     frames = []
-    for result in results:
-        if (matrix := result.attribution.matrix) is None:
-            continue
+    for result, matrix in matrices(results):
         query, document = (
             np.array([without_surrogates(token) for token in text.texts], dtype=object)
             for text in (result.attribution.query, result.attribution.document)
@@ -77,11 +76,23 @@ def matrix_frame(results: Sequence[Explained]) -> pd.DataFrame:
                 }
             )
         )
-    if not frames:
+    return pd.concat(frames, ignore_index=True)
+
+
+def matrices(results: Sequence[Explained]) -> list[tuple[Explained, Array]]:
+    """The results whose method attributes pairs of tokens, with their matrices.
+
+    Raises:
+        UserError: there are none.
+    """
+    of_results = [
+        (result, matrix) for result in results if (matrix := result.attribution.matrix) is not None
+    ]
+    if not of_results:
         raise UserError(
             'There is no matrix: use method="bilrp", or method="decomposition" with matrix="yes".'
         )
-    return pd.concat(frames, ignore_index=True)
+    return of_results
 
 
 def comparison_frame(results: Sequence[Explained]) -> pd.DataFrame:
