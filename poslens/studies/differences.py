@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 import plotly.graph_objects as go
 
-from poslens.attribution.curves.bootstrap import Estimate
+from poslens.attribution.curves.bootstrap import MIN_DOCUMENTS, Estimate
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.comparison import DEVIATIONS_MARGIN
@@ -21,7 +21,7 @@ from poslens.attribution.types import Provenance
 from poslens.cache.shipped.preferences import short_verdict
 from poslens.cache.storage.store import StoredCurves
 from poslens.compute.compute import Compute
-from poslens.compute.provenance import of_model
+from poslens.compute.provenance import of_model, resampling
 from poslens.compute.runs import Job
 from poslens.figures.captions import Provenances
 from poslens.figures.figure_base import (
@@ -250,16 +250,19 @@ class Differences(Study[DataSet, Asked[DataSet], MeasuredSummary]):
         for summary in summaries:
             entries += summary.card.provenance
             if (curves := summary.curves) is not None:
-                documents = {pair.document for pair in summary.card.scope.moved}
+                ids = set(curves.pair_ids)
+                moved = summary.card.scope.moved
+                n_documents = len({pair.document for pair in moved if pair.pair_id in ids})
                 entries.append(
                     of_model(
                         summary.card.model,
                         SALIENCY,
                         summary.card.dataset,
                         n_pairs=len(curves.pair_ids),
-                        n_documents=len(documents),
+                        n_documents=n_documents,
                         truncated=curves.n_truncated,
                         selection=summary.card.provenance[0].selection,
+                        interval=resampling(n_documents) if n_documents >= MIN_DOCUMENTS else "",
                         preference=short_verdict(SALIENCY),
                     )
                 )

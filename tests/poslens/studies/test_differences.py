@@ -87,6 +87,13 @@ def test_saliency_indices_equal_those_of_the_models_mean_curves(
     assert (each.other_value, each.value) == pytest.approx((index[0].value, index[1].value))
     difference = each.comparison.difference
     assert difference.value == pytest.approx(index[1].value - index[0].value)
+    (saliency,) = (
+        entry
+        for entry in DIFFERENCES.provenances(summaries[:1])
+        if entry.method.startswith("saliency")
+    )
+    assert saliency.n_documents == difference.n_resampled == 30
+    assert saliency.interval == "95%, bootstrap over 30 documents"
 
 
 def test_planted_biases_differ_in_relocation_and_rank(
