@@ -49,8 +49,9 @@ _SETTING = re.compile(r"[a-z]{2,3}-[a-z]{2,3}")
 
 @dataclass(frozen=True, slots=True)
 class PublishedCurves:
-    """Published curves of a model: mean [100] and standard deviation [100] (ddof=1) over `n`
-    documents, and their source."""
+    """Published curves of a model: mean [100] and standard deviation [100] (ddof=1) over `n` pairs,
+    and their source. PosIR's code saves one curve per query with its document; of how many distinct
+    documents is not published."""
 
     model: str
     mean: NDArray[np.float64]

@@ -45,7 +45,7 @@ def curves() -> list[PublishedCurves]:
             bind="query-params",
             max_selections=_MAX_FILES,
             help="Figure 5 of PosIR (Zeng et al. 2026, arXiv:2601.08363): gradient saliency "
-            "averaged over PosIR's documents, from the curves that the authors published.",
+            "averaged over PosIR's pairs, from the curves that the authors published.",
         )
         selected = [shipped[name] for name in names if name in shipped]
         for name in names:
@@ -54,7 +54,7 @@ def curves() -> list[PublishedCurves]:
         selected += _uploaded("curves", CURVE_SUFFIXES, read, "Saliency curves, .npz or .pkl")
         for curve_set in selected:
             dataset = of_published(curve_set).dataset
-            say.caption(f"{curve_set.model}: {curve_set.n:,} documents; {dataset}")
+            say.caption(f"{curve_set.model}: {curve_set.n:,} pairs; {dataset}")
     return selected
 
 

@@ -226,7 +226,7 @@ def of_published(published: PublishedCurves, *, band: bool = False) -> Provenanc
         dataset=published.source,
         model_source="published",
         n_pairs=published.n,
-        band=f"{BANDS[1]} over documents" if band else "",
+        band=f"{BANDS[1]} over pairs" if band else "",
     )
 
 

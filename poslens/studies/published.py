@@ -23,7 +23,7 @@ from poslens.studies.ranking.benchmarks import OVERALL
 
 
 def curves_frame(curves: Sequence[PublishedCurves]) -> pd.DataFrame:
-    """100 rows per model: position in [0, 1], mean, standard deviation and number of documents."""
+    """100 rows per model: position in [0, 1], mean, standard deviation and number of pairs."""
     frames = [
         pd.DataFrame(
             {
@@ -40,15 +40,15 @@ def curves_frame(curves: Sequence[PublishedCurves]) -> pd.DataFrame:
 
 
 def means(published: Sequence[PublishedCurves], *, band: bool = True) -> dict[str, Mean]:
-    """Published curves by model, for figures. The band is one standard deviation over documents on
-    each side."""
+    """Published curves by model, for figures. The band is one standard deviation over pairs on each
+    side."""
     drawn = {}
     for curves in published:
         mean, low, high = (
             as_array(values, (N_BINS,), "a published curve")
             for values in (curves.mean, curves.mean - curves.std, curves.mean + curves.std)
         )
-        note = f"{curves.n:,} documents of {curves.source}"
+        note = f"{curves.n:,} pairs of {curves.source}"
         drawn[curves.model] = Mean(mean, positions("point"), (low, high) if band else None, note)
     return drawn
 
@@ -73,7 +73,7 @@ def summary_rows(
         magnitudes = np.abs(curves.mean)[None]
         mass = Estimate(float(np.squeeze(center_of_mass(magnitudes, positions("point")))))
         index = Estimate(float(np.squeeze(primacy_recency_index(magnitudes))))
-        yield CurveSummaryRow(f"{curves.model}, published", None, curves.n, None, None, mass, index)
+        yield CurveSummaryRow(f"{curves.model}, published", curves.n, None, None, None, mass, index)
 
 
 def measures_frame(rows: Sequence[PublishedMeasures]) -> pd.DataFrame:

@@ -70,8 +70,8 @@ class CurveSummaryRow(ModelRow):
     """A model's mean curve in numbers. Published curves have no intervals, because only means were
     published."""
 
-    pairs: int | None = column("Number of pairs in the mean; null for published curves.")
-    documents: int = column("Number of distinct documents.")
+    pairs: int = column("Number of pairs in the mean.")
+    documents: int | None = column("Number of distinct documents; null for published curves.")
     truncated: int | None = column("Number of pairs whose document exceeds the context limit.")
     failed: int | None = column("Number of failed pairs, which are excluded.")
     center_of_mass: Estimate | None = column(

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from streamlit.testing.v1 import AppTest
 
@@ -156,6 +157,10 @@ def test_published_curves_are_added_to_the_chart(long_and_short: str) -> None:
     table = app.dataframe[0].value
     assert table["model"].tolist() == lines
     assert table["center of mass"].tolist()[1:] == ["0.424", "0.639"]
+    # PosIR's code saves one curve per query with its document.
+    assert table["pairs"].tolist()[1:] == [3131, 3131]
+    assert pd.isna(table["documents"][1:]).all()
+    assert "3,131 pairs; PosIR, figure 5" in captions(app)
     # Published bands are standard deviations, so they appear only with that band.
     assert not [trace for trace in drawn["data"] if trace["name"] == BANDS[1]]
     deviations = figure(opened(models=["BM25"], published=FIGURE_5, band=BANDS[1]))
@@ -172,7 +177,7 @@ def test_the_provenance_of_the_chart_names_its_bands(long_and_short: str) -> Non
     assert "band" not in interval and "band" not in published
     deviations, published = entries(BANDS[1])
     assert deviations["band"] == "standard deviation over pairs" and "interval" not in deviations
-    assert published["band"] == "standard deviation over documents"
+    assert published["band"] == "standard deviation over pairs"
     quartiles, published = entries(BANDS[2])
     assert quartiles["band"] == "quartiles over pairs" and "interval" not in quartiles
     assert "band" not in published
