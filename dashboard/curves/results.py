@@ -48,6 +48,7 @@ from poslens.studies.curves.null_controls import control_job
 from poslens.studies.curves.words import (
     BAND_WORDS,
     NUMBERS,
+    PUBLISHED_BAND,
     averaged,
     over_what,
     read_unlike,
@@ -200,7 +201,9 @@ def results(
             on_select="rerun",
             selection_mode="points",
         )
-    words = [BAND_WORDS[band]]
+    words = [BAND_WORDS[band]] if shown or with_std else []
+    if beside and not with_std:
+        words.append(PUBLISHED_BAND)
     if shown:
         words.insert(0, averaged([(curve.summary.curve, curve.total) for curve in shown]))
         words.append(over_what([curve.summary.curve for curve in shown], _limits(shown)))

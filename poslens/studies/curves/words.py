@@ -37,6 +37,8 @@ BAND_WORDS = {
 }
 """What a chart of mean curves shows, by the kind of its bands."""
 
+PUBLISHED_BAND = "Published curves have no band except the standard deviation."
+
 MIN_PAIRS = 10
 """Minimum number of pairs for the mean curve of a data set."""
 

@@ -187,6 +187,11 @@ def test_published_curves_are_drawn_without_computed_ones(long_and_short: str) -
     app = open_page("curves", dataset="sample", models=["BM25"], published=FIGURE_5[:1]).run()
     assert not app.exception and not app.error
     assert any("Press Compute" in one.value for one in app.info)
+    # Without a band, the caption describes none.
+    only = "Published curves have no band except the standard deviation."
+    assert only in captions(app) and "the band is" not in captions(app)
+    app.button_group(key="band").set_value(BANDS[1]).run()
+    assert "the band is one standard deviation" in captions(app) and only not in captions(app)
     assert app.dataframe[0].value["model"].tolist() == [f"{FIGURE_5[0]}, published"]
 
 
