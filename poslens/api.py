@@ -291,10 +291,12 @@ def run_study(
         corpus = study.corpus(data, settings)
         specs = specs_of(model, data)
         corpus = study.narrowed(compute, specs, corpus, settings)
-        planned = plan(study, compute, specs, corpus, settings)
+        planned = plan(study, compute, specs, corpus, settings, load=True)
         others = study.without_models(corpus)
         if not planned.subjects and not others:
             raise UserError(planned.refused[0])
+        for reason in planned.refused:
+            print(reason, file=sys.stderr)
         for job in planned.jobs:
             run_job(job)
         errors: list[UserError] = []
@@ -303,7 +305,7 @@ def run_study(
         )
         if errors and not summaries:
             raise errors[0]
-        for reason in (*planned.refused, *dict.fromkeys(map(str, errors))):
+        for reason in dict.fromkeys(map(str, errors)):
             print(reason, file=sys.stderr)
         failures = [*failure_rows(planned.jobs), *planned.without_result]
         notes = study.notes(data, corpus)

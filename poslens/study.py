@@ -210,6 +210,14 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
             UserError: the model's files are not on this machine, or the study does not fit it.
         """
 
+    def require_loaded_fit(self, compute: Compute, subject: Subject) -> None:
+        """Check what only a loaded model shows, before anything is computed; by default nothing,
+        and no model is loaded.
+
+        Raises:
+            UserError: the subject does not fit its model, or the model cannot be loaded.
+        """
+
     def estimate(
         self, compute: Compute, subject: Subject, *, load: bool = False, retry_failed: bool = False
     ) -> str:

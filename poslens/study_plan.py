@@ -42,8 +42,11 @@ def plan(
     specs: Iterable[RetrieverSpec],
     corpus: Corpus,
     settings: Settings,
+    *,
+    load: bool = False,
 ) -> Plan[Subject]:
-    """The plan of a study for these models. UserErrors become reasons."""
+    """The plan of a study for these models. UserErrors become reasons. With `load`, models are
+    loaded if only that shows whether a subject without a result fits."""
     subjects: list[Subject] = []
     jobs: list[Job] = []
     without_subject: dict[str, str] = {}
@@ -53,7 +56,10 @@ def plan(
         try:
             for subject in study.subjects(compute, spec, corpus, settings):
                 try:
-                    jobs.append(study.job(compute, subject))
+                    job = study.job(compute, subject)
+                    if load and job.n_done() < job.total:
+                        study.require_loaded_fit(compute, subject)
+                    jobs.append(job)
                     subjects.append(subject)
                 except UserError as reason:
                     reasons.append(str(reason))

@@ -193,8 +193,8 @@ def _run(study: Study[Any, Any, Any], given: dict[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class _Results(Generic[Summary]):
-    """Results, the reasons why models have none, notes on settings that don't fit and on models
-    with failed items, these items, and the table's provenance."""
+    """Results, the reasons why models have none, notes on models with failed items, these items,
+    and the table's provenance."""
 
     summaries: list[Summary]
     without_result: list[str]
@@ -220,8 +220,10 @@ def _computed(
     """
     from poslens.compute.compute import service
 
-    planned = plan(study, service(), specs, corpus, settings)
-    refused, notes = list(planned.without_subject.values()), list(planned.misfits)
+    planned = plan(study, service(), specs, corpus, settings, load=True)
+    for reason in planned.misfits:  # before a run that can take hours
+        print(reason, file=sys.stderr, flush=True)
+    refused, notes = list(planned.without_subject.values()), list[str]()
     summaries: list[Summary] = []
     without_result = planned.without_result
     if table == DIFFERENCES and len(planned.subjects) + len(study.without_models(corpus)) < 2:
@@ -250,7 +252,7 @@ def _computed(
     summaries += study.without_models(corpus)
     failures = [*failure_rows(planned.jobs), *without_result]
     if not summaries and not (table == FAILURES and failures):
-        raise UserError([*refused, *notes][0])
+        raise UserError([*refused, *planned.misfits, *notes][0])
     summaries = study.together(summaries)
     provenance = study.provenances(summaries, table)
     if table == FAILURES:
@@ -261,7 +263,7 @@ def _computed(
                 for method in dict.fromkeys(methods):
                     provenance += failure_provenance(service(), [spec], method, dataset)
         if not provenance:  # no model could be identified
-            raise UserError([*refused, *notes][0])
+            raise UserError([*refused, *planned.misfits, *notes][0])
     return _Results(summaries, refused, notes, failures, provenance)
 
 

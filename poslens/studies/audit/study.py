@@ -11,7 +11,7 @@ from poslens.attribution.datasets import Collection, DataSet
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.audit import QUERY_FORMS, TOP, audit_method, require_top
 from poslens.attribution.evaluation.audit_workload import workload
-from poslens.attribution.evaluation.chunks import chunks_of
+from poslens.attribution.evaluation.chunks import chunks_of, require_fit
 from poslens.attribution.evaluation.comparison import POINTS, SHARE_MARGIN, Verdict, judged
 from poslens.attribution.nouns import counted
 from poslens.attribution.retrievers import limits
@@ -264,6 +264,11 @@ class Audit(Study[Collection, AuditIndex, AuditSummary]):
             adaptive=True,  # it searches for the length at which the model truncates
         )
         return with_estimate(job, subject.spec, collection, subject.chunks, workload)
+
+    def require_loaded_fit(self, compute: Compute, subject: AuditIndex) -> None:
+        spec, chunks = subject.spec, subject.chunks
+        if chunks.kind != "whole" and family_of(spec).has_weights:
+            require_fit(compute.retriever(compute.identify(spec)), chunks)
 
     def estimate(
         self,

@@ -274,6 +274,30 @@ def test_the_command_draws_and_skips_models_that_do_not_fit(home: Path, path: Pa
     assert json.loads(figure.read_text())["data"]
 
 
+@pytest.mark.parametrize(
+    ("model", "chunks", "reason"),
+    [
+        ("bert", "windows:127:32", "Windows of 127 tokens don't fit"),
+        ("bert-cls", "late:8", "does not support late chunks"),
+    ],
+)
+def test_chunks_that_do_not_fit_are_refused_before_anything_is_computed(
+    home: Path,
+    path: Path,
+    tiny_folder: Callable[..., Path],
+    model: str,
+    chunks: str,
+    reason: str,
+) -> None:
+    options = ("--dataset", str(path), "--model", f"it={tiny_folder(model)}", "--top", "2")
+    code, out, said = run(*options, "--chunks", "whole", "--chunks", chunks)
+    assert code == 0, said
+    assert [row["chunks"] for row in json.loads(out)["rows"]] == ["whole"]
+    assert said.count(reason) == 1 and said.index(reason) < said.index("on this machine")
+    code, out, said = run(*options, "--chunks", chunks)
+    assert code == 2 and not out and reason in said and "on this machine" not in said
+
+
 def test_a_model_without_a_result_sets_the_exit_code(home: Path, path: Path) -> None:
     code, out, said = run(
         *("--dataset", str(path), "--model", "BM25", "--top", "2"),
