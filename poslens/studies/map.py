@@ -69,7 +69,7 @@ class TextMap:
         """
         if family_of(model.spec).search != "vectors":
             raise UserError(
-                f"{model.spec.name} doesn't have one dense vector per text: select a dense model, "
+                f"{model.spec.name} doesn't have a dense vector per text: select a dense model, "
                 "or a map of curves."
             )
         return embed(

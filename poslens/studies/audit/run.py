@@ -61,8 +61,8 @@ def require_family(spec: RetrieverSpec, chunks: Chunks = WHOLE) -> None:
     """
     if family_of(spec).search not in ("vectors", "index"):
         raise UserError(
-            f"{spec.name} has neither one dense vector per text nor an index of words, which is "
-            "needed: select a dense model or BM25."
+            f"{spec.name} has neither a dense vector per text nor an index of words: select a "
+            "dense model or BM25."
         )
     if chunks.kind == "late" and family_of(spec).search != "vectors":
         raise no_late_chunks(spec.name)

@@ -578,7 +578,7 @@ def test_ranking_audit_and_reranking_work_with_an_endpoint(
     assert done is not None and len(done.documents) == 12
     assert "to the end" in AUDIT.verdict(done)
     (refused,) = AUDIT.subjects(compute, reranker, setup.collection, settings)
-    with pytest.raises(UserError, match="has neither one dense vector per text nor an index"):
+    with pytest.raises(UserError, match="has neither a dense vector per text nor an index"):
         AUDIT.job(compute, refused)
 
 

@@ -249,7 +249,7 @@ def test_bm25_ignores_sentence_order(tmp_path: Path) -> None:
 
 def test_models_without_an_index_are_refused() -> None:
     spec = next(one for one in presets().values() if one.family == "cross_encoder")
-    with pytest.raises(UserError, match="doesn't have a single vector"):
+    with pytest.raises(UserError, match="has neither a dense vector per text nor an index"):
         require_family(spec)
 
 
