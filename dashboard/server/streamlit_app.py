@@ -31,6 +31,9 @@ _OPTIONS: Mapping[str, object] = {
     "runner.postScriptGC": False,
     # Don't draw bare expressions of a page's script, such as a constant's docstring.
     "runner.magicEnabled": False,
+    # A page that opens with another page's choice sets widgets that have defaults; Streamlit would
+    # log a stack trace.
+    "global.disableWidgetStateDuplicationWarning": True,
     "browser.gatherUsageStats": False,
     "browser.serverAddress": LOOPBACK,
     "client.showErrorDetails": "none",

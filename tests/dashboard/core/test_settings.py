@@ -38,4 +38,5 @@ def test_the_server_is_safe_by_default() -> None:
     assert given["server.address"] == "127.0.0.1"
     assert given["client.showErrorDetails"] == "none"
     assert given["browser.gatherUsageStats"] is False
+    assert given["global.disableWidgetStateDuplicationWarning"] is True
     assert given["server.allowedHosts"] == ["127.0.0.1", "localhost"]
