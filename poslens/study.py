@@ -245,7 +245,8 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
         self, compute: Compute, subject: Subject, earlier: Sequence[Summary]
     ) -> Summary | None:
         """An estimate of an incomplete subject's result from what is stored; None if what is
-        stored does not allow one."""
+        stored does not allow one. Verdicts and provenance need not state that it is not final:
+        `study_plan.so_far` adds this for all studies."""
         return None
 
     def together(self, summaries: Sequence[Summary]) -> list[Summary]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic
 
 from poslens.attribution.errors import UserError
+from poslens.attribution.nouns import counted
 from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import Provenance
 from poslens.compute.compute import Compute
 from poslens.compute.runs import Job
 from poslens.failures import FailureRow
+from poslens.paired import difference_sentences
 from poslens.parameters import Settings
 from poslens.study import Corpus, Study, Subject, Summary
 
@@ -77,33 +80,123 @@ def plan(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class ComputedSoFar:
+    """How many results of an incomplete subject are computed, and what they are called."""
+
+    done: int
+    total: int
+    unit: str
+
+    def __str__(self) -> str:
+        return f"{self.done:,} of {counted(self.total, self.unit)} so far"
+
+
+@dataclass(frozen=True)
+class SoFar(Generic[Summary]):
+    """Results of a study, of which some may be incomplete: `computed` states how much of each is
+    computed, None for complete ones."""
+
+    study: Study[Any, Any, Summary]
+    summaries: list[Summary]
+    computed: tuple[ComputedSoFar | None, ...]
+
+    @property
+    def verdicts(self) -> list[str]:
+        """The verdict of each result, which states if it is not final."""
+        verdicts = []
+        for summary, computed in zip(self.summaries, self.computed, strict=True):
+            verdict = self.study.verdict(summary)
+            if computed is not None:
+                left = counted(computed.total - computed.done, computed.unit)
+                verdict += f" Not final: compute the remaining {left}."
+            verdicts.append(verdict)
+        return verdicts
+
+    @property
+    def differences(self) -> list[str]:
+        """The sentences on paired differences, which state if they are not final."""
+        final = not any(self.computed)
+        sentences = difference_sentences(self.study.differences(self.summaries))
+        return sentences if final else [f"{sentence} Not final." for sentence in sentences]
+
+    def provenances(self, shown: str = "") -> list[Provenance]:
+        """As of the study; the selection states how much of an incomplete result is computed."""
+        sources = self.study.provenances(self.summaries, shown)
+        if not any(self.computed):
+            return sources
+        return [
+            source
+            if computed is None
+            else replace(
+                source, selection=", ".join(filter(None, (source.selection, str(computed))))
+            )
+            for source, computed in zip(sources, self.computed, strict=True)
+        ]
+
+
 def stored(
     study: Study[Any, Subject, Summary],
     compute: Compute,
     subjects: Iterable[Subject],
     *,
     without_models: Iterable[Summary] = (),
-    incomplete: bool = False,
     on_error: Callable[[UserError], None] | None = None,
 ) -> list[Summary]:
-    """The stored results of complete subjects, in order, followed by those `without_models`; with
-    `incomplete`, also estimates for incomplete subjects. With `on_error`, it is called with the
-    reason why a subject has no result, and the others are returned.
+    """The stored results of complete subjects, in order, followed by those `without_models`. With
+    `on_error`, it is called with the reason why a subject has no result, and the others are
+    returned.
 
     Raises:
         UserError: a subject has no result, and there is no `on_error`.
     """
-    summaries: list[Summary] = []
-    for subject in subjects:
+    complete = ((subject, None) for subject in subjects)
+    results = _results(study, compute, complete, on_error)
+    return study.together([*(summary for summary, _ in results), *without_models])
+
+
+def so_far(
+    study: Study[Any, Subject, Summary],
+    compute: Compute,
+    subjects: Iterable[Subject],
+    jobs: Iterable[Job],
+    *,
+    without_models: Iterable[Summary] = (),
+    on_error: Callable[[UserError], None] | None = None,
+) -> SoFar[Summary]:
+    """The same with estimates for incomplete subjects; `jobs` are those of the subjects.
+
+    Raises:
+        UserError: as `stored`.
+    """
+    results = _results(study, compute, zip(subjects, jobs, strict=True), on_error)
+    others = list(without_models)
+    summaries = study.together([*(summary for summary, _ in results), *others])
+    return SoFar(study, summaries, (*(computed for _, computed in results), *[None] * len(others)))
+
+
+def _results(
+    study: Study[Any, Subject, Summary],
+    compute: Compute,
+    subjects: Iterable[tuple[Subject, Job | None]],
+    on_error: Callable[[UserError], None] | None,
+) -> list[tuple[Summary, ComputedSoFar | None]]:
+    """The results of complete subjects, and estimates for incomplete ones that have a job."""
+    results: list[tuple[Summary, ComputedSoFar | None]] = []
+    for subject, job in subjects:
+        earlier, computed = [summary for summary, _ in results], None
+        # Counted before results are read: a run that is active adds more.
+        n_done = 0 if job is None else job.n_done()
         try:
-            summary = study.summarize(compute, subject, summaries)
-            if summary is None and incomplete:
-                summary = study.so_far(compute, subject, summaries)
+            summary = study.summarize(compute, subject, earlier)
+            if summary is None and job is not None:
+                summary = study.so_far(compute, subject, earlier)
+                computed = ComputedSoFar(n_done, job.total, study.unit)
         except UserError as error:
             if on_error is None:
                 raise
             on_error(error)
             continue
         if summary is not None:
-            summaries.append(summary)
-    return study.together([*summaries, *without_models])
+            results.append((summary, computed))
+    return results

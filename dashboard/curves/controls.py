@@ -8,20 +8,22 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from poslens.attribution.interventions.null_controls import CONTROLS, QUERY_CONTROLS, Control
+from poslens.compute.runs import Job
 from poslens.dashboard.curves.results import CurvesView
 from poslens.dashboard.widgets import panels, say
 from poslens.dashboard.widgets.run_board import run_board
 from poslens.dashboard.widgets.tables import column_settings, show_table
 from poslens.figures.palettes import Style
-from poslens.studies.curves.control import CONTROL, ControlPairs, ControlSubject, ControlSummary
+from poslens.studies.curves.control import CONTROL, ControlPairs, ControlSubject
 from poslens.studies.curves.null_controls import control_job, query_controls_agree
+from poslens.study_plan import so_far
 
 
 def section(view: CurvesView, kind: Control) -> None:
     """Progress of the controls' curves, and the study `control` of what is stored."""
     compute, method, selection = view.compute, view.method, view.selection
     corpus = ControlPairs(view.data.name, selection.pairs, selection.words, view.data.pairs)
-    specs, results = view.specs(), list[ControlSummary]()
+    specs, subjects, jobs = view.specs(), list[ControlSubject](), list[Job]()
     for spec in specs:
         subject = ControlSubject(spec, method, kind, corpus)
         with panels.guarded():
@@ -29,21 +31,21 @@ def section(view: CurvesView, kind: Control) -> None:
             if run.active or run.n_done() < run.total:
                 label = f"{spec.name}, {CONTROLS[kind]}"
                 run_board([run], "curves.null.", f".{spec.name}", label=label)
-            if (summary := CONTROL.so_far(compute, subject)) is not None:
-                results.append(summary)
-    if not results:
+            jobs.append(CONTROL.job(compute, subject))
+            subjects.append(subject)
+    results = so_far(CONTROL, compute, subjects, jobs, on_error=lambda error: None)
+    if not results.summaries:
         st.info("Compute the curves and their controls: no pair has both yet.")
         return
-    summaries = CONTROL.together(results)
-    provenance, (figure,) = CONTROL.provenances(summaries), CONTROL.figures
+    summaries, provenance, (figure,) = results.summaries, results.provenances(), CONTROL.figures
 
     def draw(style: Style) -> go.Figure:
         return figure.draw(summaries, style, provenance)
 
     title = f"Curves minus their control ({CONTROLS[kind]})"
     panels.show(draw(panels.screen_style()), "curves.null.figure", title)
-    for summary in summaries:
-        say.sentence(CONTROL.verdict(summary))
+    for verdict in results.verdicts:
+        say.sentence(verdict)
     for remark in CONTROL.remarks(summaries):
         say.caption(remark)
     for spec in specs if kind in QUERY_CONTROLS else ():

@@ -29,7 +29,6 @@ from poslens.dashboard.widgets.run_board import (
 )
 from poslens.dashboard.widgets.tables import column_settings, show_table
 from poslens.figures.palettes import Style
-from poslens.paired import difference_sentences
 from poslens.parameters import (
     Choice,
     Integer,
@@ -42,7 +41,7 @@ from poslens.parameters import (
     Text,
 )
 from poslens.study import Figure, Study
-from poslens.study_plan import Plan, plan, stored
+from poslens.study_plan import Plan, SoFar, plan, so_far, stored
 
 MAX_DIFFERENCES = 3
 """Number of paired differences up to which each has a sentence: those of three models."""
@@ -187,18 +186,18 @@ def study_section(
                 _estimates(study, compute, first)
             with results, panels.guarded():
                 errors = list[UserError]()
-                summaries = stored(
+                results_so_far = so_far(
                     study,
                     compute,
                     first.subjects,
+                    first.jobs,
                     without_models=others,
-                    incomplete=True,
                     on_error=errors.append,
                 )
                 for error in dict.fromkeys(map(str, errors)):
                     say.error(error, icon=":material/error:")
-                if summaries:
-                    _results(study, data, summaries, on_click)
+                if results_so_far.summaries:
+                    _results(data, results_so_far, on_click)
                 elif not errors:
                     say.info(_nothing_yet(study, done > 0, any_active(jobs)))
             failed_items(ended, prefix, unit="item")
@@ -271,16 +270,11 @@ def _nothing_yet(study: Study[Any, Any, Any], begun: bool, active: bool) -> str:
     return sentence if active else f"{sentence} Press Compute remaining."
 
 
-def _results(
-    study: Study[Any, Any, Any],
-    data: DataSet,
-    summaries: Sequence[Any],
-    on_click: Callable[[Any], None] | None,
-) -> None:
-    provenance = study.provenances(summaries)
+def _results(data: DataSet, results: SoFar[Any], on_click: Callable[[Any], None] | None) -> None:
+    study, summaries, provenance = results.study, results.summaries, results.provenances()
 
     def draw(figure: Figure[Any], style: Style) -> go.Figure:
-        sources = study.provenances(summaries, next(iter(figure.tables), figure.title))
+        sources = results.provenances(next(iter(figure.tables), figure.title))
         return figure.draw(summaries, style, sources)
 
     figures: dict[str, Callable[[Style], go.Figure]] = {}
@@ -305,11 +299,10 @@ def _results(
             if point := panels.clicked(event, study.name):
                 on_click(point)
                 st.rerun(scope="app")
-    verdicts = [study.verdict(summary) for summary in summaries]
-    differences = difference_sentences(study.differences(summaries))
+    differences = results.differences
     if len(differences) > MAX_DIFFERENCES:  # the table of differences has them
         differences = []
-    for sentence in (*verdicts, *differences):
+    for sentence in (*results.verdicts, *differences):
         say.sentence(sentence)
     for sentence in study.remarks(summaries):
         say.warning(sentence, icon=":material/info:")
@@ -342,7 +335,7 @@ def _results(
             for name, table in tables.items()
         },
         sources={
-            table.title or name.capitalize(): study.provenances(summaries, name)
+            table.title or name.capitalize(): results.provenances(name)
             for name, table in tables.items()
         },
     )

@@ -34,11 +34,9 @@ from poslens.study import Figure, ModelSummary, register
 
 @dataclass(frozen=True)
 class AgreementSummary(ModelSummary[CauseSubject]):
-    """A method's agreement with each intervention; the subject's method is the one compared.
-    `missing` counts the results that are not computed yet."""
+    """A method's agreement with each intervention; the subject's method is the one compared."""
 
     agreements: dict[Method, Agreement]
-    missing: int = 0
 
 
 @dataclass(frozen=True)
@@ -183,8 +181,7 @@ class AgreementStudy(OfPairs[CauseItems, CauseSubject, AgreementSummary]):
                 agreements[intervention] = _agreement(compute, subject, intervention)
         if not agreements:
             return None
-        model, job = compute.identify(subject.spec), self.job(compute, subject)
-        return AgreementSummary(model, subject, agreements, job.total - job.n_done())
+        return AgreementSummary(compute.identify(subject.spec), subject, agreements)
 
     def verdict(self, summary: AgreementSummary) -> str:
         """The correlation of the mean curves with each intervention, or why it is undefined."""
@@ -195,10 +192,7 @@ class AgreementStudy(OfPairs[CauseItems, CauseSubject, AgreementSummary]):
             + (agreed.means.text("+.2f") if agreed.means else _undefined(agreed, total))
             for each, agreed in summary.agreements.items()
         ]
-        rest = ""
-        if summary.missing:
-            rest = f" Not final: compute the remaining {counted(summary.missing, 'result')}."
-        return f"{name}, {title}: rank correlation of mean curves with {', '.join(parts)}.{rest}"
+        return f"{name}, {title}: rank correlation of mean curves with {', '.join(parts)}."
 
     def provenance(self, summary: AgreementSummary) -> Provenance:
         asked = summary.asked

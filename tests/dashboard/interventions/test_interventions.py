@@ -40,6 +40,7 @@ from poslens.studies.cause.figures import (
 )
 from poslens.studies.cause.study import CAUSE
 from poslens.studies.curves import null_controls
+from poslens.study_plan import so_far
 from tests.support.nouns import NOUNS
 from tests.support.pages import open_page
 
@@ -323,9 +324,9 @@ def test_the_verdict_on_incomplete_curves_counts_what_is_missing(
     def verdict(n: int) -> str:
         few = replace(subject, chosen=replace(corpus, pairs=Pairs(corpus.pairs[:n])))
         AGREEMENT.job(compute, few).start().wait()
-        summary = AGREEMENT.so_far(compute, subject)
-        assert summary is not None
-        return AGREEMENT.verdict(summary)
+        results = so_far(AGREEMENT, compute, [subject], [AGREEMENT.job(compute, subject)])
+        (sentence,) = results.verdicts
+        return sentence
 
     assert verdict(1) == (
         "BM25, Term shares: rank correlation of mean curves with relocation undefined (1 of "

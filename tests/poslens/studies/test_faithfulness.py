@@ -10,9 +10,16 @@ import pytest
 from typer.testing import CliRunner
 
 import poslens
+from poslens.arguments import specs_of
+from poslens.attribution import datasets
 from poslens.attribution.errors import UserError
+from poslens.compute.compute import service
 from poslens.dashboard.__main__ import app
+from poslens.names import data_name
+from poslens.studies.faithfulness.study import FAITHFULNESS
+from poslens.study_plan import plan, so_far, stored
 from tests.support.nouns import NOUNS
+from tests.support.pages import open_page
 
 N = 12
 
@@ -105,3 +112,32 @@ def _alone(pairs: str) -> str:
     path = Path(pairs).with_name("alone.jsonl")
     path.write_text(Path(pairs).read_text().splitlines()[-1] + "\n")
     return str(path)
+
+
+def test_incomplete_results_state_everywhere_that_they_are_not_final(pairs: str) -> None:
+    poslens.faithfulness("BM25", pairs, pairs=5)
+    data = datasets.read(data_name(pairs))
+    settings = FAITHFULNESS.parameters.settings({"pairs": 0})
+    specs = specs_of("BM25", data)
+    corpus = FAITHFULNESS.corpus(data, settings)
+    planned = plan(FAITHFULNESS, service(), specs, corpus, settings)
+    assert not stored(FAITHFULNESS, service(), planned.subjects)
+    results = so_far(FAITHFULNESS, service(), planned.subjects, planned.jobs)
+    assert len(results.verdicts) == 3 and results.differences
+    assert all(
+        each.endswith(" Not final: compute the remaining 8 tests.") for each in results.verdicts
+    )
+    assert all(sentence.endswith(" Not final.") for sentence in results.differences)
+    for shown in ("", "tests"):
+        for source in results.provenances(shown):
+            assert source.n_pairs == 5 and source.selection.endswith(", 5 of 13 tests so far")
+    page = open_page("methods", dataset=data.name, models=["BM25"], pairs="0", tab="Data set").run()
+    assert not page.exception and not page.error
+    shown = " ".join(each.value for each in (*page.markdown, *page.caption)).replace("\\", "")
+    assert shown.count("Not final: compute the remaining 8 tests.") == 3
+    assert "5 of 13 tests so far" in shown
+
+    poslens.faithfulness("BM25", pairs, pairs=0)
+    results = so_far(FAITHFULNESS, service(), planned.subjects, planned.jobs)
+    assert results.computed == (None, None, None) and "Not final" not in str(results.verdicts)
+    assert not any("so far" in source.selection for source in results.provenances())
