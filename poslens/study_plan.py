@@ -185,13 +185,12 @@ def _results(
     results: list[tuple[Summary, ComputedSoFar | None]] = []
     for subject, job in subjects:
         earlier, computed = [summary for summary, _ in results], None
-        # Counted before results are read: a run that is active adds more.
-        n_done = 0 if job is None else job.n_done()
         try:
             summary = study.summarize(compute, subject, earlier)
             if summary is None and job is not None:
+                # Counted before results are read: a run that is active adds more.
+                computed = ComputedSoFar(job.n_done(), job.total, study.unit)
                 summary = study.so_far(compute, subject, earlier)
-                computed = ComputedSoFar(n_done, job.total, study.unit)
         except UserError as error:
             if on_error is None:
                 raise
