@@ -251,10 +251,10 @@ class DenseRetriever(EmbeddingHooks):
 
     @property
     def distance(self) -> str:
-        """The distance by which the model scores, such as `euclidean`; empty if its similarity is
-        an inner product."""
-        name = self.model.similarity_fn_name
-        return "" if name in ("cosine", "dot") else str(name)
+        """The distance by which the model scores, such as `euclidean`; empty if it scores by inner
+        products."""
+        name = str(self.model.similarity_fn_name)
+        return name if name in ("euclidean", "manhattan") else ""
 
     def directions(self, vectors: Tensor) -> Tensor:
         """`vectors` [B, H] scaled so that the score is their inner product.

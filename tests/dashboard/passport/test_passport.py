@@ -251,7 +251,7 @@ def test_parts_unavailable_for_a_model_have_one_sentence(
     shipped: Compute, sample: datasets.DataSet
 ) -> None:
     found = passports.passport(shipped, with_corpus(resolve("BM25"), "sample"), sample)
-    assert "no single vector" in part(found, "segments").absent
+    assert "no single dense vector" in part(found, "segments").absent
     assert "no attention to calibrate" in part(found, "calibration").absent
     assert not part(found, "segments").jobs and part(found, "ranking").numbers
     lean = next(
