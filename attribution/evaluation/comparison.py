@@ -85,11 +85,11 @@ class Comparison:
     `margin` is the difference, in the same unit, up to which two values are equivalent. `narrow` is
     the 90% interval, None if `difference` has none. `p` is two-sided, and `p_holm` is p adjusted
     for all comparisons that are shown together (`adjusted`); both are None if `difference` has no
-    interval. `error` is the standard error; None if it is undefined, or not needed because p alone
-    decides. `rare` is the number of documents that would rule out rare differences, where nothing
-    else is missing. `n_compared` is the number of comparisons that `p_holm` is adjusted for, and
-    `factor` the number by which Holm multiplies p. `by_error` states that intervals and p are from
-    a standard error (`by_standard_error`), not from a bootstrap.
+    interval. `error` is the standard error; None if it is undefined, or if the comparison is
+    decided alone. `rare` is the number of documents that would rule out rare differences, where
+    nothing else is missing. `n_compared` is the number of comparisons that `p_holm` is adjusted
+    for, and `factor` the number by which Holm multiplies p. `by_error` states that intervals and p
+    are from a standard error (`by_standard_error`), not from a bootstrap.
     """
 
     difference: Estimate
@@ -114,8 +114,10 @@ class Comparison:
         """About how many documents would decide, with a probability of 80% or more, if the
         difference, its spread and the other comparisons stay the same; None once it is decided, or
         if the spread is unknown."""
-        if self.verdict != "too few documents" or self.rare is not None:
-            return self.rare if self.verdict == "too few documents" else None
+        if self.verdict != "too few documents":
+            return None
+        if self.rare is not None:
+            return self.rare
         error, n, factor = self.error, self.difference.n_resampled, float(self.factor)
         if self.p and self.p_holm:
             factor = max(factor, self.p_holm / self.p)

@@ -58,6 +58,7 @@ def shuffled_words(text: str, order: int = 0) -> str:
     the position of another one; punctuation and white space stay where they are. In scripts without
     spaces a word is one character, as in `poslens.attribution.text.words`."""
     spans = word_spans(text)
+    # The first order is seeded by the text alone, so what is stored for it stays valid.
     generator = generator_for(text, SEED, *([order] if order else []))
     words = [text[a:b] for a, b in spans]
     parts: list[str] = []
