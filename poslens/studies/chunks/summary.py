@@ -187,7 +187,7 @@ class ChunkQueryRow(ModelRow):
     document: str = column("Id of the document that answers it.")
     setting: str = column(SETTING)
     rank: int | None = column(
-        "Best rank of a document that answers the query. null if no such document is found, or if "
+        "Best rank of a document that answers the query; null if no such document is found, or if "
         "the model reads no token of the query."
     )
     cut: bool | None = column(
