@@ -14,6 +14,7 @@ experimental; written for 2.13.
 from __future__ import annotations
 
 import gc
+import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -87,6 +88,16 @@ class Memory:
         before = self.peak = self.used
         run()
         return before, self.peak
+
+    def falls_to(self, n_bytes: float, seconds: float = 10) -> bool:
+        """Whether at most `n_bytes` are in use, now or soon: torch's thread for the backward passes
+        of a device holds tensors of a pass until shortly after its end."""
+        end = time.monotonic() + seconds
+        while True:
+            gc.collect()  # a traceback and its frames may refer to each other
+            if self.used <= n_bytes or time.monotonic() > end:
+                return self.used <= n_bytes
+            time.sleep(0.01)
 
 
 memory = Memory()

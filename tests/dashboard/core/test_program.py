@@ -371,9 +371,9 @@ def test_a_running_server_ends_cleanly_after_either_signal(
             time.sleep(0.02)
         server.send_signal(number)
     for number, server in servers.items():
-        assert server.wait() in ((0,) if stage == "answers" else ENDS | {-number})
-    said = "".join((tmp_path / f"{port}.log").read_text() for port in ports.values())
-    assert "Traceback" not in said and "terminate called" not in said
+        code, log = server.wait(), (tmp_path / f"{ports[number]}.log").read_text()
+        assert code in ((0,) if stage == "answers" else ENDS | {-number}), log
+        assert "Traceback" not in log and "terminate called" not in log
 
 
 def health(port: int) -> str:
