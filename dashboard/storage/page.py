@@ -94,7 +94,7 @@ def overview() -> None:
             "settings": [file.method.core for file in files],
             "results": [file.results for file in files],
             "failed": [file.failed for file in files],
-            "data sets": [", ".join(listed(file)) for file in files],
+            "data sets": ["; ".join(listed(file)) for file in files],
             "size": [file.bytes / 1e6 for file in files],
             "last use": [datetime.fromtimestamp(file.last_used) for file in files],
             "fingerprint": [file.model.fingerprint[:8] for file in files],
@@ -131,7 +131,7 @@ def shipped() -> None:
         {
             "model": [shipped.file.model for shipped in included],
             "method": [shipped.file.method for shipped in included],
-            "data sets": [", ".join(shipped.file.datasets) for shipped in included],
+            "data sets": ["; ".join(shipped.file.datasets) for shipped in included],
             "results": [shipped.file.rows for shipped in included],
             "size": [shipped.file.bytes / 1e6 for shipped in included],
             "computed by": [f"PosLens {shipped.file.poslens}" for shipped in included],

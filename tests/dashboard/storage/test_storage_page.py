@@ -146,7 +146,7 @@ def two_data_sets(store: Store, tmp_path: Path) -> tuple[TextPair, TextPair]:
 def test_the_results_of_one_data_set_are_deleted(store: Store, tmp_path: Path) -> None:
     pair, other = two_data_sets(store, tmp_path)
     app = opened()
-    assert "more, set" in app.dataframe[0].value["data sets"].tolist()
+    assert "more; set" in app.dataframe[0].value["data sets"].tolist()
     (box,) = (box for box in app.selectbox if box.label == "Data set")
     app = box.set_value("more").run()
     app.button(key="cache.delete").click().run()
@@ -300,7 +300,7 @@ def test_results_of_data_sets_that_are_not_registered_are_reachable(
         return opened().selectbox(key="cache.model").set_value(OTHER.fingerprint).run()
 
     app = of_other()
-    assert "by-path, set" in app.dataframe[0].value["data sets"].tolist()
+    assert "by-path; set" in app.dataframe[0].value["data sets"].tolist()
     assert app.dataframe[1].value["item"].tolist() == ["lost"]
     (box,) = (box for box in app.selectbox if box.label == "Data set")
     app = clicked(box.set_value("by-path").run(), "cache.export")
