@@ -426,15 +426,20 @@ def change_in_words(difference: Estimate, form: str = ".3f", unit: str = "") -> 
     The interval is in the direction of the change: its lower end is negative if it includes a
     change in the other direction.
     """
-    text = difference.text(form)
+    verb = "drops" if difference.value < 0 else "rises"
+    size = size_in_words(difference, form)
+    return f"{verb if difference.value else 'changes'} by {size}{unit}" if size else UNCHANGED
+
+
+def size_in_words(difference: Estimate, form: str) -> str:
+    """The size of a change as in `change_in_words`; empty if all of it rounds to 0."""
+    text = difference.times(-1 if difference.value < 0 else 1).text(form)
     if not any(digit in text for digit in "123456789"):
-        return UNCHANGED
-    verb, factor = ("drops", -1) if difference.value < 0 else ("rises", 1)
-    text = difference.times(factor).text(form)
+        return ""
     value, space, ends = text.partition(" ")
     if not any(digit in value for digit in "123456789"):  # such as 0.000
-        text = f"less than {value[:-1]}1{space}{ends}"
-    return f"{verb if difference.value else 'changes'} by {text}{unit}"
+        return f"less than {value[:-1]}1{space}{ends}"
+    return text
 
 
 def share_change(comparison: Comparison) -> str:

@@ -15,9 +15,9 @@ from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.comparison import (
     DEVIATIONS_MARGIN,
-    UNCHANGED,
     Comparison,
     change_in_words,
+    size_in_words,
 )
 from poslens.attribution.interventions.ablation import REPLACEMENTS, ablation_method
 from poslens.attribution.interventions.relocation import relocation_method, require_movable
@@ -200,17 +200,16 @@ class CauseStudy(CurveStudy):
             tested = f"{deviations:+z.2f} standard deviations of the model's scores; {basis(test)}"
         if summary.asked.method.name == "ablation":
             value = cause.last_minus_first
-            more, less, size = "last", "first", value
-            if value.value < 0:
-                more, less, size = less, more, value.times(-1)
-            if change_in_words(value, ".4f") == UNCHANGED:
+            more, less = ("first", "last") if value.value < 0 else ("last", "first")
+            size = size_in_words(value, ".4f")
+            if not size:
                 return (
                     f"{name}: removing a part of the last third changes the score as much as "
                     f"removing a part of the first third ({tested})."
                 )
             return (
                 f"{name}: removing a part of the {more} third lowers the score by "
-                f"{size.text('.4f')} more than removing a part of the {less} third (last minus "
+                f"{size} more than removing a part of the {less} third (last minus "
                 f"first: {tested})."
             )
         change = change_in_words(cause.last_minus_first, ".4f")
@@ -221,12 +220,10 @@ class CauseStudy(CurveStudy):
         verdict = test.verdict if test is not None else ""
         if side := {"lower": "beginning", "higher": "end"}.get(verdict):
             sentence += f" Documents score higher with the evidence near the {side}."
-        if cause.lost is not None:
-            lost = cause.lost
-            less, size = ("lower", lost) if lost.value >= 0 else ("higher", lost.times(-1))
+        if cause.lost is not None and (size := size_in_words(cause.lost, ".4f")):
+            less = "lower" if cause.lost.value >= 0 else "higher"
             sentence += (
-                f" The score is {less} by {size.text('.4f')} where the evidence is truncated than "
-                "elsewhere."
+                f" The score is {less} by {size} where the evidence is truncated than elsewhere."
             )
         return sentence
 

@@ -23,6 +23,7 @@ from poslens.attribution.evaluation.comparison import (
     p_in_words,
     paired,
     paired_statistics,
+    size_in_words,
 )
 
 RNG = np.random.default_rng(5)
@@ -328,6 +329,8 @@ def test_an_interval_without_p_is_judged_by_both_ends(
 )
 def test_the_wording_states_the_direction_of_the_change(difference: Estimate, words: str) -> None:
     assert change_in_words(difference) == words
+    size = size_in_words(difference, ".3f")
+    assert size == words.partition(" by ")[2], "nothing for a change that rounds to 0"
 
 
 def test_a_difference_beyond_the_margin_is_ruled_out_by_a_one_sided_test() -> None:
