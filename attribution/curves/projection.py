@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,10 +107,7 @@ def _points(
         angles = 2 * np.pi * np.arange(n) / n
         circle = np.stack([np.cos(angles), np.sin(angles)], axis=1)
         return (circle * (n > 1)).astype(np.float32)
-    # numba compiles on import and on first use; other code should not wait for it.
-    from umap import UMAP
-
-    mapper = UMAP(
+    mapper = _umap()(
         n_neighbors=min(layout.n_neighbors, n - 1),
         min_dist=layout.min_dist,
         metric=layout.metric,
@@ -118,6 +118,20 @@ def _points(
         tqdm_kwds={"file": _Epochs(report), "bar_format": "{n_fmt}/{total_fmt} ", "disable": False},
     )
     return np.asarray(mapper.fit_transform(np.ascontiguousarray(vectors)), dtype=np.float32)
+
+
+def _umap() -> Any:
+    """The class `umap.UMAP`, imported here because its import takes seconds.
+
+    Its functions take ten seconds to compile, so numba stores them next to umap's modules and loads
+    them in later processes. pynndescent asks for this itself, umap does not."""
+    import numba
+
+    jit, njit = (partial(decorator, cache=True) for decorator in (numba.jit, numba.njit))
+    with patch.object(numba, "jit", jit), patch.object(numba, "njit", njit):
+        from umap import UMAP
+
+    return UMAP
 
 
 class _Epochs:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 import numpy as np
 import pytest
 
@@ -24,6 +26,12 @@ def test_clusters_stay_together_and_the_seed_fixes_the_map() -> None:
     assert epochs[-1][0] == epochs[-1][1] > 1 and epochs == sorted(epochs)
     np.testing.assert_array_equal(points, project(clusters(), Layout()))
     assert not np.allclose(points, project(clusters(), Layout(seed=1)))
+
+
+def test_compiled_functions_are_stored_for_later_processes() -> None:
+    project(clusters()[:5], Layout())
+    layouts = importlib.import_module("umap.layouts")
+    assert layouts.clip.stats.cache_path, "otherwise the first map of each process takes 10 s more"
 
 
 def test_curves_are_compared_by_shape_and_not_by_height() -> None:
