@@ -15,7 +15,7 @@ import re
 import sys
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import redirect_stderr
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -130,36 +130,44 @@ def with_corpus(spec: RetrieverSpec, dataset: str) -> RetrieverSpec:
     return replace(spec, source=f"{source}:{dataset}")
 
 
-def statistics_of(texts: Sequence[Sequence[str]]) -> Statistics:
-    """Statistics of texts given as words."""
-    frequencies = Counter(word for text in texts for word in set(text))
-    average = sum(map(len, texts)) / len(texts)
-    return Statistics(len(texts), dict(frequencies), average)
+def statistics_of(texts: Iterable[Sequence[str]]) -> Statistics:
+    """Statistics of texts given as words, which are read once."""
+    n, length, frequencies = 0, 0, Counter[str]()
+    for text in texts:
+        n, length = n + 1, length + len(text)
+        frequencies.update(set(text))
+    return Statistics(n, dict(frequencies), length / n)
 
 
-def _documents(dataset: str) -> tuple[str, ...]:
-    """The distinct documents of a registered data set, in order.
+def _documents(dataset: str) -> tuple[str, Callable[[], Iterable[str]]]:
+    """The digest and the texts of a registered data set's documents: the whole corpus that rankings
+    search or, of bias tests, which have none, the distinct documents of their pairs.
 
     Raises:
         UserError: there is no such data set.
     """
     from poslens.attribution import datasets
 
-    return tuple(dict.fromkeys(pair.document for pair in datasets.read(dataset).pairs))
+    try:
+        corpus = datasets.corpus_of(dataset)
+    except UserError:
+        data = datasets.read(dataset)
+        return data.digest, lambda: dict.fromkeys(pair.document for pair in data.pairs)
+    return corpus.digest, lambda: (document.text for document in corpus.documents())
+
+
+def _statistics(dataset: str, stemmed: bool) -> tuple[Statistics, str]:
+    """Statistics of a data set's words or, if `stemmed`, of their Polish stems, and 16 hexadecimal
+    digits over all of them."""
+    return _counted(dataset, _documents(dataset)[0], stemmed)
 
 
 @lru_cache(maxsize=4)
-def _statistics(documents: tuple[str, ...], stemmed: bool) -> Statistics:
-    """Statistics of words or, if `stemmed`, of Polish stems."""
-    return statistics_of([_normalized(text, stemmed) for text in documents])
-
-
-@lru_cache(maxsize=4)
-def _fingerprint(documents: tuple[str, ...], stemmed: bool) -> str:
-    """16 hexadecimal digits over all statistics."""
-    of = _statistics(documents, stemmed)
+def _counted(dataset: str, digest: str, stemmed: bool) -> tuple[Statistics, str]:
+    """The same, cached while the documents have this digest."""
+    of = statistics_of(_normalized(text, stemmed) for text in _documents(dataset)[1]())
     rows = json.dumps([of.n, of.average_length, sorted(of.frequencies.items())])
-    return hashlib.sha256(rows.encode("utf-8", "replace")).hexdigest()[:16]
+    return of, hashlib.sha256(rows.encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def _normalized(text: str, stemmed: bool) -> tuple[str, ...]:
@@ -216,7 +224,7 @@ class LexicalRetriever(WordInputs):
         super().__init__(spec)
         self.k1, self.b = float(config["k1"]), float(config["b"])
         self._stemmed, corpus = _source_parts(spec)
-        self.statistics = _statistics(_documents(corpus), self._stemmed) if corpus else None
+        self.statistics = _statistics(corpus, self._stemmed)[0] if corpus else None
         if self.statistics is not None and not self.statistics.frequencies:
             raise UserError(f"No document of {corpus} has a word, so {spec.name} can't rank them.")
 
@@ -316,9 +324,9 @@ class LexicalRetriever(WordInputs):
         """Largest distance from bm25s's scores, relative to the largest score: for some of the data
         set's documents, or for the pair's two texts."""
         if self.statistics is None:
-            texts: Sequence[str] = [pair.query, pair.document]
+            texts: Iterable[str] = [pair.query, pair.document]
         else:
-            texts = _documents(corpus_of(self.spec))
+            texts = _documents(corpus_of(self.spec))[1]()
         # bm25s can't index documents without words, which a data set can have.
         corpus = [list(terms) for terms in islice(filter(None, map(self.terms_of, texts)), CHECKED)]
         query = [*self.terms_of(pair.query), *corpus[-1][:8]]
@@ -354,7 +362,7 @@ def settings(spec: RetrieverSpec) -> str:
     if spec.family != FAMILY.name:
         return ""
     stemmed, corpus = _source_parts(spec)
-    statistics = _fingerprint(_documents(corpus), stemmed) if corpus else "the two texts"
+    statistics = _statistics(corpus, stemmed)[1] if corpus else "the two texts"
     stems = f", stems={STEMMER} {version(STEMMER)}" if stemmed else ""
     return f", statistics={statistics}, words={_WORDS_VERSION}{stems}"
 

@@ -21,7 +21,6 @@ from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.deletion import deletion_insertion
 from poslens.attribution.methods import METHODS, attribute_batches, make_method
-from poslens.attribution.pairs import Pairs
 from poslens.attribution.retrievers import lexical, resolve
 from poslens.attribution.retrievers.lexical import (
     LexicalRetriever,
@@ -36,6 +35,7 @@ from poslens.attribution.retrievers.load import load
 from poslens.attribution.retrievers.self_check import check_retriever
 from poslens.attribution.text import sentences
 from poslens.attribution.types import Attribution, TextPair
+from tests.attribution.datasets.test_corpus import write_beir
 
 TERMS = make_method("terms")
 
@@ -248,9 +248,31 @@ def test_statistics_are_part_of_the_fingerprint(
     assert "the two texts" in plain.origin and with_corpus(plain, "typed") is plain
     assert with_corpus(resolve.resolve("MiniLM"), sample.name) == resolve.resolve("MiniLM")
     before = settings(spec)
-    fewer = DataSet(sample.name, sample.title, Pairs(sample.pairs[:50]))
-    monkeypatch.setattr(datasets, "read", lambda name: fewer)
+    fewer = datasets.corpus_of(sample.name).sampled_documents(50, 0)
+    monkeypatch.setattr(datasets, "corpus_of", lambda name: fewer)
     assert settings(spec) != before and settings(plain) not in (before, settings(spec))
+
+
+def test_statistics_are_those_of_the_whole_corpus(tmp_path: Path) -> None:
+    """As bm25s counts them, although only two of the documents are judged."""
+    corpus = {"d1": "The tide turns.", "d2": "Fog lifts.", "d3": "The tide. Low tide!"}
+    corpus["d4"] = "Fog drifts over the tide."
+    queries, qrels = {"q1": "the tide", "q2": "fog"}, {"q1": {"d1": "1"}, "q2": {"d2": "1"}}
+    datasets.register("beir", write_beir(tmp_path / "beir", corpus, queries, qrels))
+    retriever = load(with_corpus(resolve.resolve("BM25"), "beir"))
+    words = [list(terms_of(text)) for text in corpus.values()]
+    index = library_index(words, retriever.k1, retriever.b)
+    pairs = datasets.read("beir").pairs
+    assert len(pairs) == 2
+    for row, pair in enumerate(pairs):
+        expected = index.get_scores(list(terms_of(pair.query)))[row]
+        assert explain(retriever, pair).score == pytest.approx(expected)
+
+
+def test_bias_tests_have_the_statistics_of_their_pairs() -> None:
+    texts = {pair.document for pair in datasets.read(datasets.SAMPLE_BIAS).pairs}
+    retriever = load(with_corpus(resolve.resolve("BM25"), datasets.SAMPLE_BIAS))
+    assert retriever.statistics == lexical.statistics_of(map(terms_of, texts))
 
 
 def test_a_text_without_words_fails_only_its_own_pair(typed: LexicalRetriever) -> None:
