@@ -126,7 +126,7 @@ class ExplainedSubject:
         scope = f"{data.name}: "
         jobs = [compute.attribution_job(spec, self.method, data.pairs, scope)]
         if self.kind is not None:
-            nulls = service.controls(self.kind, data)
+            nulls = controls(self.kind, data.pairs, data.pairs)
             jobs.append(control_job(compute, spec, self.method, self.kind, nulls, scope))
         return jobs
 

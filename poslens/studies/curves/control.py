@@ -23,7 +23,6 @@ from poslens.attribution.nouns import counted
 from poslens.attribution.pairs import Pairs
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import N_BINS, Method, Provenance
-from poslens.cache.lru_cache import LRUCache
 from poslens.compute.compute import Compute
 from poslens.compute.provenance import of_controlled
 from poslens.compute.runs import Job
@@ -55,13 +54,8 @@ class ControlSubject:
 
     @property
     def nulls(self) -> Pairs:
-        """The control pairs, made once for all models."""
-        pairs, among = self.chosen.pairs, self.chosen.among
-        key = (self.kind, pairs.digest, among.digest)
-        return _nulls.get(key, lambda: Pairs(controls(self.kind, pairs, among)))
-
-
-_nulls: LRUCache[Pairs] = LRUCache(4)
+        """The control pairs."""
+        return controls(self.kind, self.chosen.pairs, self.chosen.among)
 
 
 @dataclass(frozen=True)

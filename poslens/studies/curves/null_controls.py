@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -22,6 +22,7 @@ from poslens.attribution.interventions.null_controls import (
     minus_null,
     null_method,
 )
+from poslens.attribution.pairs import Pairs
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method, TextPair
 from poslens.cache.columns import columns_of
@@ -31,16 +32,20 @@ from poslens.compute.compute import Compute
 from poslens.compute.runs import Job
 
 _answers: LRUCache[ControlledCurve] = LRUCache(64)
+_controls: LRUCache[Pairs] = LRUCache(8)
 
 
-def controls(kind: Control, pairs: Sequence[TextPair], among: Sequence[TextPair]) -> list[TextPair]:
-    """The control pair of each of `pairs` that has one, in order; unrelated queries are drawn from
-    `among`."""
-    control_pairs = []
-    for pair in pairs:
-        with suppress(UserError):
-            control_pairs.append(control(kind, pair, among))
-    return control_pairs
+def controls(kind: Control, pairs: Sequence[TextPair], among: Sequence[TextPair]) -> Pairs:
+    """The control pair of each of `pairs` that has one, in order, cached; unrelated queries are
+    drawn from `among`."""
+
+    def control_pairs() -> Iterator[TextPair]:
+        for pair in pairs:
+            with suppress(UserError):
+                yield control(kind, pair, among)
+
+    key = (kind, columns_of(pairs).digest, columns_of(among).digest)
+    return _controls.get(key, lambda: Pairs(control_pairs()))
 
 
 def control_job(

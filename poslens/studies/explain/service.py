@@ -43,10 +43,9 @@ from poslens.attribution.types import (
     Method,
     PositionCurve,
     Provenance,
-    TextPair,
     as_array,
 )
-from poslens.cache.lru_cache import LRUCache, StampedCache
+from poslens.cache.lru_cache import StampedCache
 from poslens.cache.storage.store import StoredCurves
 from poslens.compute import coverage
 from poslens.compute.compute import Compute, Explained, service
@@ -58,7 +57,6 @@ from poslens.studies.curves import null_controls
 from poslens.studies.curves.words import MIN_PAIRS
 
 _controlled: StampedCache[ControlledCurve | None] = StampedCache(32)
-_controls: LRUCache[list[TextPair]] = LRUCache(8)
 _differences: StampedCache[Difference | None] = StampedCache(32)
 
 
@@ -117,12 +115,6 @@ def _mean(drawn: PositionCurve | ControlledCurve, curve: PositionCurve, note: st
         None if low is None or high is None else (low, high),
         f"mean of {drawn.n:,} pairs, {counted(drawn.n_documents, 'document')}{note}",
     )
-
-
-def controls(kind: Control, data: DataSet) -> list[TextPair]:
-    """The control pairs of a data set, for those pairs that have one; cached."""
-    key = (kind, data.pairs.digest)
-    return _controls.get(key, lambda: null_controls.controls(kind, data.pairs, data.pairs))
 
 
 def _minus_control(

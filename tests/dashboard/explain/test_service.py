@@ -21,6 +21,7 @@ from poslens.cache.jobs.loop import Progress
 from poslens.cache.storage.store import Store, StoredCurves
 from poslens.compute.compute import Compute
 from poslens.compute.runs import Run
+from poslens.studies.curves.null_controls import controls
 from poslens.studies.curves.words import MIN_PAIRS
 from poslens.studies.explain import service
 from poslens.studies.explain.service import head
@@ -106,7 +107,7 @@ def test_a_null_control_is_subtracted_from_pair_and_mean(
 ) -> None:
     fill(compute, bm25, data, 12)
     assert service.average(compute, bm25, TERMS, data, "unrelated").mean is None
-    nulls = replace(data, pairs=Pairs(service.controls("unrelated", data)))
+    nulls = replace(data, pairs=controls("unrelated", data.pairs, data.pairs))
     fill(compute, bm25, nulls, len(nulls.pairs))
     found = service.average(compute, bm25, TERMS, data, "unrelated")
     assert found.mean is not None and "minus unrelated query" in found.mean.note
