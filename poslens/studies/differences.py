@@ -287,7 +287,7 @@ def _of_items(card: ModelPassport, measure: ComparedNumber) -> ItemMeasure:
     rows = {key: np.array([item.value]) for key, item in items.items()}
     if measure.in_scores:
         values = {key: item.value for key, item in items.items()}
-        rows = in_deviations(values, [score.score for score in card.scores.values()])
+        rows = in_deviations(values, [score["score"] for score in card.scores.values()])
     return ItemMeasure(
         measure.title,
         QUESTIONS[measure.part].unit,

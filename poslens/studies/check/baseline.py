@@ -11,7 +11,8 @@ from typing import Any, NoReturn
 
 from poslens.attribution.errors import UserError
 from poslens.attribution.nouns import counted
-from poslens.studies.passport.service import FORMAT, PairScore
+from poslens.studies.passport.answers import PairScoreEntry
+from poslens.studies.passport.service import FORMAT
 
 MAX_BYTES = 200_000_000
 """Maximum size of the file."""
@@ -43,7 +44,7 @@ class Baseline:
     numbers: Mapping[str, Mapping[str, BaselineNumber]]
     selections: Mapping[str, str]
     absent: Mapping[str, str]
-    scores: Mapping[str, PairScore]
+    scores: Mapping[str, PairScoreEntry]
 
     @property
     def heading(self) -> str:
@@ -139,7 +140,7 @@ def _baseline(entry: Mapping[str, Any], name: str) -> Baseline:
             },
             {part: _text(about.get("absent", "")) for part, about in entry["parts"].items()},
             {
-                pair_id: PairScore(_text(pair["texts"]), _number(pair["score"]))
+                pair_id: {"texts": _text(pair["texts"]), "score": _number(pair["score"])}
                 for pair_id, pair in entry.get("scores", {}).items()
             },
         )

@@ -225,10 +225,10 @@ def _same_pairs(passport: ModelPassport, baseline: Baseline) -> tuple[list[str],
     same = [
         pair_id
         for pair_id, score in baseline.scores.items()
-        if (now := passport.scores.get(pair_id)) is not None and now.texts == score.texts
+        if (now := passport.scores.get(pair_id)) is not None and now["texts"] == score["texts"]
     ]
-    old = np.array([baseline.scores[pair_id].score for pair_id in same])
-    new = np.array([passport.scores[pair_id].score for pair_id in same])
+    old = np.array([baseline.scores[pair_id]["score"] for pair_id in same])
+    new = np.array([passport.scores[pair_id]["score"] for pair_id in same])
     return same, old, new
 
 

@@ -105,14 +105,6 @@ FORMAT = 1
 """Version of the JSON format."""
 
 
-@dataclass(frozen=True, slots=True)
-class PairScore:
-    """A pair's score, and the fingerprint of its two texts."""
-
-    texts: str
-    score: float
-
-
 class Answers(Sequence[Part]):
     """The parts of a passport, each read on first access and then cached, so that a page can draw
     one before the next is read."""
@@ -142,7 +134,7 @@ class ModelPassport:
     scope: Scope
 
     @cached_property
-    def scores(self) -> dict[str, PairScore]:
+    def scores(self) -> dict[str, PairScoreEntry]:
         """Stored scores of the attributed and the relocated pairs by id. `check` measures the drift
         of later scores from them."""
         scope, keys = self.scope, {part.key for part in self.parts}
@@ -157,7 +149,9 @@ class ModelPassport:
             curves = scope.compute.store.curves(self.model.key, method, scope.pairs)
             scores |= dict(zip(curves.pair_ids, map(float, curves.scores), strict=True))
         texts = {pair.pair_id: text_fingerprint(pair) for pair in (*scope.moved, *scope.pairs)}
-        return {pair_id: PairScore(texts[pair_id], score) for pair_id, score in scores.items()}
+        return {
+            pair_id: {"texts": texts[pair_id], "score": score} for pair_id, score in scores.items()
+        }
 
     @property
     def name(self) -> str:
@@ -289,10 +283,6 @@ def entry(passport: ModelPassport) -> PassportEntry:
         poslens=poslens_version(),
         limits=LIMITS,
         parts={part.key: _part_entry(part) for part in passport.parts},
-        scores={
-            pair_id: answer_from(PairScoreEntry, score)
-            for pair_id, score in passport.scores.items()
-        },
     )
 
 

@@ -30,7 +30,7 @@ from poslens.studies.check.measures import NAMES, Check
 from poslens.studies.check.service import Tolerances, junit_bytes
 from poslens.studies.passport import service as passports
 from poslens.studies.passport.document import document_bytes
-from poslens.studies.passport.service import ModelPassport, PairScore
+from poslens.studies.passport.service import ModelPassport
 from poslens.study_part import Number
 from tests.support.nouns import NOUNS
 
@@ -236,8 +236,8 @@ def test_relocation_is_the_change_in_standard_deviations_of_each_models_scores(
         for name in ("MiniLM", "MiniLM-recency")
     )
     assert before.keys() == now.keys() and check.n == len(now)
-    old = np.mean(list(before.values())) / np.std([s.score for s in stored.scores.values()])
-    scores = [s.score for s in cards("MiniLM-recency").scores.values()]
+    old = np.mean(list(before.values())) / np.std([s["score"] for s in stored.scores.values()])
+    scores = [s["score"] for s in cards("MiniLM-recency").scores.values()]
     new = np.mean(list(now.values())) / np.std(scores)
     assert (check.baseline, check.value) == (pytest.approx(old), pytest.approx(new))
     assert old < 0 < new and check.difference == pytest.approx(new + old)
@@ -247,7 +247,7 @@ def test_relocation_is_the_change_in_standard_deviations_of_each_models_scores(
 def test_relocation_does_not_depend_on_the_scale_of_a_models_scores(
     cards: Callable[[str], ModelPassport], stored: Baseline
 ) -> None:
-    scores = {key: replace(one, score=100 * one.score + 7) for key, one in stored.scores.items()}
+    scores = {key: {**s, "score": 100 * s["score"] + 7} for key, s in stored.scores.items()}
     number = stored.numbers["relocation"]["last_minus_first"]
     items = {key: (texts, 100 * value) for key, (texts, value) in number.items.items()}
     scaled = with_number(stored, "relocation", "last_minus_first", replace(number, items=items))
@@ -473,8 +473,8 @@ def test_drift_is_in_standard_deviations_of_the_baselines_scores(
     cards: Callable[[str], ModelPassport], stored: Baseline
 ) -> None:
     now = cards("MiniLM-recency").scores
-    before = np.array([one.score for one in stored.scores.values()])
-    after = np.array([now[key].score for key in stored.scores])
+    before = np.array([s["score"] for s in stored.scores.values()])
+    after = np.array([now[key]["score"] for key in stored.scores])
     check = single(cards("MiniLM-recency"), stored, "drift")
     assert check.outcome == "fail"
     assert check.value == pytest.approx(np.abs(after - before).mean() / before.std())
@@ -541,10 +541,11 @@ def test_pairs_whose_texts_changed_do_not_count_as_drift(
     cards: Callable[[str], ModelPassport], stored: Baseline
 ) -> None:
     first = next(iter(stored.scores))
-    scores = {**stored.scores, first: PairScore("0" * 16, 99.0), "gone": PairScore("", 1.0)}
+    changed = {"texts": "0" * 16, "score": 99.0}
+    scores = {**stored.scores, first: changed, "gone": {"texts": "", "score": 1.0}}
     check = single(cards("MiniLM"), replace(stored, scores=scores), "drift")
     assert check.outcome == "pass" and check.value == 0 and check.n == len(stored.scores) - 1
-    other = replace(stored, scores={first: PairScore("0" * 16, 1.0)})
+    other = replace(stored, scores={first: changed})
     check = single(cards("MiniLM"), other, "drift")
     assert check.outcome == "not checked" and "with the same texts" in check.line
 

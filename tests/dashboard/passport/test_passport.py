@@ -99,7 +99,7 @@ def test_numbers_equal_those_of_their_services(
         measured.psi - measured.psi_under_permutation
     )
     assert value(primacy, "audit", "tokens_read") == spec.max_length
-    assert {key: one.score for key, one in primacy.scores.items()} == pytest.approx(
+    assert {key: one["score"] for key, one in primacy.scores.items()} == pytest.approx(
         dict(zip(stored.pair_ids, stored.scores.tolist(), strict=True))
     )
     # The planted bias: attribution is at the beginning, and moving the evidence there raises the
