@@ -18,16 +18,8 @@ from poslens.studies.check.answers import CheckAnswer
 app = typer.Typer()
 
 
-class Name(StrEnum):
-    """Names of checks."""
-
-    relocation = "relocation"
-    position_effect = "position_effect"
-    ranking = "ranking"
-    audit = "audit"
-    misses = "misses"
-    truncation = "truncation"
-    drift = "drift"
+Name = StrEnum("Name", "relocation position_effect ranking audit misses truncation drift")
+"""Names of checks."""
 
 
 @app.command()
