@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from html import escape
 
 import plotly.graph_objects as go
@@ -207,43 +208,39 @@ def _trace(
     )
 
 
-def relocation_curves(
-    summaries: Sequence[DebiasSummary], style: Style, provenance: Provenances = ()
-) -> go.Figure:
-    """Mean score by position of the evidence in held-out documents, minus the pair's mean, of the
-    plain model, the debiased model and a calibrated one.
-
-    Raises:
-        UserError: no evidence was moved.
-    """
-    causes = [summary.cause for summary in drawn(summaries)]
-    title = "Score minus the pair's mean over positions"
-    return _curves(causes, "No evidence was moved", title, style, provenance)
-
-
-def saliency_curves(
-    summaries: Sequence[DebiasSummary], style: Style, provenance: Provenances = ()
-) -> go.Figure:
-    """Mean saliency by position in held-out documents, of the models of `relocation_curves`.
-
-    Raises:
-        UserError: no saliency was computed.
-    """
-    averages = [summary.saliency for summary in drawn(summaries)]
-    return _curves(averages, "No saliency was computed", "Saliency", style, provenance)
-
-
 def _curves(
-    averages: Sequence[DataSetCause | DataSetCurve | None],
-    absent: str,
+    average_of: Callable[[DebiasSummary], DataSetCause | DataSetCurve | None],
     y_title: str,
+    absent: str,
+    summaries: Sequence[DebiasSummary],
     style: Style,
-    provenance: Provenances,
+    provenance: Provenances = (),
 ) -> go.Figure:
+    """Mean curves over held-out documents of the plain model, the debiased model and a calibrated
+    one.
+
+    Raises:
+        UserError: none was computed.
+    """
+    averages = map(average_of, drawn(summaries))
     curves = [average.summary.curve for average in averages if average is not None]
     if not curves:
         raise UserError(f"{absent}: set the number of pairs to more than 0.")
     return mean_curves(curves, style, y_title=y_title, provenance=provenance)
+
+
+relocation_curves = partial(
+    _curves,
+    lambda summary: summary.cause,
+    "Score minus the pair's mean over positions",
+    "No evidence was moved",
+)
+"""Mean score by position of the evidence, minus the pair's mean."""
+
+saliency_curves = partial(
+    _curves, lambda summary: summary.saliency, "Saliency", "No saliency was computed"
+)
+"""Mean saliency by position."""
 
 
 def drawn(summaries: Sequence[DebiasSummary]) -> list[DebiasSummary]:
