@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from poslens.attribution.curves.bootstrap import Estimate
+from poslens.attribution.curves.proportions import mean_share
 from poslens.attribution.datasets import Collection
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.comparison import SHARE_MARGIN
 from poslens.attribution.evaluation.document_index import NOT_FOUND
-from poslens.attribution.evaluation.ranking_measures import mean_over_queries
 from poslens.attribution.evaluation.why_causes import CAUSES, Cause, Source, Step, Why
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.cache.kinds.study_items import WhyItem
@@ -84,7 +84,7 @@ class WhySummary(ModelSummary[Asked[WhyCorpus]]):
     def missed(self) -> Estimate | None:
         """Share of target documents that are not in the top k."""
         rows = [explanation.cause != "found" for explanation in self.explained.values()]
-        return share_of(rows, [item.document_id for item in self.items.values()])
+        return mean_share(rows, [item.document_id for item in self.items.values()])
 
     def count(self, cause: Cause) -> int:
         """Number of misses with this cause."""
@@ -97,7 +97,7 @@ class WhySummary(ModelSummary[Asked[WhyCorpus]]):
     def share(self, cause: Cause) -> Estimate | None:
         """Share of the misses that have this cause."""
         rows = [explanation.cause == cause for _, explanation in self.misses]
-        return share_of(rows, [item.document_id for item, _ in self.misses])
+        return mean_share(rows, [item.document_id for item, _ in self.misses])
 
     @cached_property
     def measures(self) -> tuple[ItemMeasure, ...]:
@@ -114,11 +114,6 @@ class WhySummary(ModelSummary[Asked[WhyCorpus]]):
             return ItemMeasure(title, units, SHARE_MARGIN, rows, documents, share=True)
 
         return tuple(measure(title, causes) for title, causes in titles.items())
-
-
-def share_of(rows: Sequence[bool], documents: Sequence[str]) -> Estimate | None:
-    """The share of true rows; None without rows."""
-    return mean_over_queries(np.array(rows, dtype=np.float64), documents) if rows else None
 
 
 # -- words -----------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 import poslens
 from poslens.attribution import datasets
 from poslens.attribution.curves.bootstrap import Estimate
+from poslens.attribution.curves.proportions import mean_share
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.document_index import NOT_FOUND
 from poslens.attribution.evaluation.why import Wanted, why
@@ -34,7 +35,7 @@ from poslens.studies.why import search as why_search
 from poslens.studies.why import study as why_study
 from poslens.studies.why.search import QueryRanking, known_ranking, ranking, search_job
 from poslens.studies.why.study import WHY
-from poslens.studies.why.summary import WhyCorpus, WhySummary, remedy, sentence, share_of
+from poslens.studies.why.summary import WhyCorpus, WhySummary, remedy, sentence
 from poslens.study import Asked
 from tests.attribution.datasets.test_beir import QRELS, QUERIES, write
 from tests.support import tiny_families
@@ -448,7 +449,7 @@ def test_no_miss_among_twelve_documents_still_has_an_interval() -> None:
     """By hand: n' = 12 + 1.96^2, p' = 1.96^2 / 2 / n', p' + 1.96 sqrt(p' (1 - p') / n')."""
 
     def share(*rows: bool) -> Estimate:
-        estimate = share_of(rows, [f"d{n}" for n in range(len(rows))])
+        estimate = mean_share(rows, [f"d{n}" for n in range(len(rows))])
         assert estimate is not None
         return estimate
 
