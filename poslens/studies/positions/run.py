@@ -73,71 +73,58 @@ def run_positions(
     if not usable:
         return done
     options.on_stage("Ranking among the corpus")
-    counted = _Counts(usable, [relocations.results[pair.pair.pair_id] for pair in usable])
+    queries = list(dict.fromkeys(pair.pair.query for pair in usable))
+    moves = [relocations.results[pair.pair.pair_id] for pair in usable]
     try:
-        score = _scores(root, retriever, model, counted.queries, options)
-        progress = _count(counted, score, collection, retriever, options)
+        score = _scores(root, retriever, model, queries, options)
+        above, progress = _count(usable, moves, queries, score, collection, retriever, options)
     except Unavailable:
         raise
     except Stopped:
         return Progress(collection.survey.n, 0, 0, 0, 0.0, stopped=True)
     if not progress.stopped:
-        store.put(model, method, list(zip(usable, counted.ranks(), strict=True)))
+        ranks = [
+            (pair, PositionRanks(pair.pair.pair_id, 1 + n))
+            for pair, n in zip(usable, above, strict=True)
+        ]
+        store.put(model, method, ranks)
     return progress
 
 
-class _Counts:
-    """For each relocated document, the number of corpus documents read so far that score as high or
-    higher."""
-
-    def __init__(self, items: Sequence[RankedPair], relocations: Sequence[Relocation]) -> None:
-        self._items, self._relocations = items, relocations
-        self.queries = list(dict.fromkeys(pair.pair.query for pair in items))
-        row_of = {query: row for row, query in enumerate(self.queries)}
-        self._rows = [row_of[pair.pair.query] for pair in items]
-        self._own = [text_digest(pair.pair.document) for pair in items]
-        # Slightly lower, because the scores of equal texts differ by rounding between batches.
-        self._scores = [
-            (relocation.scores - ROUNDING * np.abs(relocation.scores)).astype(np.float32)[:, None]
-            for relocation in relocations
-        ]
-        self._above = [
-            np.zeros(len(relocation.scores), dtype=np.int64) for relocation in relocations
-        ]
-
-    def add(self, documents: Sequence[str], scores: Scores) -> None:
-        """Count a block of documents by its scores [queries, documents]; copies of a pair's own
-        document do not compete with it."""
-        digests = np.array([text_digest(text) for text in documents])
-        for number, row in enumerate(self._rows):
-            rivals = scores[row, digests != self._own[number]]
-            self._above[number] += np.count_nonzero(rivals >= self._scores[number], axis=1)
-
-    def ranks(self) -> list[PositionRanks]:
-        """The ranks [positions] of each item."""
-        return [
-            PositionRanks(pair.pair.pair_id, 1 + above)
-            for pair, above in zip(self._items, self._above, strict=True)
-        ]
-
-
 def _count(
-    counted: _Counts,
+    items: Sequence[RankedPair],
+    relocations: Sequence[Relocation],
+    queries: Sequence[str],
     score: ScoreBlock,
     collection: Collection,
     retriever: Retriever,
     options: RunOptions,
-) -> Progress:
+) -> tuple[list[NDArray[np.int64]], Progress]:
+    """For each item, how many documents of the corpus score as high as the relocated document or
+    higher [positions]. Copies of a pair's own document do not compete with it."""
+    row_of = {query: row for row, query in enumerate(queries)}
+    rows = [row_of[pair.pair.query] for pair in items]
+    own = [text_digest(pair.pair.document) for pair in items]
+    # Slightly lower, because the scores of equal texts differ by rounding between batches.
+    lowest = [
+        (relocation.scores - ROUNDING * np.abs(relocation.scores)).astype(np.float32)[:, None]
+        for relocation in relocations
+    ]
+    above = [np.zeros(len(relocation.scores), dtype=np.int64) for relocation in relocations]
     started, seen, total = time.perf_counter(), 0, collection.survey.n
     block = BLOCK if retriever.device.type == "cpu" else GPU_BLOCK
     documents = (document.text for document in collection.documents())
     while texts := list(islice(documents, block)):
         if options.should_stop():
-            return Progress(total, seen, seen, 0, time.perf_counter() - started, stopped=True)
-        counted.add(texts, score(texts))
+            seconds = time.perf_counter() - started
+            return above, Progress(total, seen, seen, 0, seconds, stopped=True)
+        scores, digests = score(texts), np.array([text_digest(text) for text in texts])
+        for number, row in enumerate(rows):
+            rivals = scores[row, digests != own[number]]
+            above[number] += np.count_nonzero(rivals >= lowest[number], axis=1)
         seen += len(texts)
         options.on_progress(Progress(total, seen, seen, 0, time.perf_counter() - started))
-    return Progress(total, seen, seen, 0, time.perf_counter() - started)
+    return above, Progress(total, seen, seen, 0, time.perf_counter() - started)
 
 
 def _scores(
