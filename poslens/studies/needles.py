@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -342,28 +343,13 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
             for (length, depth, needle), value in retrieved_of.items()
             for last, first in [(float(in_last_third(depth)), float(in_first_third(depth)))]
         }
+        measure = partial(ItemMeasure, documents=needle_of, share=True, resampled="needles")
+        third = "last minus first third of depths"
         return MeasuredModel(
             summary.name,
             [
-                ItemMeasure(
-                    "accuracy",
-                    "texts",
-                    SHARE_MARGIN,
-                    accuracy,
-                    needle_of,
-                    share=True,
-                    resampled="needles",
-                ),
-                ItemMeasure(
-                    "last minus first third of depths",
-                    "texts",
-                    SHARE_MARGIN,
-                    by_third,
-                    needle_of,
-                    ratio_difference,
-                    share=True,
-                    resampled="needles",
-                ),
+                measure("accuracy", "texts", SHARE_MARGIN, accuracy),
+                measure(third, "texts", SHARE_MARGIN, by_third, statistic=ratio_difference),
             ],
         )
 
