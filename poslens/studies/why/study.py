@@ -22,11 +22,10 @@ from poslens.cache.jobs.items import compute_missing, random_order
 from poslens.cache.jobs.loop import Progress, RunOptions
 from poslens.cache.kinds.rankings import fingerprint
 from poslens.cache.kinds.study_items import WhyItem, explanations
-from poslens.cache.storage.results import Stored
 from poslens.cache.storage.store import ModelKey
 from poslens.compute.compute import Compute
 from poslens.compute.item_job import stored_job
-from poslens.compute.provenance import ModelIdentity, of_model
+from poslens.compute.provenance import of_model
 from poslens.compute.runs import Job
 from poslens.figures.palettes import shorten
 from poslens.paired import MeasuredModel
@@ -264,41 +263,30 @@ class WhyStudy(Study[WhyCorpus, Asked[WhyCorpus], WhySummary]):
     def summarize(
         self, compute: Compute, subject: Asked[WhyCorpus], earlier: Sequence[WhySummary] = ()
     ) -> WhySummary | None:
-        model = compute.identify(subject.spec)
-        store, items = explanations(compute.root), subject.corpus.items
-        stored = store.select(model.key, why_method(subject.settings.top), items)
-        if len(stored.results) + len(stored.failed) < len({item.name for item in items}):
+        summary = self._of_stored(compute, subject)
+        n = len({item.name for item in subject.corpus.items})
+        if len(summary.explained) + len(summary.failed) < n:
             return None
-        if not stored.results:
-            reason = next(iter(stored.failed.values()), "there is no document to explain.")
+        if not summary.explained:
+            reason = next(iter(summary.failed.values()), "there is no document to explain.")
             raise UserError(f"{subject.spec.name}: {reason}")
-        return self._of_stored(model, subject, stored)
+        return summary
 
     def so_far(
         self, compute: Compute, subject: Asked[WhyCorpus], earlier: Sequence[WhySummary] = ()
     ) -> WhySummary | None:
         """The explanations of a random sample, those stored so far; None while there are too few
         for an interval."""
-        model = compute.identify(subject.spec)
-        method, items = why_method(subject.settings.top), subject.corpus.items
-        stored = explanations(compute.root).select(model.key, method, items)
-        if len(stored.results) < MIN_DOCUMENTS:
-            return None
-        return self._of_stored(model, subject, stored)
+        summary = self._of_stored(compute, subject)
+        return summary if len(summary.explained) >= MIN_DOCUMENTS else None
 
-    def _of_stored(
-        self, model: ModelIdentity, subject: Asked[WhyCorpus], stored: Stored[Why]
-    ) -> WhySummary:
-        corpus = subject.corpus
+    def _of_stored(self, compute: Compute, subject: Asked[WhyCorpus]) -> WhySummary:
+        model, corpus = compute.identify(subject.spec), subject.corpus
+        method = why_method(subject.settings.top)
+        stored = explanations(compute.root).select(model.key, method, corpus.items)
+        asked = (subject.spec.name, subject.settings.top, corpus.selection, corpus.typed)
         return self.summaries.get(
-            (
-                model.key,
-                subject.spec.name,
-                subject.settings.top,
-                corpus.selection,
-                corpus.typed,
-                stored.digest,
-            ),
+            (model.key, *asked, stored.digest),
             lambda: WhySummary(model, subject, stored.results, stored.failed),
         )
 
