@@ -207,8 +207,6 @@ class Hubs(Study[Collection, Asked[Collection], HubSummary]):
             f"{by_chance}, and {shuffled.text('.2f')} with the words of each document in random "
             f"order ({MEAN_OF_ORDERS}; difference {difference}). {summary.comparison.sentence}"
         )
-        if not summary.hubs:
-            return sentence
         hub = summary.hubs[0]
         return (
             f"{sentence} The top hub, {summary.ids[hub]}, is in the top {top:,} of "
