@@ -61,10 +61,6 @@ class Changes:
     harmonic: Comparison | None = None
     psi: Comparison | None = None
 
-    def parts(self) -> tuple[Comparison | None, ...]:
-        """Every comparison, in the order of the fields."""
-        return tuple(getattr(self, field.name) for field in fields(self))
-
     def recommendation(self) -> Recommendation:
         """Whether the changed model is recommended over the plain one."""
         bias = {

@@ -231,12 +231,10 @@ def test_a_setting_that_is_better_on_the_held_out_half_is_marked(
     assert frame["psi_change_verdict"].tolist()[2] == "lower"
     assert DEBIAS.tables["selection"].frame(better)["change_verdict"].tolist() == ["higher"]
     # p is adjusted for the three measures of both settings.
-    p = [part.p for each in better[1:] if each.changes for part in each.changes.parts() if part]
-    assert len(p) == 6
-    smallest = min(
-        (part for each in better[1:] if each.changes for part in each.changes.parts() if part),
-        key=lambda part: part.p or 0,
-    )
+    changes = [each.changes for each in better[1:] if each.changes]
+    parts = [part for each in changes for part in vars(each).values() if part]
+    assert len(parts) == 6 and all(part.p is not None for part in parts)
+    smallest = min(parts, key=lambda part: part.p or 0)
     assert smallest.p is not None and smallest.p_holm == pytest.approx(6 * smallest.p)
 
 
