@@ -32,7 +32,7 @@ from poslens.compute.compute import Compute
 from poslens.compute.runs import Job
 
 _answers: LRUCache[ControlledCurve] = LRUCache(64)
-_controls: LRUCache[Pairs] = LRUCache(8)
+_controls: LRUCache[Pairs] = LRUCache(32)
 
 
 def controls(kind: Control, pairs: Sequence[TextPair], among: Sequence[TextPair]) -> Pairs:
