@@ -177,11 +177,6 @@ class AuditSummary:
         return n, missed
 
     @property
-    def n_unretrieved(self) -> int:
-        """Sentences that do not retrieve their own document."""
-        return sum(missed for _, missed, _ in self.worst)
-
-    @property
     def sample(self) -> str:
         """Which documents were searched for, if not all of them."""
         if not self.missing:
@@ -303,7 +298,8 @@ def repeated_sentence(summary: AuditSummary) -> str:
     n, missed = summary.n_repeated or (0, 0)
     if not n:
         return ""
-    include = f"; they include {missed:,} of {summary.n_unretrieved:,} unretrieved sentences"
+    n_unretrieved = sum(of_document for _, of_document, _ in summary.worst)
+    include = f"; they include {missed:,} of {n_unretrieved:,} unretrieved sentences"
     return (
         f"{n:,} of {summary.n_sentences:,} sentences occur in more than one document, so no search "
         f"can tell these documents apart by them{include if missed else ''}."
