@@ -188,7 +188,6 @@ class Differences(Study[DataSet, Asked[DataSet], MeasuredSummary]):
     figures = (Figure("Differences in margins of equivalence", differences_in_margins),)
 
     def corpus(self, data: DataSet, settings: Settings) -> DataSet:
-        """The data set itself."""
         return data
 
     def job(self, compute: Compute, subject: Asked[DataSet]) -> Job:

@@ -381,7 +381,6 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
         return " ".join(sentences)
 
     def provenance(self, summary: NeedleSummary) -> Provenance:
-        """Everything needed to reproduce the grid."""
         asked = summary.asked
         over = f"; over several cells: {resampling(asked.n, 'needles')}"
         return of_model(

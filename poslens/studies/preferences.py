@@ -260,7 +260,6 @@ class Preferences(Study[PreferenceCorpus, PreferenceSubject, PreferenceSummary])
     def subjects(
         self, compute: Compute, spec: RetrieverSpec, corpus: PreferenceCorpus, settings: Settings
     ) -> list[PreferenceSubject]:
-        """One subject per method."""
         if spec != resolve(BASE):
             raise UserError(
                 f"{spec.name} has no variants with a known position bias: select {BASE}."

@@ -202,7 +202,6 @@ class Audit(Study[Collection, AuditIndex, AuditSummary]):
     def subjects(
         self, compute: Compute, spec: RetrieverSpec, corpus: Collection, settings: Settings
     ) -> list[AuditIndex]:
-        """One index for each way to chunk documents."""
         return [
             AuditIndex(
                 spec,

@@ -116,7 +116,6 @@ class AgreementStudy(OfPairs[CauseItems, CauseSubject, AgreementSummary]):
     figures = (Figure("Rank correlation of mean curves", _correlations),)
 
     def corpus(self, data: DataSet, settings: Settings) -> CauseItems:
-        """The pairs, as in `cause`."""
         return CAUSE.corpus(data, settings)
 
     def notes(self, data: DataSet, corpus: CauseItems) -> list[str]:
@@ -125,7 +124,6 @@ class AgreementStudy(OfPairs[CauseItems, CauseSubject, AgreementSummary]):
     def subjects(
         self, compute: Compute, spec: RetrieverSpec, corpus: CauseItems, settings: Settings
     ) -> list[CauseSubject]:
-        """One subject for each method."""
         methods = methods_for(compute, spec, settings.methods)
         return [CauseSubject(spec, method, corpus) for method in methods]
 

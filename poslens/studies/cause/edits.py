@@ -154,7 +154,6 @@ class EditsStudy(OverItems[EditSummary]):
         return documents_for(data, settings.documents, edits_method(settings.edit))
 
     def mean_effect(self, compute: Compute, subject: CauseSubject) -> EditSummary:
-        """The mean cosines."""
         model = compute.identify(subject.spec)
         stored = service.stored(compute, subject.spec, subject.method, subject.chosen.pairs)
         chosen = (subject.chosen.dataset, subject.chosen.selection)

@@ -129,7 +129,6 @@ class OverItems(OfPairs[CauseItems, CauseSubject, Effect], Generic[Effect]):
         return self.mean_effect(compute, subject) if stored.results else None
 
     def measured(self, summary: Effect) -> MeasuredModel:
-        """The number of each item."""
         return MeasuredModel(summary.name, [summary.measure])
 
     def notes(self, data: DataSet, corpus: CauseItems) -> list[str]:

@@ -115,7 +115,6 @@ class ChunkStudy(Study[ChunkCorpus, Asked[ChunkCorpus], ChunkSummary]):
         return ChunkCorpus(collection, tried, tuple(notes))
 
     def notes(self, data: DataSet, corpus: ChunkCorpus) -> list[str]:
-        """Sentences on the sample and on missing titles or evidence."""
         return list(corpus.notes)
 
     def require_fit(self, spec: RetrieverSpec) -> None:

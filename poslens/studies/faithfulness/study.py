@@ -229,7 +229,6 @@ class FaithfulnessTest(OfPairs[SelectedPairs, TestedOrder, OrderSummary]):
     def subjects(
         self, compute: Compute, spec: RetrieverSpec, corpus: SelectedPairs, settings: Settings
     ) -> list[TestedOrder]:
-        """One subject for each method, and for each order by position."""
         parameters = ErasureParameters(unit=settings.unit, n_random=settings.random_orders)
         methods = methods_for(compute, spec, settings.methods)
         return [

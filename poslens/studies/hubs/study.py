@@ -123,7 +123,6 @@ class Hubs(Study[Collection, Asked[Collection], HubSummary]):
         return collection
 
     def notes(self, data: DataSet, corpus: Collection) -> list[str]:
-        """A sentence on the queries if the data set has none."""
         return [f"Queries: {corpus.drawn}."] if corpus.drawn else []
 
     def require_fit(self, spec: RetrieverSpec) -> None:

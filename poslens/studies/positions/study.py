@@ -202,7 +202,6 @@ class Positions(Study[Moved, Asked[Moved], PositionSummary]):
         )
 
     def notes(self, data: DataSet, corpus: Moved) -> list[str]:
-        """Sentences on the pairs that are excluded and the reasons."""
         return list(corpus.notes)
 
     def require_fit(self, spec: RetrieverSpec) -> None:

@@ -148,7 +148,6 @@ class EvidencePositions:
     collection: Collection
 
     def provenance(self) -> Provenance:
-        """Provenance of the positions."""
         return of_data(
             self.collection.name,
             "mid-point of the evidence relative to the document's characters, 20 bins",
