@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from functools import cache
+from itertools import product
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -336,6 +337,17 @@ class Table(Generic[Summary]):
         import pandas as pd
 
         return pd.DataFrame([shown(row) for row in self._all_rows(summaries)])
+
+    def estimates(self, summary: Summary) -> dict[str, Estimate]:
+        """The estimates in the rows of one summary by their page headings, for the provenance of
+        their intervals. If several rows have one, it is the first."""
+        numbers: dict[str, Estimate] = {}
+        for row, item in product(self.rows(summary), fields(self.row)):
+            value = getattr(row, item.name)
+            number = value.difference if isinstance(value, Comparison) else value
+            if isinstance(number, Estimate):
+                numbers.setdefault(_heading(item), number)
+        return numbers
 
     def _all_rows(self, summaries: Sequence[Summary]) -> Iterable[Any]:
         if self.joint:

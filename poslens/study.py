@@ -27,7 +27,7 @@ from poslens.attribution.types import Provenance
 from poslens.cache.lru_cache import LRUCache
 from poslens.compute.compute import Compute
 from poslens.compute.coverage import Report
-from poslens.compute.provenance import ModelIdentity
+from poslens.compute.provenance import ModelIdentity, resampled_of
 from poslens.compute.runs import Job
 from poslens.failures import FAILURE_TABLE, FAILURES
 from poslens.figures.palettes import Style
@@ -307,6 +307,11 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
     @abstractmethod
     def verdict(self, summary: Summary) -> str:
         """The result in one sentence: value, interval, meaning."""
+
+    def intervals(self, summary: Summary) -> str:
+        """How the intervals in a summary's rows of the first table were computed, for its
+        provenance."""
+        return resampled_of(next(iter(self.tables.values())).estimates(summary))
 
     @abstractmethod
     def provenance(self, summary: Summary) -> Provenance:

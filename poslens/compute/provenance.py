@@ -295,23 +295,26 @@ def removed_units(test: Faithfulness | FaithfulnessSummary) -> str:
 
 def _resampled(number: Estimate | None) -> str:
     """The items resampled for an interval, as text; empty without an interval."""
-    if number is None or number.interval is None or not number.n_resampled:
+    if number is None or number.interval is None:
         return ""
     if number.formula:
-        return f"95%, {number.formula} for {number.n_resampled:,} {number.resampled}"
-    return resampling(number.n_resampled, number.resampled)
+        over = f" for {number.n_resampled:,} {number.resampled}" if number.n_resampled else ""
+        return f"95%, {number.formula}{over}"
+    return resampling(number.n_resampled, number.resampled) if number.n_resampled else ""
 
 
 def resampled_of(estimates: Mapping[str, Estimate]) -> str:
-    """The items resampled for the intervals of measures, and which intervals have a formula."""
-    resampled = [number for number in estimates.values() if not number.formula]
-    intervals = [*dict.fromkeys(filter(None, map(_resampled, resampled)))]
-    formulas: dict[str, list[str]] = {}
-    for name, number in estimates.items():
-        if number.interval and number.formula:
-            formulas.setdefault(_resampled(number) or f"95%, {number.formula}", []).append(name)
-    intervals += [f"{' and '.join(names)}: {formula}" for formula, names in formulas.items()]
-    return "; ".join(intervals)
+    """How the intervals of measures were computed: first as most are, by the bootstrap if there is
+    one, then the others with the names of their measures."""
+    texts = {name: _resampled(number) for name, number in estimates.items() if number.interval}
+    bootstrap = (text for name, text in texts.items() if text and not estimates[name].formula)
+    usual = next(bootstrap, next(filter(None, texts.values()), ""))
+    others: dict[str, list[str]] = {}
+    for name, text in texts.items():
+        if text not in ("", usual):
+            others.setdefault(text, []).append(name)
+    named = (f"{' and '.join(names)}: {text}" for text, names in others.items())
+    return "; ".join(filter(None, [usual, *named]))
 
 
 def resampling(n: int, what: str = "documents") -> str:

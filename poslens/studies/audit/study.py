@@ -367,7 +367,7 @@ class Audit(Study[Collection, AuditIndex, AuditSummary]):
                 summary.sample,
             ),
             control="each document's sentences shuffled",
-            interval=summary.shares["original"],
+            interval=self.intervals(summary),
         )
 
 

@@ -289,7 +289,7 @@ class ChunkStudy(Study[ChunkCorpus, Asked[ChunkCorpus], ChunkSummary]):
             collection.name,
             n_documents=len(summary.tried[0].documents),
             selection=(*words, collection.drawn),
-            interval=summary.share(summary.plan, "unretrieved"),
+            interval=self.intervals(summary),
         )
 
 

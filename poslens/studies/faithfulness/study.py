@@ -312,7 +312,7 @@ class FaithfulnessTest(OfPairs[SelectedPairs, TestedOrder, OrderSummary]):
             truncated=means.n_truncated,
             selection=summary.asked.tested.selection,
             units=removed_units(means),
-            interval=means.deletion_area,
+            interval=self.intervals(summary),
         )
 
 

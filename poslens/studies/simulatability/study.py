@@ -205,7 +205,7 @@ class Simulatability(Study[Collection, Simulated, SimulatabilitySummary]):
             n_documents=asked.collection.survey.n,
             selection=f"up to {asked.queries:,} queries; documents of ranks 1 and 2",
             control="random words",
-            interval=summary.views["explanation"],
+            interval=self.intervals(summary),
         )
 
 

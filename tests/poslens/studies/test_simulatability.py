@@ -55,6 +55,9 @@ def test_bm25_is_predicted_from_its_terms(corpus: str) -> None:
     shown = result.study.tables["methods"].text_frame(result.summaries).iloc[0]
     # Agresti and Coull's interval for 24 of 24 documents.
     assert shown["method's words"] == "100.0% [83.7%, 100.0%]"
+    bootstrap, share, *_ = result.provenance[0].interval.split("; ")
+    assert bootstrap == "95%, bootstrap over 24 documents", "that of the gain"
+    assert share == "method's words: 95%, Agresti-Coull for 24 documents"
     assert shown["gain"].endswith("] points, higher")
     assert "] percentage points with the method's 3 words" in result.verdicts[0]
     assert result.verdicts[0].startswith("BM25, Term shares: ")
