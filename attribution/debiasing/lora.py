@@ -5,12 +5,10 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from poslens.attribution.errors import UserError
 
@@ -60,16 +58,6 @@ class Adapter:
     def disabled(self) -> Any:
         """Context in which the backbone computes without the adapter."""
         return self._model.disable_adapter()
-
-    def state(self) -> dict[str, Tensor]:
-        """A copy of the weights, on the CPU."""
-        return {path: weight.detach().cpu().clone() for path, weight in self.weights.items()}
-
-    @torch.no_grad()
-    def load(self, state: Mapping[str, Tensor]) -> None:
-        """Set the adapter's weights to these values."""
-        for path, weight in self.weights.items():
-            weight.copy_(state[path])
 
     def save(self, folder: Path, base: str) -> None:
         """Write the adapter alone in peft's format; `base` is the name of the model it belongs

@@ -250,27 +250,32 @@ class Training:
             tokens += 2 * sum(self._teacher.reading(part).tokens for part in text)
         return texts, [half_query(rng.choice(text), rng) for text in texts]
 
+    @torch.no_grad()
     def _resumed(self) -> Reached:
         """What the checkpoint states, or the beginning if no checkpoint fits."""
-        state = read_checkpoint(self._checkpoint, self._owner) if self._checkpoint else None
-        if state is None:
+        stored = read_checkpoint(self._checkpoint, self._owner) if self._checkpoint else None
+        if stored is None:
             return Reached(self._recipe.steps)
-        self.adapter.load(state.weights)
-        for path, weight in self.adapter.weights.items():
-            self._optimizer.state[weight] = {
-                name: value.to(weight.device) if name != "step" else value
-                for name, value in state.moments[path].items()
-            }
-        return state.reached
+        reached, tensors = stored
+        for key, value in tensors.items():
+            name, _, path = key.partition("/")
+            weight = self.adapter.weights[path]
+            if name == _WEIGHT:
+                weight.copy_(value)
+            else:
+                self._optimizer.state[weight][name] = (
+                    value if name == "step" else value.to(weight.device)
+                )
+        return reached
 
     def _write(self, at: Reached) -> None:
         if self._checkpoint:
-            moments = {
-                path: dict(self._optimizer.state[weight])
+            tensors = {
+                f"{name}/{path}": value
                 for path, weight in self.adapter.weights.items()
+                for name, value in {_WEIGHT: weight, **self._optimizer.state[weight]}.items()
             }
-            state = TrainingState(self.adapter.state(), moments, at)
-            write_checkpoint(self._checkpoint, self._owner, state)
+            write_checkpoint(self._checkpoint, self._owner, at, tensors)
 
     @property
     def _owner(self) -> str:
@@ -281,30 +286,24 @@ class Training:
 # -- checkpoints: adapter, optimizer and checks in one safetensors file ----------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingState:
-    """The contents of a checkpoint: weights by path, the optimizer's moments by path and name, and
-    how far the training is."""
-
-    weights: Mapping[str, Tensor]
-    moments: Mapping[str, Mapping[str, Tensor]]
-    reached: Reached
+_WEIGHT = "weight"
 
 
-def write_checkpoint(path: Path, owner: str, state: TrainingState) -> None:
-    """Replace the file atomically; `owner` identifies the training."""
-    tensors = {f"weight/{name}": value.contiguous() for name, value in state.weights.items()}
-    for weight, moments in state.moments.items():
-        for name, value in moments.items():
-            tensors[f"{name}/{weight}"] = value.detach().cpu().contiguous()
+def write_checkpoint(
+    path: Path, owner: str, reached: Reached, tensors: Mapping[str, Tensor]
+) -> None:
+    """Replace the file atomically; `owner` identifies the training. `tensors` are the adapter's
+    weights, `weight/PATH`, and the optimizer's moments, `NAME/PATH`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_suffix(f".{os.getpid()}.new")
-    save_file(tensors, new, {"owner": owner, "state": json.dumps(asdict(state.reached))})
+    stored = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    save_file(stored, new, {"owner": owner, "state": json.dumps(asdict(reached))})
     new.replace(path)
 
 
-def read_checkpoint(path: Path, owner: str) -> TrainingState | None:
-    """The stored state; None if the file is missing, damaged, or belongs to another training."""
+def read_checkpoint(path: Path, owner: str) -> tuple[Reached, dict[str, Tensor]] | None:
+    """How far the training is, and the tensors; None if the file is missing, damaged, or belongs to
+    another training."""
     try:
         with safe_open(path, "pt") as file:
             about = file.metadata() or {}
@@ -312,14 +311,6 @@ def read_checkpoint(path: Path, owner: str) -> TrainingState | None:
                 return None
             state = json.loads(about["state"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        weights: dict[str, Tensor] = {}
-        moments: dict[str, dict[str, Tensor]] = {}
-        for name, value in tensors.items():
-            kind, _, weight = name.partition("/")
-            if kind == "weight":
-                weights[weight] = value
-            else:
-                moments.setdefault(weight, {})[kind] = value
         state["checks"] = [
             ValidationCheck(
                 check["step"],
@@ -328,6 +319,6 @@ def read_checkpoint(path: Path, owner: str) -> TrainingState | None:
             )
             for check in state["checks"]
         ]
-        return TrainingState(weights, moments, Reached(**state))
+        return Reached(**state), tensors
     except (OSError, SafetensorError, ValueError, LookupError, TypeError):
         return None
