@@ -211,12 +211,10 @@ class UnretrievedCurve:
     empty bins. Where the share is 0 or 1, the interval is Agresti and Coull's for the number of
     documents."""
 
-    order: Order
     share: Values
     low: Values | None
     high: Values | None
     n: Ints
-    n_documents: int
 
 
 def require_top(top: int, n_documents: int) -> None:
@@ -259,7 +257,7 @@ def unretrieved_curve(
         for b in np.flatnonzero(np.isfinite(low)).tolist():
             mean = Estimate(share[b], low[b], high[b], n_resampled=n_documents[b])
             low[b], high[b] = even_if_constant(mean).interval or (np.nan, np.nan)
-    return UnretrievedCurve(order, share, low, high, n, len(documents))
+    return UnretrievedCurve(share, low, high, n)
 
 
 def share_row(

@@ -132,7 +132,7 @@ def variants(data: DataSet, test: str, limit: int | None = None) -> list[BiasPai
             rejected["Both names are equally long."] = equal
     else:
         groups = {
-            f"{m} of {n}": [_document_pair("repetition", *both) for both in both_documents]
+            f"{m} of {n}": [_document_pair(*both) for both in both_documents]
             for (n, m), both_documents in sorted(_repetitions(data).items())
         }
     chosen = {name: _chosen(pairs, limit) for name, pairs in groups.items() if pairs}
@@ -168,7 +168,7 @@ def pairs_for(
     if not _is_colder(data):
         return _built(data.pairs, test, position, limit)
     rows = [
-        _document_pair(test, first, second)
+        _document_pair(first, second)
         for first, second in _both(data.pairs)
         if _FILES.get(first.domain or "") == test
     ]
@@ -203,10 +203,10 @@ def _both(pairs: Sequence[TextPair]) -> Iterator[tuple[TextPair, TextPair]]:
     return zip(pairs[::2], pairs[1::2], strict=True)
 
 
-def _document_pair(test: str, first: TextPair, second: TextPair) -> DocumentPair:
+def _document_pair(first: TextPair, second: TextPair) -> DocumentPair:
     # Rows with the same two documents, in either order, are not independent.
     source = str(hash(frozenset((first.document, second.document))))
-    return DocumentPair(test, _row(first), first, second, source)
+    return DocumentPair(_row(first), first, second, source)
 
 
 def _repetitions(data: DataSet) -> dict[tuple[int, int], list[tuple[TextPair, TextPair]]]:
@@ -301,7 +301,7 @@ def build(pair: TextPair, test: str, position: str = POSITIONS[0]) -> DocumentPa
         rest = gap.join(others)
         placed.append(replace(placed[0], pair_id=f"{item}/2", document=rest, evidence=None))
     first, second = placed
-    return DocumentPair(test, item, first, second, pair.document)
+    return DocumentPair(item, first, second, pair.document)
 
 
 def _placed(

@@ -129,7 +129,6 @@ class DocumentPair:
     identifies the document that both were built from: pairs with the same one are not independent.
     """
 
-    test: str
     item_id: str
     first: TextPair
     second: TextPair

@@ -114,11 +114,10 @@ def success_of_pairs(rankings: Sequence[Ranking], queries: Sequence[Query]) -> E
 @dataclass(frozen=True, slots=True)
 class SameLanguage:
     """Share of the top 10 that is in the query's language, and the share of the searched corpus
-    that is; over the `n` queries that have a language and at least one result."""
+    that is; over the queries that have a language and at least one result."""
 
     share: Estimate
     expected: float
-    n: int
 
 
 def same_language(
@@ -149,7 +148,7 @@ def same_language(
     if not shares:
         return None
     share = mean_over_queries(np.array(shares), documents)
-    return SameLanguage(share, float(np.mean(expected)), len(shares))
+    return SameLanguage(share, float(np.mean(expected)))
 
 
 @dataclass(frozen=True)

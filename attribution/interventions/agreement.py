@@ -18,7 +18,6 @@ from poslens.attribution.curves.bootstrap import Estimate, Values, estimate
 from poslens.attribution.curves.positions import rank_correlation, rank_correlations, resample
 from poslens.attribution.interventions.ablation import Ablation
 from poslens.attribution.interventions.relocation import Relocation
-from poslens.attribution.types import Method
 
 N_GRID = 11
 """Positions at which causal curves of different documents are averaged and correlated."""
@@ -70,7 +69,6 @@ class Agreement:
     """
 
     model: str
-    method: Method
     n: int
     n_documents: int
     n_left_out: int
@@ -80,7 +78,6 @@ class Agreement:
 
 def agreement(
     model: str,
-    method: Method,
     curves: Sequence[NDArray[np.floating]],
     causal: Sequence[Relocation | Ablation],
     groups: Sequence[Hashable],
@@ -104,7 +101,6 @@ def agreement(
     defined = [(group, value) for group, value, _ in rows if value is not None]
     return Agreement(
         model,
-        method,
         len(rows),
         len(set(documents)),
         len(curves) - len(rows),

@@ -328,6 +328,6 @@ def agreement_of(
     key = ("agreement", spec.name, repr(method), repr(cause), digest(of_method), selected.digest)
     groups = columns_of(pairs).documents_of(ids)
     answer: Agreement = _answers.get(
-        key, lambda: agreement(spec.name, method, list(of_method), effects, groups)
+        key, lambda: agreement(spec.name, list(of_method), effects, groups)
     )
     return answer

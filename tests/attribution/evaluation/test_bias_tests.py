@@ -140,10 +140,10 @@ def test_identical_documents_are_counted_or_refused() -> None:
     with pytest.raises(UserError, match="Brevity: both documents of every pair are identical"):
         paired_test("brevity", [], n_identical=1)
     one = TextPair("1", "q", "a")
-    assert DocumentPair("foil", "i", one, TextPair("2", "q", "a"), "d").identical
-    assert not DocumentPair("foil", "i", one, TextPair("2", "q", "b"), "d").identical
+    assert DocumentPair("i", one, TextPair("2", "q", "a"), "d").identical
+    assert not DocumentPair("i", one, TextPair("2", "q", "b"), "d").identical
     with pytest.raises(ValueError, match="two queries"):
-        DocumentPair("foil", "i", one, TextPair("2", "other", "b"), "d")
+        DocumentPair("i", one, TextPair("2", "other", "b"), "d")
 
 
 def test_truncated_documents_are_counted() -> None:

@@ -152,7 +152,7 @@ def test_same_language_share_and_the_share_expected_from_the_corpus() -> None:
         ranking("p", "d4", "d0", "d1", "d2", languages=("pol", "eng", "eng", None)),
     ]
     found = same_language(known, collection(queries, documents), False)
-    assert found is not None and found.n == 2
+    assert found is not None and found.share.n == 2
     assert found.share.value == pytest.approx((1 / 2 + 1 / 3) / 2)
     assert found.expected == pytest.approx((3 / 8 + 5 / 8) / 2)
     own = same_language(known, collection(queries, documents), True)

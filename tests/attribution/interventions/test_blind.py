@@ -131,7 +131,7 @@ def test_relocation_finds_no_bias(moved: list[Relocation], pairs: list[TextPair]
 def test_no_agreement_is_reported(
     explained: list[Attribution], moved: list[Relocation], pairs: list[TextPair]
 ) -> None:
-    found = agreement("blind", SALIENCY, curves(explained), moved, documents(pairs))
+    found = agreement("blind", curves(explained), moved, documents(pairs))
     assert found.n > 10 and found.each is None and found.means is None
 
 

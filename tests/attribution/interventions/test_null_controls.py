@@ -181,9 +181,8 @@ def test_pairs_of_one_document_do_not_narrow_the_intervals() -> None:
         assert of_once is not None and of_twice == pytest.approx(of_once), name
     places = np.linspace(0.02, 0.98, 11).tolist()
     causal = [moved(places, (np.arange(11) + lot.normal(0, 4, 11)).tolist()) for _ in ids]
-    method = make_method("saliency")
-    alone = agreement("m", method, list(own), causal, ids)
-    both = agreement("m", method, [*own, *own], [*causal, *causal], [*ids, *ids])
+    alone = agreement("m", list(own), causal, ids)
+    both = agreement("m", [*own, *own], [*causal, *causal], [*ids, *ids])
     for name in ("each", "means"):
         of_once, of_twice = getattr(alone, name).interval, getattr(both, name).interval
         assert of_once is not None and of_twice == pytest.approx(of_once), name
@@ -263,24 +262,23 @@ def test_agreement_with_ablation_uses_the_edges_of_the_parts() -> None:
 
 
 def test_agreement_over_a_data_set() -> None:
-    method = make_method("saliency")
     places = np.linspace(0.02, 0.98, 11).tolist()
     curves = [RISING + RNG.normal(0, 0.05, 100) for _ in range(20)]
     causal = [moved(places, (np.arange(11) + RNG.normal(0, 1, 11)).tolist()) for _ in curves]
-    found = agreement("m", method, curves, causal, range(20))
+    found = agreement("m", curves, causal, range(20))
     assert found.n == 20 and found.each is not None and found.means is not None
     assert found.means.value == pytest.approx(1) and (found.means.low or 0) > 0.8
     by_hand = [with_relocation(c, r) for c, r in zip(curves, causal, strict=True)]
     assert found.each.value == pytest.approx(np.mean(by_hand))
     low, high = found.each.interval or (0, 0)
     assert low < found.each.value < high
-    flat = agreement("m", method, curves[:3], [moved(places, [1.0] * 11)] * 3, range(3))
+    flat = agreement("m", curves[:3], [moved(places, [1.0] * 11)] * 3, range(3))
     assert flat.each is None and flat.means is None
-    few = agreement("m", method, curves, causal, [i % 9 for i in range(20)])
+    few = agreement("m", curves, causal, [i % 9 for i in range(20)])
     assert (few.n, few.n_documents) == (20, 9) and few.each is not None
     assert few.each.value == found.each.value and few.each.interval is None
     unread = moved(places, [1.0] * 11, read=np.array([1.0] + [0.0] * 10), read_share=0.1)
-    left = agreement("m", method, curves[:3], [*causal[:2], unread], range(3))
+    left = agreement("m", curves[:3], [*causal[:2], unread], range(3))
     assert (left.n, left.n_left_out) == (2, 1)
 
 

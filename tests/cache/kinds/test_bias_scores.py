@@ -104,7 +104,6 @@ def test_another_text_is_another_pair(bert, items, store) -> None:
     score_missing(bert, MODEL, items[:1], store)
     one = items[0]
     changed = DocumentPair(
-        one.test,
         one.item_id,
         one.first,
         TextPair(one.second.pair_id, one.second.query, "Another.", dataset=one.second.dataset),
@@ -117,7 +116,6 @@ def test_another_text_is_another_pair(bert, items, store) -> None:
 def test_a_failed_pair_does_not_affect_the_others(bert, items, store) -> None:
     empty = "\N{ZERO WIDTH SPACE}"
     broken = DocumentPair(
-        "brevity",
         "brevity/broken",
         TextPair("1", "q", empty, dataset="d"),
         TextPair("2", "q", "Ice melts.", dataset="d"),
@@ -132,12 +130,10 @@ def test_a_failed_pair_does_not_affect_the_others(bert, items, store) -> None:
 
 def test_truncated_documents_are_marked(bert, store) -> None:
     long = "Ice melts. " * 2000
-    pair = DocumentPair(
-        "brevity", "b/1", TextPair("1", "q", "Ice melts."), TextPair("2", "q", long), "source"
-    )
+    pair = DocumentPair("b/1", TextPair("1", "q", "Ice melts."), TextPair("2", "q", long), "source")
     (found,) = bias_scores.score(bert, [pair])
     assert found.truncated
     short = DocumentPair(
-        "brevity", "b/2", TextPair("1", "q", "Ice melts."), TextPair("2", "q", "Ice."), "source"
+        "b/2", TextPair("1", "q", "Ice melts."), TextPair("2", "q", "Ice."), "source"
     )
     assert not bias_scores.score(bert, [short])[0].truncated
