@@ -73,11 +73,6 @@ class Query:
     splits: tuple[tuple[str, str], ...] = ()
 
     @property
-    def unjudged(self) -> Query:
-        """The same query without judgments and evidence."""
-        return Query(self.query_id, self.text, self.part, self.language)
-
-    @property
     def evidence_document(self) -> str | None:
         """Key of the document that contains the evidence."""
         return next((key for key, pair in self.pairs.items() if pair == self.evidence_pair), None)

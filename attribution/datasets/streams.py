@@ -50,11 +50,6 @@ class File:
                 f"{self.name} can't be read ({error.strerror}): check its path and permissions."
             ) from error
 
-    @property
-    def size(self) -> int:
-        """Number of bytes as stored."""
-        return len(self.content) if isinstance(self.content, bytes) else self.content.stat().st_size
-
 
 class _Counted(io.RawIOBase):
     """Passes bytes on, and raises an error after more than `limit`."""
@@ -98,7 +93,7 @@ def open_bytes(file: File, limit: int | None = None) -> Iterator[io.BufferedRead
         inner: IO[bytes] = raw
         if is_gzip := raw.read(2) == b"\x1f\x8b":
             inner = cast(IO[bytes], gzip.GzipFile(fileobj=raw))
-            limit = limit or max(100 * MEGABYTE, _MAX_RATIO * file.size)
+            limit = limit or max(100 * MEGABYTE, _MAX_RATIO * raw.seek(0, io.SEEK_END))
         raw.seek(0)
         counted: io.RawIOBase = _Counted(inner, file, limit)
         with io.BufferedReader(counted, buffer_size=1 << 20) as stream:

@@ -23,7 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from poslens.attribution.datasets.corpus import Collection
+from poslens.attribution.datasets.corpus import Collection, Query
 from poslens.attribution.datasets.formats import Format, files_below, register
 from poslens.attribution.datasets.judged_pairs import Judged, judged_passages
 from poslens.attribution.datasets.schema import (
@@ -282,7 +282,8 @@ def documents(path: Path, name: str, title: str = "") -> Collection:
         UserError: a file cannot be read, or no document was retrieved.
     """
     traced = read(path, name, title).collection()
-    return replace(traced, queries=tuple(query.unjudged for query in traced.queries))
+    queries = (Query(q.query_id, q.text, q.part, q.language) for q in traced.queries)
+    return replace(traced, queries=tuple(queries))
 
 
 def _files(path: Path) -> list[File]:

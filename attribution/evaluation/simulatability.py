@@ -67,12 +67,6 @@ class ForcedChoice:
     higher: ReadWords
     lower: ReadWords
 
-    @property
-    def generator(self) -> random.Random:
-        """Random numbers that depend on the choice alone, so that all methods are compared with
-        the same random words."""
-        return random.Random(zlib.crc32(self.choice_id.encode()) ^ SEED)
-
 
 class Simulator:
     """The program that reads words and predicts. Its n-grams are weighted by their frequency in
@@ -113,7 +107,8 @@ def predictions(simulator: Simulator, choice: ForcedChoice, n: int) -> dict[str,
         texts = [side.text(indices) for side, indices in zip(sides, shown, strict=True)]
         return simulator.credit(query, *texts)
 
-    generator = choice.generator
+    # Depends on the choice alone, so that all methods are compared with the same random words.
+    generator = random.Random(zlib.crc32(choice.choice_id.encode()) ^ SEED)
     draws = [[side.drawn(n, generator) for side in sides] for _ in range(N_RANDOM)]
     return {
         "explanation": credit([side.largest(n) for side in sides]),
