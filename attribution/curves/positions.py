@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from poslens.attribution.curves.bootstrap import divided
 from poslens.attribution.text import inside, unit_of
 from poslens.attribution.types import (
     N_BINS,
@@ -299,9 +300,7 @@ def rank_correlations(a: NDArray[np.floating], b: NDArray[np.floating]) -> NDArr
     ranks = (pd.DataFrame(side).rank(axis=1).to_numpy() for side in (a, b))
     x, y = (of_row - of_row.mean(1, keepdims=True) for of_row in ranks)
     lengths = np.sqrt((x * x).sum(1) * (y * y).sum(1))
-    values = np.full(len(x), np.nan)
-    np.divide((x * y).sum(1), lengths, out=values, where=lengths > 0)
-    return values
+    return divided((x * y).sum(1), lengths)
 
 
 BANDS = ("95% interval of the mean", "standard deviation", "quartiles")

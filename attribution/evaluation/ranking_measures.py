@@ -72,14 +72,14 @@ def measure(
     return {name: as_array(array, (len(queries),), "a measure") for name, array in values.items()}
 
 
-def depends_on_order(ranking: Ranking, query: Query, top: int = TOP) -> bool:
-    """Whether documents with equal scores, of which at least one is in the top `top`, differ in
+def depends_on_order(ranking: Ranking, query: Query) -> bool:
+    """Whether documents with equal scores, of which at least one is in the top 10, differ in
     relevance, so that measures of the top depend on the order of the corpus."""
     ranked = zip(ranking.scores, ranking.document_ids, strict=True)
     n = 0
     for _, equal in groupby(ranked, key=itemgetter(0)):
         grades = [query.relevant.get(key, 0) for _, key in equal]
-        if n < top and len(set(grades)) > 1:
+        if n < TOP and len(set(grades)) > 1:
             return True
         n += len(grades)
     return False

@@ -147,7 +147,6 @@ def _token_vectors(retriever: Pooled, path: _Path, numbers: Sequence[int]) -> Te
     """Each token's vector J_i (x_i - r_i) [T, H]; they sum to the difference of the vectors at both
     ends. For any u, <u, J_i (x_i - r_i)> is linear in u, and its gradient is the vector."""
     difference = path.difference
-    vectors = torch.zeros(path.delta.shape[0], len(difference))
     for n_steps in numbers:
         vectors = difference.new_zeros(path.delta.shape[0], len(difference))
         # The fused kernels of attention have no second derivative.
@@ -170,7 +169,6 @@ def _token_vectors(retriever: Pooled, path: _Path, numbers: Sequence[int]) -> Te
 def _rows(retriever: Pooled, path: _Path, vectors: Tensor, numbers: Sequence[int]) -> Tensor:
     """Products of `vectors` [K, H] with each token's vector of one document [K, T]."""
     exact = vectors @ path.difference.to(vectors.dtype)
-    rows = torch.zeros(len(vectors), path.delta.shape[0])
     used = vectors.any(-1).nonzero()[:, 0].tolist()
     for n_steps in numbers:
         rows = vectors.new_zeros(len(vectors), path.delta.shape[0])
