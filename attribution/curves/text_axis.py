@@ -159,19 +159,6 @@ def _over_text(document: TokenizedText, scores: Array, method: Method, n_charact
     return curve
 
 
-def _knots(document: TokenizedText, n_characters: int) -> tuple[Floats, Floats]:
-    """Starts of the tokens and end of the last one: as shares of what was read [D + 1], and as
-    shares of the text's characters [D + 1]. Both are nondecreasing; tokens that share characters
-    have the same position."""
-    read = document.starts[document.content]
-    if not len(read) or n_characters < 1:
-        raise ValueError("no token was read of this text")
-    end = document.share_read(n_characters)
-    # The first token includes what precedes it.
-    starts = np.maximum.accumulate(np.concatenate(([0.0], read[1:]))) / n_characters
-    return np.arange(len(read) + 1) / len(read), np.append(np.minimum(starts, end), end)
-
-
 def token_shares(document: TokenizedText, n_characters: int, at: ArrayLike) -> Floats:
     """Convert shares `at` [n] of the text's characters to relative positions [n] among the tokens
     read; NaN past the last character read. The characters of token j of D are mapped linearly to
@@ -180,6 +167,14 @@ def token_shares(document: TokenizedText, n_characters: int, at: ArrayLike) -> F
     Raises:
         ValueError: nothing was read.
     """
-    tokens, text = _knots(document, n_characters)
+    read = document.starts[document.content]
+    if not len(read) or n_characters < 1:
+        raise ValueError("no token was read of this text")
+    end = document.share_read(n_characters)
+    # Starts of the tokens and end of the last one, as shares of what was read and of the text. The
+    # first token includes what precedes it; tokens that share characters have the same position.
+    tokens = np.arange(len(read) + 1) / len(read)
+    starts = np.maximum.accumulate(np.concatenate(([0.0], read[1:]))) / n_characters
+    text = np.append(np.minimum(starts, end), end)
     asked = np.asarray(at, dtype=np.float64)
     return np.where(asked > text[-1], np.nan, np.interp(asked, text, tokens))
