@@ -28,9 +28,6 @@ def heatmap(panes: Sequence[Pane], view: View, key: str) -> View:
     returns the new view. Pass a returned view in again (for example through the URL), or always the
     same one. A view that differs from the one passed before, and is not such an echo, is drawn and
     returned.
-
-    Raises:
-        ValueError: see `payload`.
     """
     forced = _forced(view, key)
     held = dict(st.session_state.get(key) or {}).get("view")

@@ -104,10 +104,8 @@ def figure_bytes(
 
     Raises:
         UserError: png, svg or pdf without Chrome or Chromium, or a browser that does not answer.
-        ValueError: an unknown format, no provenance, or a figure built for another width.
+        ValueError: no provenance, or a figure built for another width.
     """
-    if fmt not in FIGURE_FORMATS:
-        raise ValueError(f"figure format {fmt!r}, expected one of {FIGURE_FORMATS}")
     layout = figure.to_dict()["layout"]
     existing = layout.get("meta", {}).get("provenance") or ()
     entries = list(existing) if provenance is None and existing else _entries(provenance or ())
@@ -158,7 +156,7 @@ def table_files(
     as `STEM.provenance.json`. The other formats contain the provenance.
 
     Raises:
-        ValueError: an unknown format, or no provenance.
+        ValueError: no provenance.
     """
     files = {name: table_bytes(frame, fmt, provenance, Path(name).stem)}
     if fmt == "csv":
@@ -189,10 +187,8 @@ def table_bytes(
     Parquet: unchanged values. LaTeX: see `latex`.
 
     Raises:
-        ValueError: an unknown format, or no provenance.
+        ValueError: no provenance.
     """
-    if fmt not in TABLE_FORMATS:
-        raise ValueError(f"table format {fmt!r}, expected one of {TABLE_FORMATS}")
     entries = _entries(provenance)
     frame = frame.rename(columns=_without_surrogates)
     for column in _text_columns(frame):

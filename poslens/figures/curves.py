@@ -70,15 +70,10 @@ def pair_curves(
         y_title: the quantity and its unit.
 
     The customdata of each point is its bin 0..99.
-
-    Raises:
-        ValueError: a curve is not [100], or a share is outside (0, 1].
     """
     means = means or {}
     figure = canvas("pair_curves", style, POSITION_TITLE, y_title, provenance)
     models = list(dict.fromkeys([*curves, *means]))
-    if any(not 0 < share <= 1 for share in (read or {}).values()):
-        raise ValueError(f"read {read}: shares lie in (0, 1]")
     # Bands are added first, so that they are drawn below the lines.
     for index, model in enumerate(models):
         mean = means.get(model)

@@ -52,14 +52,9 @@ def unit_rails(
         evidence: start and end of the evidence as shares in [0, 1] of that text; shaded.
 
     The customdata of a bar is its contribution.
-
-    Raises:
-        ValueError: the numbers of rows and labels differ.
     """
     values = np.asarray(matrix, dtype=np.float64)
     rows, n = values.shape
-    if rows != len(query_labels):
-        raise ValueError(f"{rows} rows, {len(query_labels)} labels")
     bound = float(np.abs(values).max(initial=0)) or 1.0
     figure = canvas("unit_rails", style, POSITION_TITLE, "", provenance)
     colors = {True: str(style.diverging()[-2][1]), False: str(style.diverging()[1][1])}
@@ -118,15 +113,8 @@ def interaction_matrix(
         evidence_columns: document units inside the evidence; outlined.
 
     Columns are labeled if all labels fit, otherwise numbered; hovering shows each label.
-
-    Raises:
-        ValueError: the matrix and the labels differ in shape.
     """
     values = np.asarray(matrix, dtype=np.float64)
-    if values.shape != (len(query_labels), len(document_labels)):
-        raise ValueError(
-            f"matrix {values.shape}, {len(query_labels)} x {len(document_labels)} labels"
-        )
     bound = float(np.abs(values).max(initial=0)) or 1.0
     figure = canvas("interaction_matrix", style, x_title, "", provenance, top=True)
     steps = np.linspace(-1, 1, 5)

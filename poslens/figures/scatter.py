@@ -31,13 +31,8 @@ def rank_scatter(
     Each axis has its own range, because models differ in their units. The outermost points are
     labeled with their words unless labels would overlap; hovering shows every word. The customdata
     of a point is the word's index.
-
-    Raises:
-        ValueError: the numbers of values and labels differ.
     """
     xs, ys = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
-    if not xs.shape == ys.shape == (len(labels),):
-        raise ValueError(f"{xs.shape} x values, {ys.shape} y values, {len(labels)} labels")
     figure = canvas(
         "rank_scatter", style, f"{y_title}, {names[0]}", f"{y_title}, {names[1]}", provenance
     )

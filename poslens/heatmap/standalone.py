@@ -51,11 +51,7 @@ window.poslensSvg = () => heatmapToSvg(root);
 
 def to_html(panes: Sequence[Pane], view: View, provenance: Provenance, style: Style) -> str:
     """A self-contained HTML page of the heatmap with its toggles and its provenance, in the theme
-    and the font of `style`.
-
-    Raises:
-        ValueError: see `payload`.
-    """
+    and the font of `style`."""
     size = f"{style.font_size}px"
     settings = {"data": payload(panes, view), "font": style.font_family, "size": size}
     script = f"(() => {{\n{drawing_script()}\n{_START}}})();"
@@ -112,7 +108,6 @@ def to_image(
 
     Raises:
         UserError: there is no browser, or it takes too long.
-        ValueError: see `payload`.
     """
     from poslens.export.browser import MAX_PIXELS, in_page  # here: slow to import
 

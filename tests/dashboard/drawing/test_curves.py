@@ -323,18 +323,6 @@ def test_scatter_labels_do_not_overlap() -> None:
     assert sum(bool(text) for text in same.data[0].text) <= 1
 
 
-def test_wrong_shapes_and_spans_are_refused() -> None:
-    ones = np.ones(100)
-    with pytest.raises(ValueError):
-        curve_figures.pair_curves({"a": np.ones(99)}, {}, STYLE, "y")
-    with pytest.raises(ValueError):
-        curve_figures.pair_curves({"a": ones}, {"a": (0.5, 0.5)}, STYLE, "y")
-    with pytest.raises(ValueError):
-        curve_figures.pair_curves({"a": ones}, {}, STYLE, "y", {"a": 0})
-    with pytest.raises(ValueError):
-        rank_scatter([1, 2], [1], ["a", "b"], ("A", "B"), STYLE)
-
-
 # -- many lines ---------------------------------------------------------------------------------
 
 

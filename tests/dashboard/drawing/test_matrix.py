@@ -55,13 +55,6 @@ def test_each_query_word_has_its_own_rail() -> None:
     assert (50, 75) in {(shape.x0, shape.x1) for shape in figure.layout.shapes}
 
 
-def test_wrong_shapes_are_refused() -> None:
-    with pytest.raises(ValueError):
-        interaction_matrix(np.ones((2, 3)), ["a"] * 3, ["b"] * 2, None, STYLE)
-    with pytest.raises(ValueError):
-        unit_rails(np.ones((2, 3)), ["a"], None, STYLE)
-
-
 @pytest.mark.parametrize("rows", [1, 20, 151, 400])
 def test_a_query_of_hundreds_of_words_is_drawn_with_readable_labels(rows: int) -> None:
     matrix, words = np.ones((rows, 4)), [f"word{n}" for n in range(rows)]

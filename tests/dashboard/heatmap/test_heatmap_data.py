@@ -20,7 +20,6 @@ from poslens.heatmap import data
 from poslens.heatmap.data import (
     Fact,
     Head,
-    Link,
     Pane,
     Rail,
     Special,
@@ -117,16 +116,9 @@ def test_an_invalid_view_is_the_default(values) -> None:
     assert View.from_dict(values) == View()
 
 
-def test_payloads_that_cannot_be_drawn_are_refused() -> None:
-    drawn = document_pane()
-    with pytest.raises(ValueError, match="models"):
-        payload([], View())
-    with pytest.raises(ValueError, match="one id"):
-        payload([drawn, drawn], View())
-    five = [document_pane(model=str(i)) for i in range(5)]
-    with pytest.raises(ValueError, match="models"):
-        payload(five, View())
-    assert payload(five[:4], View())["columns"] == 4
+def test_each_model_has_a_column() -> None:
+    panes = [document_pane(model=model) for model in "abcd"]
+    assert payload(panes, View())["columns"] == 4
 
 
 # rows: the query's one token; columns: [CLS] cold ice-cube ice [SEP]
@@ -151,14 +143,13 @@ def test_the_matrix_is_sent_with_the_document_without_special_tokens() -> None:
 
 
 def test_rows_are_query_tokens() -> None:
-    values = np.frombuffer(Link(2, 3, np.arange(6, dtype="<f4").tobytes()).values, "<f4")
-    np.testing.assert_array_equal(values.reshape(2, 3)[1], [3, 4, 5])
     found = attribution()
     query = TokenizedText.of((Token("q", 0, 1), Token("[S]", 0, 0, True), Token("r", 1, 2)), 2, 8)
     two = replace(found, query=query, query_scores=[0, 0, 0], matrix=np.arange(15).reshape(3, 5))
     packed = link_of(two)
     assert packed is not None and (packed.rows, packed.columns) == (2, 3)
-    np.testing.assert_array_equal(np.frombuffer(packed.values, "<f4"), [1, 2, 3, 11, 12, 13])
+    values = np.frombuffer(base64.b64decode(packed.values), "<f4")
+    np.testing.assert_array_equal(values, [1, 2, 3, 11, 12, 13])
 
 
 def test_panes_without_a_matrix_or_with_too_many_cells_are_not_linked(
@@ -168,22 +159,6 @@ def test_panes_without_a_matrix_or_with_too_many_cells_are_not_linked(
     assert linked_panes()[1].link is not None
     monkeypatch.setattr(data, "MAX_CELLS", 2)
     assert linked_panes()[1].link is None
-
-
-def test_a_link_must_fit_its_panes() -> None:
-    query, document = linked_panes()
-    assert document.link is not None
-    with pytest.raises(ValueError, match="1 x 3 for 2 x 3"):
-        payload([replace(query, tokens=query.tokens * 2), document], View())
-    with pytest.raises(ValueError, match="1 x 3 for 1 x 6"):
-        payload([query, replace(document, tokens=document.tokens * 2)], View())
-    with pytest.raises(ValueError, match="one query and one document"):
-        payload([query, replace(query, id="other"), document], View())
-    with pytest.raises(ValueError, match="only a document"):
-        replace(query, link=document.link)
-    with pytest.raises(ValueError, match="bytes"):
-        Link(2, 3, document.link.values)
-    assert payload([document], View())["panes"][0]["link"] is not None
 
 
 FLAT = (0.5,) * 100
@@ -207,8 +182,6 @@ def test_the_rail_is_sent_with_its_document() -> None:
         ({"bins": FLAT, "mean": FLAT[1:]}, "99 values of mean"),
         ({"bins": (float("nan"), *FLAT[1:])}, "not finite"),
         ({"bins": FLAT, "mean": (float("inf"), *FLAT[1:])}, "not finite"),
-        ({"bins": FLAT, "mean": FLAT, "low": FLAT}, "two edges"),
-        ({"bins": FLAT, "low": FLAT, "high": FLAT}, "and a mean"),
     ],
 )
 def test_a_rail_that_cannot_be_drawn_is_refused(curves, message: str) -> None:
@@ -223,10 +196,3 @@ def test_the_head_is_sent_with_its_document() -> None:
         "score": "0.573",
         "facts": [{"text": "reads 512 of 1,204 tokens", "title": "The rest", "warning": True}],
     }
-
-
-@pytest.mark.parametrize("name", ["rail", "head"])
-def test_a_query_has_neither_rail_nor_head(name: str) -> None:
-    options = {"rail": Rail(FLAT), "head": Head("1")}
-    with pytest.raises(ValueError, match=f"only a document has a {name}"):
-        Pane("q", "m", "query", "q", (), **{name: options[name]})  # pyright: ignore
