@@ -93,7 +93,7 @@ def document_section(summary: AuditSummary, document: SentenceRanks, data: DataS
 
 def sentences_section() -> None:
     """The study's page without its heading, followed by documents with their sentences."""
-    opened = study_page(AUDIT, heading=False)
+    opened = study_page(AUDIT)
     if opened is not None and opened.summaries:
         with panels.guarded():
             documents_section(opened.summaries, opened.data)
@@ -103,7 +103,7 @@ st.markdown("# Audit: what can't an index retrieve?")
 sentences_tab, chunks_tab = st.tabs(TABS, key="tab", bind="query-params")
 if chunks_tab.open:
     with chunks_tab:
-        study_page(CHUNKS, heading=False)
+        study_page(CHUNKS)
 else:
     with sentences_tab:
         sentences_section()

@@ -30,7 +30,7 @@ def choose(point: Any) -> None:
 
 def bias_tests() -> None:
     """The study's page without its heading, followed by the pairs of one test."""
-    opened = study_page(BIAS_STUDY, on_click=choose, heading=False)
+    opened = study_page(BIAS_STUDY, on_click=choose)
     if opened is not None and opened.summaries:
         pairs_of_test(opened)
 

@@ -42,7 +42,7 @@ if simulatability_tab.open:
     st.stop()
 if preferences_tab.open:
     with preferences_tab:
-        study_page(PREFERENCES, heading=False)
+        study_page(PREFERENCES)
     st.stop()
 chosen_data = None
 with st.sidebar:

@@ -33,7 +33,7 @@ _WORDS: dict[Condition, str] = {"explanation": "the method's words", "random": "
 
 def section() -> None:
     """The study's page without its heading, followed by the same questions for the user."""
-    opened = study_page(SIMULATABILITY, heading=False)
+    opened = study_page(SIMULATABILITY)
     if opened is not None and opened.summaries:
         _predict(opened)
 

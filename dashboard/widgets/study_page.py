@@ -68,15 +68,12 @@ class Chosen:
 
 
 def study_page(
-    study: Study[Any, Any, Any],
-    on_click: Callable[[Any], None] | None = None,
-    *,
-    heading: bool = True,
+    study: Study[Any, Any, Any], on_click: Callable[[Any], None] | None = None
 ) -> Opened | None:
-    """Draw the page of a study; the caller may add elements below it. Returns None if nothing can
-    be computed for the selections. `on_click` is called with the custom data of a point of the
-    first figure that the user clicks. A tab omits the `heading`, because its page has one."""
-    if (chosen := study_choices(study, heading=heading)) is None:
+    """Draw a study on a tab of a page; the caller may add elements below it. Returns None if
+    nothing can be computed for the selections. `on_click` is called with the custom data of a point
+    of the first figure that the user clicks."""
+    if (chosen := study_choices(study, heading=False)) is None:
         return None
     with panels.guarded():
         return study_section(study, chosen.data, chosen.models, chosen.settings, on_click=on_click)
@@ -87,7 +84,8 @@ def study_choices(
     study: Study[Any, Any, Any], elsewhere: Collection[str] = (), *, heading: bool = True
 ) -> Chosen | None:
     """Data set, models and parameters in the sidebar, and the page's heading; None if the data set
-    can't be read. The parameters in `elsewhere` get no widget here."""
+    can't be read. The parameters in `elsewhere` get no widget here. A tab omits the `heading`,
+    because its page has one."""
     chosen: Chosen | None = None
     with st.sidebar, panels.guarded():
         data = choices.data_set(study.dataset)
@@ -316,26 +314,17 @@ def _results(data: DataSet, results: SoFar[Any], on_click: Callable[[Any], None]
             continue
         if table.title:
             say.heading(table.title)
-        show_table(
-            frame,
-            key=f"{study.name}.{name}",
-            column_config=column_settings(table),
-        )
+        show_table(frame, key=f"{study.name}.{name}", column_config=column_settings(table))
     say.caption(study.limits)
     panels.caption(provenance)
     if not figures and not tables:
         return
+    titles = {name: table.title or name.capitalize() for name, table in tables.items()}
     panels.downloads(
         f"{study.name}.results",
         [data.name, study.name],
         provenance,
         figures=figures,
-        tables={
-            table.title or name.capitalize(): partial(study.frame, summaries, name)
-            for name, table in tables.items()
-        },
-        sources={
-            table.title or name.capitalize(): results.provenances(name)
-            for name, table in tables.items()
-        },
+        tables={title: partial(study.frame, summaries, name) for name, title in titles.items()},
+        sources={title: results.provenances(name) for name, title in titles.items()},
     )
