@@ -120,8 +120,8 @@ def shipped() -> None:
     included = cache_service.shipped(service())
     if not included:
         return
-    total = cache_service.size(sum(shipped.file.bytes for shipped in included))
-    rows = sum(shipped.file.rows for shipped in included)
+    total = cache_service.size(sum(file.bytes for file, _ in included))
+    rows = sum(file.rows for file, _ in included)
     st.markdown("**Included results**")
     say.caption(
         f"{rows:,} results of the bundled data sets, {total}. Pages use them unless you "
@@ -129,14 +129,14 @@ def shipped() -> None:
     )
     frame = pd.DataFrame(
         {
-            "model": [shipped.file.model for shipped in included],
-            "method": [shipped.file.method for shipped in included],
-            "data sets": ["; ".join(shipped.file.datasets) for shipped in included],
-            "results": [shipped.file.rows for shipped in included],
-            "size": [shipped.file.bytes / 1e6 for shipped in included],
-            "computed by": [f"PosLens {shipped.file.poslens}" for shipped in included],
-            "file": [shipped.file.name for shipped in included],
-            "not used": [shipped.reason for shipped in included],
+            "model": [file.model for file, _ in included],
+            "method": [file.method for file, _ in included],
+            "data sets": ["; ".join(file.datasets) for file, _ in included],
+            "results": [file.rows for file, _ in included],
+            "size": [file.bytes / 1e6 for file, _ in included],
+            "computed by": [f"PosLens {file.poslens}" for file, _ in included],
+            "file": [file.name for file, _ in included],
+            "not used": [reason for _, reason in included],
         }
     )
     show_table(
@@ -305,7 +305,8 @@ def failed(meant: list[StoredFile], dataset: str) -> None:
             first.setdefault((title, page, tab, measure, method), []).append(
                 (row.dataset, file.model.name)
             )
-    with no_result(frame.drop(columns=_same(frame)), unit="item", key="cache.failures"):
+    same = [name for name in ("model", "method") if frame[name].nunique() == 1]
+    with no_result(frame.drop(columns=same), unit="item", key="cache.failures"):
         methods = {method for *_, method in first if method}
         for (title, page, tab, measure, method), of_link in first.items():
             of = f" (documents, {measure})" if measure else ""
@@ -325,11 +326,6 @@ def failed(meant: list[StoredFile], dataset: str) -> None:
             elif measure:
                 asked |= {"corpus": measure}
             links.page_link(page, f"Open {title}{of}", ":material/replay:", asked)
-
-
-def _same(frame: pd.DataFrame) -> list[str]:
-    """The columns for model and method if all rows have the same."""
-    return [name for name in ("model", "method") if frame[name].nunique() == 1]
 
 
 def imports() -> None:

@@ -7,16 +7,16 @@ and caption its results; computing new ones needs the weights.
 from __future__ import annotations
 
 import json
-import threading
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers import resolve
 from poslens.attribution.retrievers.family import FAMILIES
 from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.cache.lru_cache import LRUCache
 from poslens.cache.storage.maintenance import models
 from poslens.cache.storage.store import ModelKey, Store
 
@@ -82,8 +82,7 @@ def _fits(name: str, value: object) -> bool:
     return isinstance(value, str) and len(value) <= _MAX_TEXT
 
 
-_known: dict[Path, tuple[object, list[StoredModel]]] = {}
-_guard = threading.Lock()
+_stored: LRUCache[list[StoredModel]] = LRUCache(1)
 
 
 def stored_models(store: Store) -> list[StoredModel]:
@@ -93,9 +92,11 @@ def stored_models(store: Store) -> list[StoredModel]:
     for folder in store.folder.iterdir() if store.folder.is_dir() else ():
         with suppress(OSError):  # another process has just removed it
             state[folder.name] = folder.stat().st_mtime_ns
-    with _guard:
-        if (cached := _known.get(store.root)) is not None and cached[0] == state:
-            return cached[1]
+    return _stored.get((store.root, *sorted(state.items())), lambda: _all(store, state))
+
+
+def _all(store: Store, state: Mapping[str, int]) -> list[StoredModel]:
+    """Every model with stored results; `state` has the time of the last use by fingerprint."""
     read = [model for key in models(store) if (model := _read(key)) is not None]
     read.sort(key=lambda model: -state.get(model.key.fingerprint, 0))
     first: dict[str, tuple[str, str]] = {}
@@ -106,8 +107,6 @@ def stored_models(store: Store) -> list[StoredModel]:
             name = f"{model.spec.name}#{model.weights[:8]}-{model.precision}"
             model = replace(model, spec=replace(model.spec, name=name))
         stored_models.append(model)
-    with _guard:
-        _known[store.root] = (state, stored_models)
     return stored_models
 
 

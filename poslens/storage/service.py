@@ -9,7 +9,7 @@ import io
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from poslens.attribution.retrievers.resolve import resolve
 from poslens.cache.exchange import transfer
 from poslens.cache.exchange.incoming import UPLOAD, require_readable
 from poslens.cache.jobs.loop import Progress
+from poslens.cache.lru_cache import LRUCache
 from poslens.cache.shipped.manifest import ShippedFile, shipped_files
 from poslens.cache.storage import maintenance
 from poslens.cache.storage.maintenance import StoredFile
@@ -55,37 +56,27 @@ def file_id(file: StoredFile) -> str:
     return f"{file.model.fingerprint}/{file.path.stem}"
 
 
-_listed: dict[Path, tuple[object, list[StoredFile]]] = {}
+_listed: LRUCache[list[StoredFile]] = LRUCache(1)
 
 
 def stored(compute: Compute) -> list[StoredFile]:
     """All stored files; a file is read again only if it has changed."""
     store = compute.store
-    state: dict[str, tuple[int, int]] = {}
+    state: list[tuple[str, int, int]] = []
     with suppress(OSError):  # another process has just removed a folder
         for path in store.folder.rglob("*.db*") if store.folder.is_dir() else ():
             if path.name.endswith("-shm"):
                 continue
             with suppress(OSError):  # or a file, such as SQLite's log
                 stat = path.stat()
-                state[str(path)] = stat.st_mtime_ns, stat.st_size
-    cached = _listed.get(store.root)
-    if cached is None or cached[0] != state:
-        cached = _listed[store.root] = (state, maintenance.listing(store))
-    return cached[1]
+                state.append((str(path), stat.st_mtime_ns, stat.st_size))
+    return _listed.get((store.root, *sorted(state)), lambda: maintenance.listing(store))
 
 
-@dataclass(frozen=True, slots=True)
-class ShippedResults:
-    """A file of included results; `reason` is why they are not used, or empty."""
-
-    file: ShippedFile
-    reason: str
-
-
-def shipped(compute: Compute) -> list[ShippedResults]:
-    """The files of included results, and whether they match the current models and methods."""
-    return [ShippedResults(file, _left_out(compute, file)) for file in shipped_files()]
+def shipped(compute: Compute) -> list[tuple[ShippedFile, str]]:
+    """The files of included results, each with the reason why it is not used: other models or
+    methods than the current ones; empty if it is used."""
+    return [(file, _left_out(compute, file)) for file in shipped_files()]
 
 
 def _left_out(compute: Compute, file: ShippedFile) -> str:
@@ -163,7 +154,8 @@ def start_verify(compute: Compute, files: Sequence[StoredFile]) -> Run:
     def work(run: Run, step: Step) -> str:
         checked, damaged, total = 0, 0, sum(file.results + file.failed for file in files)
         for file in files:
-            _require(file, run)
+            _require_wanted(run)
+            _require_readable(file)
             before = checked
 
             def report(done: int, _: int, before: int = before) -> None:
@@ -188,11 +180,9 @@ def start_compact(compute: Compute, files: Sequence[StoredFile]) -> Run:
 
     def work(run: Run, step: Step) -> str:
         freed = 0
-        for done, file in enumerate(files):
-            _require(file, run)
-            step(done, len(files))
+        for file in _each(files, run, step):
+            _require_readable(file)
             freed += maintenance.compact(compute.store, file.model, file.method)
-        step(len(files), len(files))
         return f"Compacting freed {size(max(freed, 0))}."
 
     return _start(compute, "Compacting", work)
@@ -203,12 +193,11 @@ def start_delete(compute: Compute, files: Sequence[StoredFile], dataset: str = "
     data set."""
 
     def work(run: Run, step: Step) -> str:
-        text, freed = summary(files, dataset), 0
-        for done, file in enumerate(files):
-            _require_wanted(run)
-            step(done, len(files))
-            freed += maintenance.drop_results(compute.store, file, dataset)
-        step(len(files), len(files))
+        text = summary(files, dataset)
+        freed = sum(
+            maintenance.drop_results(compute.store, file, dataset)
+            for file in _each(files, run, step)
+        )
         return f"Deleted {text}; {size(freed)} freed."
 
     return _start(compute, "Deleting", work)
@@ -268,8 +257,16 @@ def _require_wanted(run: Run) -> None:
         raise Stopped("Stopped before all files were processed.")
 
 
-def _require(file: StoredFile, run: Run) -> None:
-    _require_wanted(run)
+def _each(files: Sequence[StoredFile], run: Run, step: Step) -> Iterator[StoredFile]:
+    """Yield the files as long as the run is wanted, and report progress."""
+    for done, file in enumerate(files):
+        _require_wanted(run)
+        step(done, len(files))
+        yield file
+    step(len(files), len(files))
+
+
+def _require_readable(file: StoredFile) -> None:
     if file.problem:
         raise UserError(f"{file.problem} Delete it, or select other results.")
 

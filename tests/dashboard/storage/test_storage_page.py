@@ -15,7 +15,6 @@ from streamlit.testing.v1 import AppTest
 from typer.testing import CliRunner
 
 from poslens.attribution import datasets
-from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.faithfulness import ErasureParameters
 from poslens.attribution.evaluation.position_effect import position_ranks_method
 from poslens.attribution.interventions.relocation import relocation_method
@@ -28,7 +27,6 @@ from poslens.cache.kinds.interventions import RankedPair, causes, position_ranks
 from poslens.cache.storage import maintenance
 from poslens.cache.storage.store import ModelKey, Store
 from poslens.compute.compute import Compute, service
-from poslens.compute.runs import Run
 from poslens.dashboard.__main__ import app as commands
 from poslens.dashboard.server import people
 from poslens.dashboard.server.own_texts import Session
@@ -356,10 +354,10 @@ def test_a_stopped_verification_is_reported(store: Store) -> None:
     run.stop()
     run.wait()
     assert run.error.startswith("Stopped") or "intact" in run.stage
-    with pytest.raises(UserError, match="Delete it, or select other results"):
-        cache_service._require(
-            replace(cache_service.stored(compute)[0], problem="Bad."), Run("", 0)
-        )
+    damaged = replace(cache_service.stored(compute)[0], problem="Bad.")
+    run = cache_service.start_compact(compute, [damaged])
+    run.wait()
+    assert run.error == "Bad. Delete it, or select other results."
 
 
 def test_delete_stops_between_files(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
