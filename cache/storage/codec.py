@@ -203,14 +203,8 @@ def _converted(raw: bytes) -> bytes:
     return _joined(header, (texts[0], texts[1]), scores)
 
 
-class _Parts(NamedTuple):
-    header: dict[str, Any]
-    query: TokenizedText
-    document: TokenizedText
-    scores: list[np.ndarray]
-
-
-def _parts(raw: bytes) -> _Parts:
+def _parts(raw: bytes) -> tuple[Fields, TokenizedText, TokenizedText, list[np.ndarray]]:
+    """Header, query, document, and the scores with the matrix if there is one."""
     place = 4 + int.from_bytes(raw[:4], "little")
     header = json.loads(raw[4:place])
     sizes = [*header["query"], *header["document"]]
@@ -232,7 +226,7 @@ def _parts(raw: bytes) -> _Parts:
     document = _unpack_text(sizes[4:], spans[1], take("S1", sizes[5]).tobytes())
     if place != len(raw):
         raise ValueError("more than a result")
-    return _Parts(header, query, document, scores)
+    return header, query, document, scores
 
 
 # An imported file may be malicious: any value may have any type.

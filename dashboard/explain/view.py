@@ -106,7 +106,7 @@ def _draw(subject: ExplainedSubject, key: str, comparing: bool) -> None:
     text = charts = st.container()
     if len(results) == 1:
         with text:
-            text, charts = panels.beside_text(key)
+            text, charts = panels.side_by_side(key, "beside_text")
     picture, progress = text.container(), text.container()
     with charts:
         with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):

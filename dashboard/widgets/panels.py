@@ -89,19 +89,12 @@ def clicked(event: Any, key: str) -> Any | None:
     return data
 
 
-def side_by_side(key: str) -> tuple[DeltaGenerator, DeltaGenerator]:
-    """Two containers of equal width, side by side, or stacked on a narrow screen; an empty one
-    leaves its space to the other."""
-    # page.css selects the row by its key.
-    row = st.container(horizontal=True, key=f"side_by_side.{key}")
-    return row.container(), row.container()
-
-
-def beside_text(key: str) -> tuple[DeltaGenerator, DeltaGenerator]:
-    """Two containers, for one text and for its charts: side by side in a window that is wider than
-    lines of text should be, otherwise stacked."""
-    # page.css selects the row by its key.
-    row = st.container(horizontal=True, key=f"beside_text.{key}")
+def side_by_side(key: str, kind: str = "side_by_side") -> tuple[DeltaGenerator, DeltaGenerator]:
+    """Two containers side by side, of equal width, or stacked on a narrow screen; an empty one
+    leaves its space to the other. Of the kind `beside_text`, for a text and its charts, they are
+    stacked unless the window is wider than lines of text should be."""
+    # page.css selects the row by its kind.
+    row = st.container(horizontal=True, key=f"{kind}.{key}")
     return row.container(), row.container()
 
 

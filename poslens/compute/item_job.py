@@ -65,7 +65,6 @@ def item_job(
     scope: str,
     doing: str,
     portion: Callable[[Retriever], int] = lambda retriever: 1,
-    adaptive: bool = False,
 ) -> Job:
     """A `stored_job` that computes item by item.
 
@@ -83,21 +82,12 @@ def item_job(
         compute: Compute, retriever: Retriever, model: ModelKey, options: RunOptions
     ) -> Progress:
         compute_item = worker(compute, retriever, options.should_stop)
-        return compute_missing(
-            results(compute.root),
-            model,
-            method,
-            items,
-            compute_item,
-            options=options,
-            portion=portion(retriever),
-            prepare=compute_item.prepare
-            if isinstance(compute_item, Batched)
-            else lambda claimed: None,
-        )
+        more: Any = {"options": options, "portion": portion(retriever)}
+        if isinstance(compute_item, Batched):
+            more["prepare"] = compute_item.prepare
+        return compute_missing(results(compute.root), model, method, items, compute_item, **more)
 
-    named: Any = {"scope": scope, "doing": doing, "adaptive": adaptive}
-    return stored_job(compute, spec, method, items, results, work, **named)
+    return stored_job(compute, spec, method, items, results, work, scope=scope, doing=doing)
 
 
 def stored_job(
