@@ -183,37 +183,26 @@ class Parameters(dict[str, Parameter[Any]]):
         )
 
 
-class Settings(Mapping[str, Any]):
+class Settings(dict[str, Any]):
     """Checked values of a study's parameters, which are also attributes. Equal settings have equal
     text, which can be part of a key. `table` is the table that a command prints; empty where all
     tables are shown."""
 
     def __init__(self, values: Mapping[str, Any], table: str = "") -> None:
-        self._values, self.table = dict(values), table
+        super().__init__(values)
+        self.table = table
 
     def __getattr__(self, name: str) -> Any:
         try:
-            return self.__dict__["_values"][name]
+            return self[name]
         except KeyError:
             raise AttributeError(name) from None
 
-    def __getitem__(self, name: str) -> Any:
-        return self._values[name]
-
-    def __iter__(self) -> Any:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def __hash__(self) -> int:
+    def __hash__(self) -> int:  # type: ignore[override]
         return hash(str(self))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Settings) and self._values == other._values
 
     def __str__(self) -> str:
         return ", ".join(
             f"{name}={'+'.join(map(str, value)) if isinstance(value, tuple) else value}"
-            for name, value in self._values.items()
+            for name, value in self.items()
         )

@@ -13,7 +13,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -44,10 +46,8 @@ class Request(Generic[T]):
         self._clock = clock
         self._left_at = 0.0
         self._given_up = False
-        self._finished = threading.Event()
         self._waiting = 0
-        self._result: T | None = None
-        self._error: BaseException | None = None
+        self.result: Future[T] = Future()
         self.progress: Progress | None = None
         self._reported_at = 0.0
 
@@ -87,7 +87,7 @@ class Place(Generic[T]):
 
     def wait(self, seconds: float) -> bool:
         """Wait at most this many seconds; returns whether the result is available."""
-        return self._request._finished.wait(seconds)
+        return bool(wait([self._request.result], seconds).done)
 
     def result(self) -> T:
         """The result, once it is available.
@@ -95,10 +95,7 @@ class Place(Generic[T]):
         Raises:
             Exception: the one that the computation raised.
         """
-        self._request._finished.wait()
-        if self._request._error is not None:
-            raise self._request._error
-        return self._request._result  # type: ignore[return-value]
+        return self._request.result.result()
 
     def leave(self) -> None:
         """Stop waiting; the computation ends when the last page leaves."""
@@ -197,14 +194,13 @@ class DeviceQueue:
         _local.request = request
         try:
             with reporting(request.report), waits_until(lambda: not request.wanted()):
-                request._result = work(lambda: not request.wanted())
+                finish = partial(request.result.set_result, work(lambda: not request.wanted()))
         except BaseException as error:
-            request._error = error
-        finally:
-            with self._condition:
-                if self._requests.get(key) is request:
-                    del self._requests[key]
-            request._finished.set()
+            finish = partial(request.result.set_exception, error)
+        with self._condition:
+            if self._requests.get(key) is request:
+                del self._requests[key]
+        finish()
 
     def _leave(self, request: Request[Any]) -> None:
         with self._condition:
@@ -249,8 +245,7 @@ def ready(result: T) -> Place[T]:
     """A position whose result is available already."""
     queue = DeviceQueue(lambda: 0)
     request: Request[T] = Request(queue._condition, queue._clock)
-    request._result = result
-    request._finished.set()
+    request.result.set_result(result)
     return Place(queue, request)
 
 
