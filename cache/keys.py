@@ -170,22 +170,17 @@ def used_model(spec: RetrieverSpec, device: str, precision: str) -> UsedModel:
     if (probe := detect.family_of(spec).probe) is not None and spec.without_files:
         from poslens.cache.probes import exact_weights, probed_weights
 
-        values = probe(spec)
+        settings = f"{spec.settings}, precision=unknown"
         # Models in this process reproduce their answers exactly; servers only approximately.
-        weights = (
-            probed_weights(spec.name, spec.source, values)
-            if spec.remote
-            else exact_weights(spec.source, values)
-        )
-        kind = "unknown"
-        settings = f"{spec.settings}, precision={kind}"
         if spec.remote:
+            weights, place = probed_weights(spec.name, spec.source, probe(spec)), "elsewhere"
             settings += ", version=2"  # earlier results can be those of a count of texts
-        named = model_fingerprint(weights, settings)
-        return UsedModel(spec, named, weights, kind, "elsewhere" if spec.remote else "its own")
-    files, place = plan(spec, device, precision)
+        else:
+            weights, place = exact_weights(spec.source, probe(spec)), "its own"
+        return UsedModel(spec, model_fingerprint(weights, settings), weights, "unknown", place)
+    files, planned = plan(spec, device, precision)
     spec = detect.with_detected_family(spec, files.folder)
     weights = files_fingerprint(files)
-    settings = f"{spec.settings}, precision={place.precision}{lexical.settings(spec)}"
+    settings = f"{spec.settings}, precision={planned.precision}{lexical.settings(spec)}"
     named = model_fingerprint(weights, settings)
-    return UsedModel(spec, named, weights, place.precision, str(place.device))
+    return UsedModel(spec, named, weights, planned.precision, str(planned.device))

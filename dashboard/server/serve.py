@@ -78,9 +78,9 @@ def serve(
     for name in dict.fromkeys([*registered, *filter(None, [chosen])]):
         with_rejections(datasets.read(name))
         if not datasets.embedded(name):
-            first = opening.first_page(name)
-            print(first.reason, file=sys.stderr, flush=True)
-            page = first.path if name == chosen else page
+            path, reason = opening.first_page(name)
+            print(reason, file=sys.stderr, flush=True)
+            page = path if name == chosen else page
     opening.use(Opening(tuple(spec.name for spec in given), chosen))
     for folder in published:
         register_published(expanded(folder))

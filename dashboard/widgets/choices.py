@@ -29,7 +29,6 @@ from poslens.figures.plain import plain
 from poslens.heatmap.data import MAX_COLUMNS
 from poslens.names import posir_ranking_spec, posir_spec
 
-T = TypeVar("T")
 Option = TypeVar("Option", bound=str)
 
 _UPLOADED, _UPLOAD_ERROR = "just uploaded", "upload error"
@@ -233,8 +232,8 @@ def model_names() -> list[str]:
 def models(default: Sequence[str]) -> list[str]:
     """Choose one to `MAX_COLUMNS` models: presets, registered folders, or a Hugging Face hub id
     typed in."""
-    default = opening.current().models_or(default, MAX_COLUMNS)
-    _follow_default("models", list(default))
+    default = list(opening.current().models[:MAX_COLUMNS] or default)
+    _follow_default("models", default)
     names = st.multiselect(
         "Models",
         model_names(),
@@ -273,7 +272,8 @@ def model(label: str, key: str, default: str, at: int | None = 0) -> str:
     """Choose one model; the default is model number `at` of those given to `run`, if there is one,
     else `default`."""
     names = model_names()
-    default = opening.current().model_or(default, at)
+    given = opening.current().models
+    default = given[at] if at is not None and at < len(given) else default
     name = st.selectbox(
         plain(label),
         names,

@@ -43,7 +43,7 @@ def provenance_entries(provenance: Provenances) -> list[dict[str, Any]]:
 def caption_parts(entries: Sequence[Mapping[str, Any]]) -> list[str]:
     """Provenance as texts: what all entries share, then the rest of each."""
     shared, rest = _parted(entries)
-    return [_joined([group]) for group in (shared, *rest) if group]
+    return [_joined(group) for group in (shared, *rest) if group]
 
 
 def caption_text(entries: Sequence[Mapping[str, Any]]) -> str:
@@ -57,11 +57,11 @@ def caption_line(entries: Sequence[Mapping[str, Any]]) -> str:
     _, rest = _parted(entries)
     brief = [_brief(entry, _BRIEF) for entry in rest]
     groups = brief if any(brief) else rest
-    lines = dict.fromkeys(filter(None, (_joined([group]) for group in groups)))
+    lines = dict.fromkeys(filter(None, map(_joined, groups)))
     # Methods that differ only in parameters have the same title, which distinguishes nothing.
     if len(lines) <= 1 and not any(set(group) - {"method"} for group in groups):
         whole = in_words(entries[0]) if entries else {}
-        lines = dict.fromkeys([_joined([_brief(whole, ("model", "method", "dataset"))])])
+        lines = dict.fromkeys([_joined(_brief(whole, ("model", "method", "dataset")))])
     return textwrap.shorten("; ".join(lines), _LINE_CHARACTERS, placeholder=" …")
 
 
@@ -99,5 +99,5 @@ def _parted(entries: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str], list[
     return shared, [{k: v for k, v in entry.items() if k not in shared} for entry in filled]
 
 
-def _joined(groups: Sequence[Mapping[str, str]]) -> str:
-    return "; ".join(" · ".join(group.values()) for group in groups if group)
+def _joined(group: Mapping[str, str]) -> str:
+    return " · ".join(group.values())

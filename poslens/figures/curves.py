@@ -49,9 +49,9 @@ def pair_curves(
     evidence: Mapping[str, Span],
     style: Style,
     y_title: str,
-    read: Mapping[str, float] | None = None,
+    read: Mapping[str, float] = MappingProxyType({}),
     *,
-    means: Mapping[str, Mean] | None = None,
+    means: Mapping[str, Mean] = MappingProxyType({}),
     published: Mapping[str, Mean] = MappingProxyType({}),
     x: NDArray[np.float64] | None = None,
     provenance: Provenances = (),
@@ -71,7 +71,6 @@ def pair_curves(
 
     The customdata of each point is its bin 0..99.
     """
-    means = means or {}
     figure = canvas("pair_curves", style, POSITION_TITLE, y_title, provenance)
     models = list(dict.fromkeys([*curves, *means]))
     # Bands are added first, so that they are drawn below the lines.
@@ -80,7 +79,7 @@ def pair_curves(
         if mean is not None and mean.band is not None:
             _band(figure, mean.positions, *mean.band, index, style)
     for index, model in enumerate(models):
-        share = (read or {}).get(model, 1.0)
+        share = read.get(model, 1.0)
         if model in curves:
             text = model if not means else f"{model}, this pair"
             if share < 1:
