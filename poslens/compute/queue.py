@@ -35,59 +35,32 @@ _TRY_S = 0.01  # between attempts to lock the device against other processes
 _local = threading.local()
 
 
-class Request(Generic[T]):
-    """A computation that pages wait for, created by `DeviceQueue.ask`."""
+class Place(Generic[T]):
+    """The position in the queue of a request, created by `DeviceQueue.ask`. Pages with the same
+    request share it; each must leave it when it closes."""
 
-    def __init__(
-        self, lock: threading.Condition, clock: Callable[[], float], reader: str = ""
-    ) -> None:
-        self._lock = lock
+    def __init__(self, queue: DeviceQueue, reader: str = "") -> None:
+        self._queue = queue
         self.reader = reader  # the reader who requested it first
-        self._clock = clock
         self._left_at = 0.0
         self._given_up = False
         self._waiting = 0
-        self.result: Future[T] = Future()
+        self._result: Future[T] = Future()
         self.progress: Progress | None = None
+        """Progress, in units of 1 / `STEPS`; None if unknown."""
         self._reported_at = 0.0
-
-    def report(self, share: float) -> None:
-        """Report progress, from 0 to 1."""
-        if self.progress is None:
-            self._reported_at = self._clock()
-        done = round(STEPS * share)
-        spent = self._clock() - self._reported_at
-        self.progress = Progress(STEPS, done, done, 0, spent)
-
-    def wanted(self) -> bool:
-        """Whether a page waits for the result, or waited less than `GRACE_S` ago, because a page
-        that reruns leaves and asks again. Once False, it stays False."""
-        with self._lock:
-            gone = not self._waiting and self._clock() - self._left_at > GRACE_S
-            self._given_up = self._given_up or gone
-            return not self._given_up
-
-
-class Place(Generic[T]):
-    """One page's position in the queue for a request; the page must leave it when it closes."""
-
-    def __init__(self, queue: DeviceQueue, request: Request[T]) -> None:
-        self._queue, self._request = queue, request
-        self._left = False
 
     @property
     def ahead(self) -> int:
-        """How many requests are served before this one; 0 while it is computed."""
-        return self._queue.ahead(self._request)
-
-    @property
-    def progress(self) -> Progress | None:
-        """Progress, in units of 1 / `STEPS`; None if unknown."""
-        return self._request.progress
+        """How many requests are served before this one; 0 while it is served or loads, and once it
+        is done."""
+        line = self._queue._line
+        with self._queue._condition:
+            return line.index(self) if self in line else 0
 
     def wait(self, seconds: float) -> bool:
         """Wait at most this many seconds; returns whether the result is available."""
-        return bool(wait([self._request.result], seconds).done)
+        return bool(wait([self._result], seconds).done)
 
     def result(self) -> T:
         """The result, once it is available.
@@ -95,13 +68,29 @@ class Place(Generic[T]):
         Raises:
             Exception: the one that the computation raised.
         """
-        return self._request.result.result()
+        return self._result.result()
 
     def leave(self) -> None:
         """Stop waiting; the computation ends when the last page leaves."""
-        if not self._left:
-            self._left = True
-            self._queue._leave(self._request)
+        with self._queue._condition:
+            self._waiting -= 1
+            self._left_at = self._queue._clock()
+
+    def report(self, share: float) -> None:
+        """Report progress, from 0 to 1."""
+        if self.progress is None:
+            self._reported_at = self._queue._clock()
+        done = round(STEPS * share)
+        spent = self._queue._clock() - self._reported_at
+        self.progress = Progress(STEPS, done, done, 0, spent)
+
+    def wanted(self) -> bool:
+        """Whether a page waits for the result, or waited less than `GRACE_S` ago, because a page
+        that reruns leaves and asks again. Once False, it stays False."""
+        with self._queue._condition:
+            gone = not self._waiting and self._queue._clock() - self._left_at > GRACE_S
+            self._given_up = self._given_up or gone
+            return not self._given_up
 
 
 class DeviceQueue:
@@ -124,7 +113,7 @@ class DeviceQueue:
         self._clock = clock
         self._condition = threading.Condition()
         self._line: deque[object] = deque()
-        self._requests: dict[Hashable, Request[Any]] = {}
+        self._requests: dict[Hashable, Place[Any]] = {}
 
     @contextmanager
     def device_slot(self) -> Iterator[None]:
@@ -176,36 +165,26 @@ class DeviceQueue:
                     raise UserError(
                         f"{n_own} of your requests are already waiting. Try again in a moment."
                     )
-                request = self._requests[key] = Request(self._condition, self._clock, reader)
+                request = self._requests[key] = Place(self, reader)
                 threading.Thread(
                     target=self._serve, args=(key, request, work), name="request", daemon=True
                 ).start()
             request._waiting += 1
-        return Place(self, request)
-
-    def ahead(self, request: Request[Any]) -> int:
-        """How many requests precede this one; 0 if it is being served, loading, or done."""
-        with self._condition:
-            return self._line.index(request) if request in self._line else 0
+        return request
 
     def _serve(
-        self, key: Hashable, request: Request[T], work: Callable[[Callable[[], bool]], T]
+        self, key: Hashable, request: Place[T], work: Callable[[Callable[[], bool]], T]
     ) -> None:
         _local.request = request
         try:
             with reporting(request.report), waits_until(lambda: not request.wanted()):
-                finish = partial(request.result.set_result, work(lambda: not request.wanted()))
+                finish = partial(request._result.set_result, work(lambda: not request.wanted()))
         except BaseException as error:
-            finish = partial(request.result.set_exception, error)
+            finish = partial(request._result.set_exception, error)
         with self._condition:
             if self._requests.get(key) is request:
                 del self._requests[key]
         finish()
-
-    def _leave(self, request: Request[Any]) -> None:
-        with self._condition:
-            request._waiting -= 1
-            request._left_at = self._clock()
 
 
 @contextmanager
@@ -243,10 +222,9 @@ def _take(lock: FileLock) -> None:
 
 def ready(result: T) -> Place[T]:
     """A position whose result is available already."""
-    queue = DeviceQueue(lambda: 0)
-    request: Request[T] = Request(queue._condition, queue._clock)
-    request.result.set_result(result)
-    return Place(queue, request)
+    place: Place[T] = Place(DeviceQueue(lambda: 0))
+    place._result.set_result(result)
+    return place
 
 
 @contextmanager
