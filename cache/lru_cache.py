@@ -8,7 +8,6 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -80,35 +79,27 @@ WAIT = 10
 duration has passed."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Made(Generic[V]):
-    value: V
-    stamp: object
-    holds_until: float
-
-
 class StampedCache(Generic[V]):
     """Values derived from changing data, reused while the data's stamp is the same. A value that
     takes seconds to compute (the mean of 421,000 curves) is reused for a while longer: each new
     result would otherwise trigger a recomputation."""
 
     def __init__(self, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._kept: LRUCache[_Made[V]] = LRUCache(limit)
+        self._kept: LRUCache[tuple[V, object, float]] = LRUCache(limit)
+        """Each value with its stamp, and the time until which it is reused in any case."""
         self._clock = clock
 
     def get(self, key: Hashable, stamp: object, make: Callable[[], V]) -> V:
         """The value of `key`; `stamp` identifies the current state of the data it is computed
         from."""
         stamped = self._kept.find(key)
-        if stamped is None or (stamped.stamp != stamp and self._clock() >= stamped.holds_until):
+        if stamped is None or (stamped[1] != stamp and self._clock() >= stamped[2]):
             began = self._clock()
             value = make()
             now = self._clock()
-            took = now - began
-            stamped = self._kept.keep(
-                key, _Made(value, stamp, now + WAIT * took if took >= SLOW_S else now)
-            )
-        return stamped.value
+            holds_until = now + WAIT * (now - began) if now - began >= SLOW_S else now
+            stamped = self._kept.keep(key, (value, stamp, holds_until))
+        return stamped[0]
 
 
 def forget_made() -> None:

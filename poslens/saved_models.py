@@ -53,9 +53,6 @@ class _Digest(io.RawIOBase):
     def __init__(self) -> None:
         self.digest = hashlib.blake2b()
 
-    def writable(self) -> bool:
-        return True
-
     def write(self, part: Any) -> int:
         self.digest.update(part)
         return len(part)

@@ -8,7 +8,7 @@ from typing import Any
 import anywidget
 import traitlets
 
-from poslens.heatmap.assets import widget_script, widget_styles
+from poslens.heatmap.assets import drawing_script, source, styles
 
 
 class Heatmap(anywidget.AnyWidget):
@@ -23,7 +23,7 @@ class Heatmap(anywidget.AnyWidget):
         widget.observe(lambda change: print(change["new"]), "pinned")
     """
 
-    _esm = widget_script()
-    _css = widget_styles()
+    _esm = f"{drawing_script()}\n{source('widget.js')}"
+    _css = f"{styles()}\n{source('widget.css')}"
     data = traitlets.Dict().tag(sync=True)
     pinned: traitlets.List[dict[str, Any]] = traitlets.List().tag(sync=True)

@@ -11,17 +11,11 @@ from poslens.attribution.datasets import DataSet
 from poslens.attribution.methods import METHODS
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.dashboard.widgets import links, panels, say
-from poslens.dashboard.widgets.study_page import study_section, study_settings
+from poslens.dashboard.widgets.study_page import study_section
 from poslens.dashboard.widgets.tables import chosen_row, column_settings, show_table
 from poslens.parameters import Settings
 from poslens.studies.hubs.study import HUBS
 from poslens.studies.hubs.summary import HubSummary
-
-
-def hub_settings(data: DataSet) -> Settings:
-    """The study's settings, from widgets in the sidebar."""
-    with st.expander("Hub settings"):
-        return study_settings(HUBS, data)
 
 
 def section(

@@ -22,6 +22,7 @@ from poslens.dashboard.widgets.tables import rejected_rows, show_table
 from poslens.figures.curves import mean_curves
 from poslens.parameters import Settings
 from poslens.studies.curves.words import too_few
+from poslens.studies.hubs.study import HUBS as HUBS_STUDY
 from poslens.studies.positions.study import POSITIONS
 from poslens.studies.published import measures_frame
 from poslens.studies.ranking import service as ranking_service
@@ -136,7 +137,8 @@ moved: Settings = POSITIONS.parameters.settings()
 with st.sidebar, panels.guarded():
     data = choices.data_set()
     names = choices.models(RANKING.compared)
-    hubs_settings = ranking_hubs.hub_settings(data)
+    with st.expander("Hub settings"):
+        hubs_settings = study_settings(HUBS_STUDY, data)
     judged = ranking_service.is_judged(data)
 if hubs_settings is None:
     st.stop()

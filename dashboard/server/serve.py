@@ -104,7 +104,7 @@ def serve(
         if older := older_layouts(service().store):
             print(older, file=sys.stderr, flush=True)
         use(access)
-        service().set_reader_key(people.reader)
+        service().runs.reader = service().queue.reader = people.reader
         if auth and (text := oidc.trouble(auth["server_metadata_url"])):
             print(text, file=sys.stderr, flush=True)
         # A client's address is that of its connection, not one from a header that it sends.

@@ -46,14 +46,9 @@ HEATMAP_FORMATS = ("png", "svg", "pdf", "html")
 Draw = Callable[[Style], go.Figure]
 
 
-def theme() -> str:
-    """`light` or `dark`, according to the user's page."""
-    return "dark" if st.context.theme.type == "dark" else "light"
-
-
-def screen_style(**changes: object) -> Style:
-    """The style of figures on the page."""
-    return Style(theme=theme(), **changes)  # type: ignore[arg-type]
+def screen_style(**changes: Any) -> Style:
+    """The style of figures on the page, light or dark."""
+    return Style(theme="dark" if st.context.theme.type == "dark" else "light", **changes)
 
 
 _figures: LRUCache[go.Figure] = LRUCache(256)

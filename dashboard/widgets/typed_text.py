@@ -19,6 +19,8 @@ from poslens.dashboard.widgets.choices import uploader
 OWN = "Own text"
 """The name of typed texts in the address."""
 
+_IN_ADDRESS = ("q", "d", "e")
+"""The names of query, document and evidence in the address."""
 _FIELDS, _SHOWN, _IN_LINK, _INCOMPLETE = "pair.own", "own.texts", "own.in_link", "own.incomplete"
 
 
@@ -79,7 +81,7 @@ def _shown() -> Texts:
 
 def _take_from_address() -> None:
     """Show the texts of the link that was followed."""
-    linked = Texts(*(st.query_params.get(name, "") for name in ("q", "d", "e")))
+    linked = Texts(*(st.query_params.get(name, "") for name in _IN_ADDRESS))
     if linked != Texts() and linked[:2] != _shown()[:2]:
         st.session_state[_SHOWN] = linked
         st.session_state[_IN_LINK] = True
@@ -88,10 +90,12 @@ def _take_from_address() -> None:
 
 
 def _put_into_address(asked: bool) -> None:
-    """Add the shown texts to the address if the user wants that, and remove any others."""
-    in_link = asked and st.session_state.get(_IN_LINK)
-    query, document, evidence = _shown() if in_link else Texts()
-    url_state.put_texts(q=query, d=document, e=evidence)
+    """Add the shown texts to the address if the user wants that and all of them fit, and remove any
+    others."""
+    texts = _shown() if asked and st.session_state.get(_IN_LINK) else Texts()
+    texts = texts if url_state.in_link(*texts) else Texts()
+    for name, text in zip(_IN_ADDRESS, texts, strict=True):
+        url_state.put(name, text)
 
 
 def _form() -> None:

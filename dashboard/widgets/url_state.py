@@ -138,11 +138,3 @@ def in_link(*texts: str) -> bool:
     """Whether these texts fit into one address, where a byte other than an ASCII letter takes
     three."""
     return sum(len(quote_plus(text, errors="replace")) for text in texts) <= MAX_IN_LINK
-
-
-def put_texts(**texts: str) -> None:
-    """Add texts to the address by their parameter names, or none of them if they don't fit
-    together."""
-    fit = in_link(*texts.values())
-    for name, value in texts.items():
-        put(name, value if fit else "")

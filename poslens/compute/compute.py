@@ -144,11 +144,6 @@ class Compute:
         self.means = MeanCurves(self.store)
         self._terms: LRUCache[list[Term]] = LRUCache(64)
 
-    def set_reader_key(self, reader: Callable[[], str]) -> None:
-        """Limit the work of each reader separately; `reader()` returns the key of the current
-        one."""
-        self.runs.reader = self.queue.reader = reader
-
     # -- models --------------------------------------------------------------------------------
 
     def identify(self, spec: RetrieverSpec) -> ModelIdentity:

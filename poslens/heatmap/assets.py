@@ -23,7 +23,8 @@ _DRAWING = (
 )
 
 
-def _read(name: str) -> str:
+def source(name: str) -> str:
+    """The text of a file in this folder."""
     return files("poslens.heatmap").joinpath(name).read_text(encoding="utf-8")
 
 
@@ -34,14 +35,13 @@ def drawing_script() -> str:
     Its files share one scope and import nothing, so that the dashboard and the widget (modules) and
     the standalone page (a classic script) can all include it.
     """
-    return "\n".join(_read(name) for name in _DRAWING)
+    return "\n".join(map(source, _DRAWING))
 
 
-@cache
 def component_script() -> str:
     """The module for st.components.v2, which Streamlit sends with every change of a heatmap: it
     imports `page_module`, which the browser keeps."""
-    return f"const CODE = {json.dumps(page_module_name())};\n{_read('streamlit.js')}"
+    return f"const CODE = {json.dumps(page_module_name())};\n{source('streamlit.js')}"
 
 
 @cache
@@ -59,18 +59,6 @@ def page_module_name() -> str:
 
 
 @cache
-def widget_script() -> str:
-    """The module for anywidget: the drawing code with a default export."""
-    return f"{drawing_script()}\n{_read('widget.js')}"
-
-
-@cache
 def styles() -> str:
     """The heatmap's style sheet, for pages, files and notebooks."""
-    return _read("heatmap.css")
-
-
-@cache
-def widget_styles() -> str:
-    """The heatmap's style sheet in the colors of a notebook."""
-    return f"{styles()}\n{_read('widget.css')}"
+    return source("heatmap.css")

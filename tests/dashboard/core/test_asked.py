@@ -131,7 +131,7 @@ def test_an_intervention_is_shared_counted_and_canceled(
             stopped.set()
 
     monkeypatch.setattr(interventions, "intervene", slow)
-    compute.set_reader_key(lambda: "reader")
+    compute.queue.reader = lambda: "reader"
     monkeypatch.setenv("POSLENS_REQUESTS_EACH", "2")
     places = [interventions.ask(compute, pair, spec, MOVE) for pair in (first, first, second)]
     assert begun.wait(30) and n_requests(compute.queue) == 2, "equal requests are one"
