@@ -82,15 +82,8 @@ INTERVENTIONS = {schema.name: register(schema) for schema in _SCHEMAS}
 
 
 def causes(root: Path, method: Method) -> Results[TextPair, Any]:
-    """The stored results of one kind of intervention.
-
-    Raises:
-        ValueError: `method` is not an intervention.
-    """
-    schema = INTERVENTIONS.get(method.name)
-    if schema is None:
-        raise ValueError(f"{method.name} is no intervention")
-    return Results(root, schema, key=cause_key)
+    """The stored results of one kind of intervention."""
+    return Results(root, INTERVENTIONS[method.name], key=cause_key)
 
 
 def intervene_all(
@@ -142,9 +135,7 @@ def intervene(
         cut = "shuffled" if "order" in params else method.name
         n = int(params.get("segments", 3))
         return segment_curve(retriever, pair, cut, n, cached=cached)  # type: ignore[arg-type]
-    if method.name in ("insertion", "removal"):
-        return edit_curves(retriever, pair, method.name, cached=cached)  # type: ignore[arg-type]
-    raise ValueError(f"{method.name} is no intervention")
+    return edit_curves(retriever, pair, method.name, cached=cached)  # type: ignore[arg-type]
 
 
 # -- scores of other documents --------------------------------------------------------------------
