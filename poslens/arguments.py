@@ -20,6 +20,7 @@ from poslens.attribution.retrievers.resolve import renamed
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.text import clean
 from poslens.attribution.types import EvidenceSpan, Method, TextPair
+from poslens.commands.command_output import watched
 from poslens.compute.runs import Job
 from poslens.names import distinct, resolve, with_rejections
 from poslens.saved_data import Data, data_name
@@ -201,8 +202,6 @@ def chosen_pairs(
 def run_job(job: Job) -> None:
     """Compute the missing results of a job; Ctrl-C ends it after the current batch without losing
     results."""
-    from poslens.commands.command_output import watched
-
     if job.total and job.n_done() >= job.total:
         return
     watched(job.label, job, unit="item", own_process=False)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -125,8 +126,6 @@ def _require_url(given: str, name: str) -> None:
 
 def _require_way_back(uri: str, access: Access) -> None:
     """Require that the provider redirects users to this server."""
-    from fnmatch import fnmatchcase
-
     parts = urlsplit(uri)
     path = "/".join(filter(None, ("", access.base_path, CALLBACK)))
     if parts.path != f"/{path}":

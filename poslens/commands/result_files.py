@@ -18,6 +18,7 @@ import typer
 
 from poslens.attribution.errors import UserError
 from poslens.attribution.paths import expanded
+from poslens.cache.exchange.atomic_file import replacing, require_writable
 from poslens.figures.palettes import FIGURE_FORMATS, PALETTES, PRESETS, Style, styled
 
 if TYPE_CHECKING:
@@ -251,8 +252,6 @@ def write(output: Path, data: bytes, *, beside: bool = False) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    from poslens.cache.exchange.atomic_file import replacing
-
     with replacing(output) as file:
         file.write(data)
     print(output, file=sys.stderr if beside else sys.stdout)
@@ -265,8 +264,6 @@ def _require_writable(output: Path, arguments: Mapping[str, object]) -> None:
     Raises:
         UserError: the file can't be written, or `arguments` name it.
     """
-    from poslens.cache.exchange.atomic_file import require_writable
-
     for value in arguments.values():
         for given in value if isinstance(value, list | tuple) else [value]:
             if not isinstance(given, str | Path):

@@ -11,16 +11,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Generic
+from typing import Annotated, Any, Generic
 
 import typer
 
 from poslens.attribution.errors import UserError
 from poslens.attribution.nouns import counted, uncapitalized
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import Provenance
 from poslens.commands.answers import print_table, table_answer
 from poslens.commands.command_options import Dataset, print_error, several_models
 from poslens.commands.command_output import TextFormat, cli_command, quiet, watched
 from poslens.commands.result_files import FigureFile, FigureOption
+from poslens.compute.compute import service
+from poslens.compute.runs import Job
 from poslens.failures import (
     FAILURE_TABLE,
     FAILURES,
@@ -42,12 +46,6 @@ from poslens.parameters import (
 )
 from poslens.study import Study, Summary
 from poslens.study_plan import plan
-
-if TYPE_CHECKING:
-    from poslens.attribution.retrievers.specs import RetrieverSpec
-    from poslens.attribution.types import Provenance
-    from poslens.compute.runs import Job
-
 
 MAX_METAVAR = 40
 """Number of characters up to which --help lists an option's choices instead of its type."""
@@ -163,8 +161,6 @@ def _run(study: Study[Any, Any, Any], given: dict[str, Any]) -> None:
     if not specs and not study.without_models(corpus):
         specs = specs_of(study.models, data.name)
     quiet()
-    from poslens.compute.compute import service
-
     corpus = study.narrowed(service(), specs, corpus, settings)
     for sentence in study.notes(data, corpus):
         print(sentence, file=sys.stderr)
@@ -218,8 +214,6 @@ def _computed(
         UserError: `table` would be empty because there is no result, or only one to compare; or a
             run is not complete.
     """
-    from poslens.compute.compute import service
-
     planned = plan(study, service(), specs, corpus, settings, load=True)
     for reason in planned.misfits:  # before a run that can take hours
         print(reason, file=sys.stderr, flush=True)
@@ -311,8 +305,6 @@ def _print(
 
 def _compute(study: Study[Any, Any, Any], subject: Any, job: Job, retry_failed: bool) -> None:
     """Compute a subject's missing results, after printing an estimate of how long that takes."""
-    from poslens.compute.compute import service
-
     if job.n_done() < job.total or (retry_failed and job.failures()):
         if words := study.estimate(service(), subject, load=True, retry_failed=retry_failed):
             print(f"{job.label}: {words}", file=sys.stderr, flush=True)
