@@ -155,7 +155,7 @@ class Explanation(Result):
                 "The widget needs anywidget: run `pip install anywidget`, or `pip install "
                 "'.[notebook]'` in a checkout of PosLens."
             ) from error
-        return Heatmap(data=payload(*self._panes()))
+        return Heatmap(payload(*self._panes()), self._repr_html_)
 
     def _panes(self) -> tuple[list[Pane], View]:
         drawn = panes(self.results, self.rails, [head(result) for result in self.results])

@@ -13,7 +13,10 @@ const TOGGLES = [
 /** Builds the row above the columns: toggles on the left, the legend on the right. */
 function buildTools(state) {
   const tools = state.root.appendChild(element("div", "hm-tools"));
-  const bar = tools.appendChild(element("div", "hm-toolbar"));
+  // A form, because radio buttons of one name exclude each other in the whole document otherwise:
+  // also those of another heatmap of a notebook.
+  const bar = tools.appendChild(element("form", "hm-toolbar"));
+  bar.addEventListener("submit", (event) => event.preventDefault());
   const several = new Set(state.data.panes.map((pane) => pane.model)).size > 1;
   for (const [name, label, choices] of TOGGLES) {
     if (name === "range" && !several) continue;

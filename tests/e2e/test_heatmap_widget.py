@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
+from traitlets import TraitError
 
 from poslens.heatmap.data import Pane, View, payload
 from poslens.widget import Heatmap
@@ -43,6 +44,14 @@ async ({ esm, css, data, attached }) => {
 """
 
 
+def add(page: Page, panes: list[Pane], *, attached: bool = False) -> None:
+    """Draw a widget below those of the page, as in a notebook."""
+    made = Heatmap(payload(panes, View()), lambda: "")
+    given = {"esm": made._esm, "css": made._css, "data": made.data, "attached": attached}
+    page.evaluate(FRONT_END, given)
+    expect(page.locator(".hm-text").last).to_be_visible()
+
+
 @pytest.fixture
 def draw(browser: Browser) -> Iterator[Draw]:
     page = browser.new_page(viewport={"width": 1000, "height": 800})
@@ -53,11 +62,8 @@ def draw(browser: Browser) -> Iterator[Draw]:
     page.on("pageerror", lambda error: wrong.append(str(error)))
 
     def drawn(panes: list[Pane], *, attached: bool = False, style: str = "") -> Page:
-        made = Heatmap(data=payload(panes, View()))
         page.set_content(f"<!doctype html><html><head><style>{style}</style></head><body></body>")
-        given = {"esm": made._esm, "css": made._css, "data": made.data, "attached": attached}
-        page.evaluate(FRONT_END, given)
-        expect(page.locator(".hm-text").first).to_be_visible()
+        add(page, panes, attached=attached)
         return page
 
     yield drawn
@@ -106,6 +112,39 @@ def test_new_data_is_redrawn_and_pins_are_cleared(draw: Draw) -> None:
     assert page.evaluate("saves.at(-1)") == []
     page.evaluate("leave()")
     assert page.locator(".hm").count() == 0 and page.evaluate("listeners.size") == 0
+
+
+def test_widgets_of_a_notebook_have_separate_toggles(draw: Draw) -> None:
+    page = draw(planted(1, 2))
+    add(page, planted(1, 2))
+    widgets = page.locator(".hm").all()
+    initial = [choices(widget) for widget in widgets]
+    assert len(initial) == 2 and initial[0] == initial[1] and "level=word" in initial[0]
+    widgets[0].get_by_role("radio", name="Token").check()
+    assert [choices(widget) for widget in widgets] == [
+        [choice.replace("word", "token") for choice in initial[0]],
+        initial[1],
+    ]
+
+
+def choices(widget: Locator) -> list[str]:
+    """The selected options of a widget's toggles."""
+    chosen: list[str] = widget.evaluate(
+        "node => [...node.querySelectorAll('[type=radio]:checked')]"
+        ".map(input => `${input.name}=${input.value}`)"
+    )
+    return chosen
+
+
+def test_notebooks_without_widgets_show_html_and_only_the_browser_pins() -> None:
+    made = Heatmap(payload(planted(1, 2), View()), lambda: "<p>heatmap</p>")
+    formats, _ = made._repr_mimebundle_()
+    assert formats["text/html"] == "<p>heatmap</p>"
+    assert "application/vnd.jupyter.widget-view+json" in formats
+    with pytest.raises(TraitError, match="read-only"):
+        made.pinned = [{}]
+    made.set_state({"pinned": [{"text": "tide"}]})
+    assert made.pinned == [{"text": "tide"}]
 
 
 def test_it_follows_the_notebooks_theme(draw: Draw) -> None:
