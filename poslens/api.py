@@ -77,8 +77,9 @@ def explain(
         language: language of the texts, as an ISO 639-3 code, which decides how they are split
             into sentences.
         dataset: name or path of a data set, or its rows: a pandas DataFrame or a list of
-            dictionaries (docs/data.md), or {name: rows}. It provides the mean curve that is shown
-            with the document, if that is stored, and the word statistics of BM25.
+            dictionaries (docs/data.md), or {name: path} or {name: rows}. It provides the mean
+            curve that is shown with the document, if that is stored, and the word statistics of
+            BM25.
 
     Raises:
         UserError: a text, a name or an option is invalid; the message names it.

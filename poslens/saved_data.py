@@ -18,8 +18,8 @@ from poslens.attribution.retrievers.specs import data_folder
 from poslens.cache.exchange.atomic_file import replacing
 
 Rows: TypeAlias = "pd.DataFrame | list[dict[str, Any]]"
-Data: TypeAlias = "str | Path | Rows | dict[str, Rows]"
-"""A data set: its name or path, or its rows, which can have a name."""
+Data: TypeAlias = "str | Path | Rows | dict[str, str | Path | Rows]"
+"""A data set: its name, path or rows; a dictionary gives a path or rows a name."""
 
 
 _NAME = len("data-12345678")
@@ -28,7 +28,7 @@ _NAME = len("data-12345678")
 def data_name(dataset: Data) -> str:
     """The name of a data set given by name or path, or as rows in memory. Rows are written to a
     Parquet file in the data folder that is named after their digest, and so is the data set unless
-    it is given as {name: rows}.
+    it is given as {name: rows}; {name: path} names a path.
 
     Raises:
         UserError: it is something else, or a table cannot hold the rows.
@@ -37,11 +37,13 @@ def data_name(dataset: Data) -> str:
         return names.data_name(dataset)
     if isinstance(dataset, Mapping):
         if len(dataset) != 1 or not all(isinstance(name, str) and name for name in dataset):
-            raise UserError("A dictionary is a data set only as {name: rows}, with one name.")
+            raise UserError(
+                "A dictionary is a data set only as {name: path} or {name: rows}, with one name."
+            )
         ((name, rows),) = dataset.items()
     else:
         name, rows = "", dataset
-    path = _written(rows)
+    path = Path(rows) if isinstance(rows, str | Path) else _written(rows)
     (registered, *_) = names.register_data({name or path.stem[:_NAME]: str(path)})
     return names.data_name(registered)
 

@@ -461,6 +461,13 @@ def test_the_provenance_names_the_data_set_that_was_asked_for(study: str) -> Non
         assert {one.dataset for one in found.provenance} == {name}
 
 
+def test_a_path_can_have_a_name(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in ROWS))
+    curve = poslens.curve("BM25", {"tides": path}, method="terms")
+    assert [entry.dataset for entry in curve.provenance] == ["tides"]
+
+
 def test_rows_in_memory_are_a_data_set(_data: str) -> None:
     frame = pd.DataFrame(ROWS)
 
@@ -569,7 +576,7 @@ def test_rows_in_memory_are_a_data_set(_data: str) -> None:
         (lambda: poslens.curve("BM25", None), "data set can't be of type NoneType"),  # type: ignore[arg-type]
         (lambda: poslens.curve("BM25", [1]), "data set can't be of type list"),  # type: ignore[list-item]
         (lambda: poslens.curve("BM25", []), "lacks the columns query, document"),
-        (lambda: poslens.curve("BM25", {"a": ROWS, "b": ROWS}), "only as {name: rows}"),
+        (lambda: poslens.curve("BM25", {"a": ROWS, "b": ROWS}), "only as {name: path} or"),
         (lambda: poslens.curve("BM25", {"sample": ROWS}), "sample is the name of a bundled"),
         (
             lambda: poslens.curve("BM25", pd.DataFrame({"query": [1, "x"]})),

@@ -104,7 +104,8 @@ class ChunkStudy(Study[ChunkCorpus, Asked[ChunkCorpus], ChunkSummary]):
                 "a column named title to the file."
             )
         if not any(query.span for query in collection.queries):
-            notes.append("No query marks its evidence, so cut evidence is not counted.")
+            why = "No query marks its evidence" if collection.queries else "There are no queries"
+            notes.append(f"{why}, so cut evidence is not counted.")
         tried = settings_of(
             settings.windows,
             settings.overlaps,

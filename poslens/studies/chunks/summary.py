@@ -333,10 +333,11 @@ def shares_by_size(
             )
             figure.add_trace(group(trace, f"{number} {kind}", name))
         recommended = summary.recommendation.recommended
-        ring_name = "setting to use" if recommended else "keep: nothing better shown"
         for tried, share in shares:
             if tried is not summary.plan:
                 continue
+            use = f"use {tried.setting.title(unit)}"
+            ring_name = use if recommended else "keep: nothing better shown"
             ring = {"symbol": "circle-open", "size": 1.6 * style.font_size, "line": {"width": 2}}
             figure.add_trace(
                 go.Scatter(

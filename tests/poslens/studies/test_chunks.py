@@ -193,7 +193,7 @@ def test_titles_come_from_the_file(home: Path) -> None:
     assert list(found) == ["whole", "windows:20", "windows:20+title"]
     assert found["windows:20"]["vectors"] == found["windows:20+title"]["vectors"] > 12
     assert found["whole"]["cut"] is None and found["whole"]["reciprocal_rank"] is None
-    assert "No query marks its evidence" in done.stderr
+    assert "There are no queries" in done.stderr
 
 
 def corpus(n: int = 12) -> Collection:
@@ -390,7 +390,7 @@ def test_the_figure_marks_the_recommended_setting(home: Path) -> None:
     (summary,) = result.summaries
     figure = CHUNKS.figures[0].draw([summary], Style(), [CHUNKS.provenance(summary)])
     names = [trace.name for trace in figure.data]
-    assert names == ["BM25, whole documents", "BM25, windows", "BM25, setting to use"]
+    assert names == ["BM25, whole documents", "BM25, windows", "BM25, use whole documents"]
     ring = figure.data[-1]
     assert list(ring.x) == [summary.plan.n_vectors / N]
     assert "windows of 10 words" in str(figure.data[1].customdata)
