@@ -390,7 +390,7 @@ def check_baseline(draw: Random, folder: Path) -> None:
     found = parse(text if draw.random() < 0.7 else damaged(text, draw), "x.json", "M")
     for numbers in found.numbers.values():
         assert all(np.isfinite(number.value) for number in numbers.values())
-    assert all(np.isfinite(one.score) for one in found.scores.values()) and found.heading
+    assert all(np.isfinite(entry["score"]) for entry in found.scores.values()) and found.heading
 
 
 def check_measures(draw: Random, folder: Path) -> None:
