@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
@@ -74,14 +75,10 @@ def method_of(file: StoredFile) -> Method:
     return next((method for method in given if not is_over_text(method)), usual)
 
 
-def rows_of(
-    store: Store, file: StoredFile, datasets: Sequence[str] = ()
-) -> Iterator[tuple[RowSource, pa.RecordBatch]]:
-    """All rows of one file of the store, or only those of the given data sets."""
-    names = pa.array(datasets, pa.string())
+def rows_of(store: Store, file: StoredFile) -> Iterator[tuple[RowSource, pa.RecordBatch]]:
+    """All rows of one file of the store."""
     for rows in stored(store, file.model, method_of(file), _ROWS):
-        chosen = rows.filter(pc.is_in(rows.column("dataset"), names)) if datasets else rows
-        yield RowSource(file.model, file.method), chosen
+        yield RowSource(file.model, file.method), rows
 
 
 def export(
@@ -101,15 +98,17 @@ def export(
         UserError: there is nothing to write, or the file can't be written.
         Stopped: cancelled by `should_stop`.
     """
-    total = sum(file.results + file.failed for file in files)
+    total, n_read = sum(file.results + file.failed for file in files), 0
+    names = pa.array(datasets, pa.string())
     sources = [RowSource(file.model, file.method) for file in files]
     with replacing(target) as stream, SealedWriter(stream, sources, poslens) as writer:
-        for file in files:
-            for source, rows in rows_of(store, file, datasets):
-                if should_stop():
-                    raise Stopped("Stopped. No file was written.")
-                writer.write(source, rows)
-                report(min(writer.rows, total), total)
+        for source, rows in chain.from_iterable(rows_of(store, file) for file in files):
+            if should_stop():
+                raise Stopped("Stopped. No file was written.")
+            chosen = rows.filter(pc.is_in(rows.column("dataset"), names)) if datasets else rows
+            writer.write(source, chosen)
+            n_read += rows.num_rows
+            report(min(n_read, total), total)
         if not writer.rows:
             raise UserError(
                 f"The cache has no results of the data set {' or '.join(datasets)}: choose another."

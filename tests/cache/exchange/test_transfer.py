@@ -133,8 +133,12 @@ def test_an_export_can_be_read_by_any_parquet_reader(store: Store, result, tmp_p
 def test_a_single_data_set_can_be_exported(store: Store, result, tmp_path: Path) -> None:
     filled(store, result)
     store.put(MODEL, METHOD, [result("q", dataset="another")])
-    path = written(store, tmp_path / "a.parquet", datasets=["another"])
+    seen: list[tuple[int, int]] = []
+    path = written(
+        store, tmp_path / "a.parquet", datasets=["another"], report=lambda *at: seen.append(at)
+    )
     assert pd.read_parquet(path)["pair_id"].tolist() == ["q"]
+    assert seen[-1] == (7, 7), "progress counts all results that are read"
     with pytest.raises(UserError, match="The cache has no results of the data set none"):
         written(store, tmp_path / "b.parquet", datasets=["none"])
     assert not (tmp_path / "b.parquet").exists() and not list(tmp_path.glob(".*.part"))
