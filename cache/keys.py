@@ -181,6 +181,8 @@ def used_model(spec: RetrieverSpec, device: str, precision: str) -> UsedModel:
     files, planned = plan(spec, device, precision)
     spec = detect.with_detected_family(spec, files.folder)
     weights = files_fingerprint(files)
-    settings = f"{spec.settings}, precision={planned.precision}{lexical.settings(spec)}"
+    settings = (
+        f"{spec.settings}, precision={planned.precision}{lexical.settings(spec, file_digest)}"
+    )
     named = model_fingerprint(weights, settings)
     return UsedModel(spec, named, weights, planned.precision, str(planned.device))

@@ -23,9 +23,10 @@ from importlib import import_module
 from importlib.metadata import version
 from io import StringIO
 from itertools import islice
+from pathlib import Path
 from threading import Lock
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -50,6 +51,9 @@ _APOSTROPHE = re.compile(r"(?<=\w)[\u2019\u02bc](?=\w)")
 
 CHECKED = 200
 """Documents of a data set that are also scored by bm25s when BM25 is loaded."""
+
+_LARGE_BYTES = 4_000_000
+"""Words of files larger than this are not counted before the model is loaded."""
 
 
 def library_index(texts: list[list[str]], k1: float, b: float) -> Any:
@@ -139,9 +143,18 @@ def statistics_of(texts: Iterable[Sequence[str]]) -> Statistics:
     return Statistics(n, dict(frequencies), length / n)
 
 
-def _documents(dataset: str) -> tuple[str, Callable[[], Iterable[str]]]:
-    """The digest and the texts of a registered data set's documents: the whole corpus that rankings
-    search or, of bias tests, which have none, the distinct documents of their pairs.
+class _Documents(NamedTuple):
+    """The documents of a registered data set: their digest, their texts, and the files that have
+    them."""
+
+    digest: str
+    texts: Callable[[], Iterable[str]]
+    files: tuple[Path, ...] = ()
+
+
+def _documents(dataset: str) -> _Documents:
+    """The whole corpus that rankings search or, of bias tests, which have none, the distinct
+    documents of their pairs.
 
     Raises:
         UserError: there is no such data set.
@@ -152,22 +165,32 @@ def _documents(dataset: str) -> tuple[str, Callable[[], Iterable[str]]]:
         corpus = datasets.corpus_of(dataset)
     except UserError:
         data = datasets.read(dataset)
-        return data.digest, lambda: dict.fromkeys(pair.document for pair in data.pairs)
-    return corpus.digest, lambda: (document.text for document in corpus.documents())
+        return _Documents(data.digest, lambda: dict.fromkeys(p.document for p in data.pairs))
+    texts = lambda: (document.text for document in corpus.documents())  # noqa: E731
+    return _Documents(corpus.digest, texts, corpus.files)
 
 
-def _statistics(dataset: str, stemmed: bool) -> tuple[Statistics, str]:
-    """Statistics of a data set's words or, if `stemmed`, of their Polish stems, and 16 hexadecimal
-    digits over all of them."""
-    return _counted(dataset, _documents(dataset)[0], stemmed)
+def _statistics(dataset: str, stemmed: bool) -> Statistics:
+    """Statistics of a data set's words or, if `stemmed`, of their Polish stems."""
+    return _counted(dataset, _documents(dataset).digest, stemmed)
 
 
 @lru_cache(maxsize=4)
-def _counted(dataset: str, digest: str, stemmed: bool) -> tuple[Statistics, str]:
+def _counted(dataset: str, digest: str, stemmed: bool) -> Statistics:
     """The same, cached while the documents have this digest."""
-    of = statistics_of(_normalized(text, stemmed) for text in _documents(dataset)[1]())
-    rows = json.dumps([of.n, of.average_length, sorted(of.frequencies.items())])
-    return of, hashlib.sha256(rows.encode("utf-8", "replace")).hexdigest()[:16]
+    return statistics_of(_normalized(text, stemmed) for text in _documents(dataset).texts())
+
+
+def _fingerprint(dataset: str, stemmed: bool, file_digest: Callable[[Path], str]) -> str:
+    """16 hexadecimal digits over all statistics or, because counting takes seconds, over the files
+    of a large corpus."""
+    files = _documents(dataset).files
+    if sum(file.stat().st_size for file in files) > _LARGE_BYTES:
+        rows = json.dumps([file_digest(file) for file in files])
+    else:
+        of = _statistics(dataset, stemmed)
+        rows = json.dumps([of.n, of.average_length, sorted(of.frequencies.items())])
+    return hashlib.sha256(rows.encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def _normalized(text: str, stemmed: bool) -> tuple[str, ...]:
@@ -224,7 +247,7 @@ class LexicalRetriever(WordInputs):
         super().__init__(spec)
         self.k1, self.b = float(config["k1"]), float(config["b"])
         self._stemmed, corpus = _source_parts(spec)
-        self.statistics = _statistics(corpus, self._stemmed)[0] if corpus else None
+        self.statistics = _statistics(corpus, self._stemmed) if corpus else None
         if self.statistics is not None and not self.statistics.frequencies:
             raise UserError(f"No document of {corpus} has a word, so {spec.name} can't rank them.")
 
@@ -326,7 +349,7 @@ class LexicalRetriever(WordInputs):
         if self.statistics is None:
             texts: Iterable[str] = [pair.query, pair.document]
         else:
-            texts = _documents(corpus_of(self.spec))[1]()
+            texts = _documents(corpus_of(self.spec)).texts()
         # bm25s can't index documents without words, which a data set can have.
         corpus = [list(terms) for terms in islice(filter(None, map(self.terms_of, texts)), CHECKED)]
         query = [*self.terms_of(pair.query), *corpus[-1][:8]]
@@ -357,12 +380,13 @@ class LexicalRetriever(WordInputs):
         return shared, asked * idf * values / (values + self.k1 * (1 - self.b + self.b * relative))
 
 
-def settings(spec: RetrieverSpec) -> str:
-    """What determines BM25's numbers besides files; empty for other families."""
+def settings(spec: RetrieverSpec, file_digest: Callable[[Path], str]) -> str:
+    """What determines BM25's numbers besides its own files; empty for other families.
+    `file_digest` returns the digest of a file's contents."""
     if spec.family != FAMILY.name:
         return ""
     stemmed, corpus = _source_parts(spec)
-    statistics = _statistics(corpus, stemmed)[1] if corpus else "the two texts"
+    statistics = _fingerprint(corpus, stemmed, file_digest) if corpus else "the two texts"
     stems = f", stems={STEMMER} {version(STEMMER)}" if stemmed else ""
     return f", statistics={statistics}, words={_WORDS_VERSION}{stems}"
 

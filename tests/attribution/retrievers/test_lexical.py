@@ -35,6 +35,7 @@ from poslens.attribution.retrievers.load import load
 from poslens.attribution.retrievers.self_check import check_retriever
 from poslens.attribution.text import sentences
 from poslens.attribution.types import Attribution, TextPair
+from poslens.cache.keys import file_digest
 from tests.attribution.datasets.test_corpus import write_beir
 
 TERMS = make_method("terms")
@@ -247,10 +248,11 @@ def test_statistics_are_part_of_the_fingerprint(
     assert corpus_of(spec) == sample.name and "statistics of sample" in spec.origin
     assert "the two texts" in plain.origin and with_corpus(plain, "typed") is plain
     assert with_corpus(resolve.resolve("MiniLM"), sample.name) == resolve.resolve("MiniLM")
-    before = settings(spec)
+    before = settings(spec, file_digest)
     fewer = datasets.corpus_of(sample.name).sampled_documents(50, 0)
     monkeypatch.setattr(datasets, "corpus_of", lambda name: fewer)
-    assert settings(spec) != before and settings(plain) not in (before, settings(spec))
+    after = settings(spec, file_digest)
+    assert after != before and settings(plain, file_digest) not in (before, after)
 
 
 def test_statistics_are_those_of_the_whole_corpus(tmp_path: Path) -> None:
@@ -267,6 +269,21 @@ def test_statistics_are_those_of_the_whole_corpus(tmp_path: Path) -> None:
     for row, pair in enumerate(pairs):
         expected = index.get_scores(list(terms_of(pair.query)))[row]
         assert explain(retriever, pair).score == pytest.approx(expected)
+
+
+def test_a_large_corpus_is_identified_by_its_files_without_counting_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus, qrels = {"d1": "The tide turns.", "d2": "Fog lifts."}, {"q": {"d1": "1"}}
+    folder = write_beir(tmp_path / "large", corpus, {"q": "tide"}, qrels)
+    datasets.register("large", folder)
+    spec = with_corpus(resolve.resolve("BM25"), "large")
+    monkeypatch.setattr(lexical, "_LARGE_BYTES", 10)
+    monkeypatch.setattr(lexical, "statistics_of", lambda texts: pytest.fail("counted"))
+    before = settings(spec, file_digest)
+    (folder / "corpus.jsonl").write_text((folder / "corpus.jsonl").read_text().lower())
+    datasets.reload_if_changed("large")
+    assert settings(spec, file_digest) != before
 
 
 def test_bias_tests_have_the_statistics_of_their_pairs() -> None:
@@ -331,9 +348,10 @@ def test_polish_stems_match_other_forms() -> None:
     pair = TextPair("p", "kota", "Z kotami. Pies.")
     assert retriever.check(pair).distance < 1e-9
     spec = with_corpus(resolve.resolve("BM25-stempel"), "sample")
-    assert corpus_of(spec) == "sample" and "stems=pystempel 2.0.0" in settings(spec)
+    assert corpus_of(spec) == "sample" and "stems=pystempel 2.0.0" in settings(spec, file_digest)
     plain = with_corpus(resolve.resolve("BM25"), "sample")
-    assert settings(spec) != settings(plain) and "stems" not in settings(plain)
+    without = settings(plain, file_digest)
+    assert settings(spec, file_digest) != without and "stems" not in without
 
 
 def test_a_missing_stemmer_is_reported_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
