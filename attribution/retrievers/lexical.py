@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import redirect_stderr
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from importlib import import_module
 from importlib.metadata import version
 from io import StringIO
@@ -247,14 +247,21 @@ class LexicalRetriever(WordInputs):
         super().__init__(spec)
         self.k1, self.b = float(config["k1"]), float(config["b"])
         self._stemmed, corpus = _source_parts(spec)
-        self.statistics = _statistics(corpus, self._stemmed) if corpus else None
-        if self.statistics is not None and not self.statistics.frequencies:
+        if corpus and not any(map(self.terms_of, _documents(corpus).texts())):
             raise UserError(f"No document of {corpus} has a word, so {spec.name} can't rank them.")
 
     @property
     def weight_bytes(self) -> int:
         """Estimated memory of the statistics."""
-        return 100 * len(self.statistics.frequencies) if self.statistics else 0
+        counted: Statistics | None = self.__dict__.get("statistics")
+        return 100 * len(counted.frequencies) if counted else 0
+
+    @cached_property
+    def statistics(self) -> Statistics | None:
+        """The statistics of its data set's words, or None without a data set. Not counted before a
+        pair is scored, because rankings count their own."""
+        corpus = corpus_of(self.spec)
+        return _statistics(corpus, self._stemmed) if corpus else None
 
     def encode_texts(self, texts: Sequence[str], side: Side) -> Encoded:
         """Split texts into words with their characters; punctuation marks are not tokens.
@@ -346,10 +353,9 @@ class LexicalRetriever(WordInputs):
     def check(self, pair: TextPair) -> LibraryCheck:
         """Largest distance from bm25s's scores, relative to the largest score: for some of the data
         set's documents, or for the pair's two texts."""
-        if self.statistics is None:
-            texts: Iterable[str] = [pair.query, pair.document]
-        else:
-            texts = _documents(corpus_of(self.spec)).texts()
+        texts: Iterable[str] = [pair.query, pair.document]
+        if dataset := corpus_of(self.spec):
+            texts = _documents(dataset).texts()
         # bm25s can't index documents without words, which a data set can have.
         corpus = [list(terms) for terms in islice(filter(None, map(self.terms_of, texts)), CHECKED)]
         query = [*self.terms_of(pair.query), *corpus[-1][:8]]
