@@ -6,8 +6,9 @@ import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
+from importlib import import_module
+from threading import Lock
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 from numpy.typing import NDArray
@@ -120,17 +121,22 @@ def _points(
     return np.asarray(mapper.fit_transform(np.ascontiguousarray(vectors)), dtype=np.float32)
 
 
+_importing = Lock()
+
+
 def _umap() -> Any:
     """The class `umap.UMAP`, imported here because its import takes seconds.
 
     Its functions take ten seconds to compile, so numba stores them next to umap's modules and loads
     them in later processes. pynndescent asks for this itself, umap does not."""
-    import numba
-
-    jit, njit = (partial(decorator, cache=True) for decorator in (numba.jit, numba.njit))
-    with patch.object(numba, "jit", jit), patch.object(numba, "njit", njit):
-        from umap import UMAP
-
+    numba: Any = import_module("numba")  # its types don't let functions be replaced
+    with _importing:
+        decorators = numba.jit, numba.njit
+        numba.jit, numba.njit = (partial(decorator, cache=True) for decorator in decorators)
+        try:
+            from umap import UMAP
+        finally:
+            numba.jit, numba.njit = decorators
     return UMAP
 
 

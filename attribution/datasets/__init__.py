@@ -196,7 +196,7 @@ def read(name: str) -> DataSet:
 
 @lru_cache(maxsize=4)
 def _read(name: str) -> DataSet:
-    with _still_there(name):
+    with still_there(name):
         files = _registered[name]
         stamp = _of_pairs[name] = _stamps[name] = _stamp(files.place)
         place = indexes.place_of(name, str(files.place), files.variant)
@@ -229,7 +229,7 @@ def judged(name: str) -> bool:
     Raises:
         UserError: no data set has this name, or its files are in no known format.
     """
-    with _still_there(_known(name)):
+    with still_there(_known(name)):
         return not formats.FORMATS[detect(_registered[name].place)].unjudged
 
 
@@ -257,14 +257,14 @@ def _known(name: str) -> str:
 
 def _by(reader: Callable[[Path, str, str, str], T], name: str) -> T:
     """The result of a format's reader for the data set's files."""
-    with _still_there(name):
+    with still_there(name):
         files = _registered[name]
         _stamps[name] = _stamp(files.place)
         return reader(files.place, name, files.title, files.variant)
 
 
 @contextmanager
-def _still_there(name: str) -> Iterator[None]:
+def still_there(name: str) -> Iterator[None]:
     """If files were removed or locked, raise an error that names the data set instead of their
     paths, which browsers must not see."""
     try:

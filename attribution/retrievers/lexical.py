@@ -53,7 +53,7 @@ CHECKED = 200
 """Documents of a data set that are also scored by bm25s when BM25 is loaded."""
 
 _LARGE_BYTES = 4_000_000
-"""Words of files larger than this are not counted before the model is loaded."""
+"""A corpus in larger files is identified by them, without counting its words."""
 
 
 def library_index(texts: list[list[str]], k1: float, b: float) -> Any:
@@ -183,13 +183,20 @@ def _counted(dataset: str, digest: str, stemmed: bool) -> Statistics:
 
 def _fingerprint(dataset: str, stemmed: bool, file_digest: Callable[[Path], str]) -> str:
     """16 hexadecimal digits over all statistics or, because counting takes seconds, over the files
-    of a large corpus."""
-    files = _documents(dataset).files
-    if sum(file.stat().st_size for file in files) > _LARGE_BYTES:
-        rows = json.dumps([file_digest(file) for file in files])
-    else:
-        of = _statistics(dataset, stemmed)
-        rows = json.dumps([of.n, of.average_length, sorted(of.frequencies.items())])
+    of a large corpus.
+
+    Raises:
+        UserError: there is no such data set, or its files can't be read.
+    """
+    from poslens.attribution.datasets import still_there
+
+    with still_there(dataset):
+        files = _documents(dataset).files
+        if sum(file.stat().st_size for file in files) > _LARGE_BYTES:
+            rows = json.dumps([file_digest(file) for file in files])
+        else:
+            of = _statistics(dataset, stemmed)
+            rows = json.dumps([of.n, of.average_length, sorted(of.frequencies.items())])
     return hashlib.sha256(rows.encode("utf-8", "replace")).hexdigest()[:16]
 
 

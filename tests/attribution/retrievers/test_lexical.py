@@ -6,6 +6,7 @@ import importlib.machinery
 import math
 import os
 import random
+import shutil
 import subprocess
 import sys
 import types
@@ -284,6 +285,9 @@ def test_a_large_corpus_is_identified_by_its_files_without_counting_words(
     (folder / "corpus.jsonl").write_text((folder / "corpus.jsonl").read_text().lower())
     datasets.reload_if_changed("large")
     assert settings(spec, file_digest) != before
+    shutil.rmtree(folder)
+    with pytest.raises(UserError, match="The files of large can't be read"):
+        settings(spec, file_digest)
 
 
 def test_bias_tests_have_the_statistics_of_their_pairs() -> None:
