@@ -48,8 +48,10 @@ def add(page: Page, panes: list[Pane], *, attached: bool = False) -> None:
     """Draw a widget below those of the page, as in a notebook."""
     made = Heatmap(payload(panes, View()), lambda: "")
     given = {"esm": made._esm, "css": made._css, "data": made.data, "attached": attached}
+    widgets = page.locator(".hm")
+    widget = widgets.nth(widgets.count())
     page.evaluate(FRONT_END, given)
-    expect(page.locator(".hm-text").last).to_be_visible()
+    expect(widget.locator(".hm-text").last).to_be_visible()
 
 
 @pytest.fixture
