@@ -158,14 +158,15 @@ def _probe_truncation(
     options: RunOptions,
 ) -> Progress:
     """Measure where the model truncates, unless the result is stored."""
-    if not is_pooled(retriever):
+    first = store.probed_items[:1]
+    if not is_pooled(retriever) or not store.probed.missing(
+        model, TRUNCATION, first, retry=options.retry_failed
+    ):
         return Progress(0, 0, 0, 0, 0.0)
-    if store.probed.missing(model, TRUNCATION, store.probed_items):
-        options.on_stage("Measuring where it truncates")
-    texts: list[tuple[str, int]] = []
-
-    def prepare(_items: Sequence[Key]) -> None:
-        texts[:] = _long_texts(store.collection, retriever.max_length)
+    options.on_stage("Measuring where it truncates")
+    texts = dict(
+        zip(store.probed_items, _long_texts(store.collection, retriever.max_length), strict=False)
+    )
 
     def embedded(text: str) -> NDArray[np.float32]:
         if options.should_stop():
@@ -176,21 +177,16 @@ def _probe_truncation(
         return values
 
     def compute(item: Key) -> Truncation:
-        number = store.probed_items.index(item)
-        if number >= len(texts):
-            raise UserError("The corpus has fewer texts that reach the context limit.")
-        return truncation(retriever, embedded, *texts[number])
+        return truncation(retriever, embedded, *texts[item])
 
     return compute_missing(
         store.probed,
         model,
         TRUNCATION,
-        store.probed_items,
+        list(reversed(texts)),  # once the first text has a result, all others have been measured
         compute,
-        # Only documents are retried: the corpus will not have longer texts next time.
-        options=replace(options, retry_failed=False),
+        options=options,
         portion=N_PROBED,
-        prepare=prepare,
     )
 
 

@@ -25,6 +25,7 @@ from poslens.attribution.evaluation.chunks import (
     late_vectors,
     windows_of,
 )
+from poslens.attribution.evaluation.truncation import TRUNCATION
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.retrievers.load import load
 from poslens.attribution.retrievers.specs import presets
@@ -204,9 +205,26 @@ def test_truncation_is_measured_once(tiny: Tiny, tmp_path: Path) -> None:
     run_audit(store, retriever, KEY, WHOLE)
     found = store.truncations(KEY)
     assert found and all(one.claimed == 48 and one.as_claimed for one in found)
+    assert not store.probed.select(KEY, TRUNCATION, store.probed_items).failed
     stages: list[str] = []
     run_audit(store, retriever, KEY, WHOLE, options=RunOptions(on_stage=stages.append))
     assert stages == []
+
+
+def test_an_interrupted_measurement_of_truncation_is_resumed(tiny: Tiny, tmp_path: Path) -> None:
+    retriever = tiny("bert", max_length=48)
+    texts = [" ".join(f"{name}{n}" for n in range(200)) for name in ("ant", "bee", "cow")]
+    documents = [Document(text[:3], text) for text in texts]
+    stopped, whole = (
+        AuditStore(tmp_path / name, Collection("long", "long", (), lambda: iter(documents)))
+        for name in ("stopped", "whole")
+    )
+    after_the_first = RunOptions(should_stop=lambda: bool(stopped.truncations(KEY)))
+    assert run_audit(stopped, retriever, KEY, WHOLE, options=after_the_first).stopped
+    assert len(stopped.truncations(KEY)) == 1
+    run_audit(stopped, retriever, KEY, WHOLE)
+    run_audit(whole, retriever, KEY, WHOLE)
+    assert stopped.truncations(KEY) == whole.truncations(KEY) and len(whole.truncations(KEY)) == 3
 
 
 def test_sentences_of_several_documents_are_encoded_together(
