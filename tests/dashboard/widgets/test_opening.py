@@ -57,11 +57,12 @@ def test_pages_open_them_unless_the_address_names_others(mine: Path) -> None:
     assert shown(asked) == (["MiniLM"], "sample")
 
 
-def test_a_page_of_two_models_uses_them_in_order() -> None:
-    opening.use(Opening(("BM25", "MiniLM")))
+def test_a_page_of_two_models_uses_them_in_order(mine: Path) -> None:
+    datasets.register("docs", mine)
+    opening.use(Opening(("BM25", "MiniLM"), "docs"))
     page = open_page("compare").run()
     assert [page.selectbox(key=key).value for key in "ab"] == ["BM25", "MiniLM"]
-    opening.use(Opening(("BM25",)))
+    opening.use(Opening(("BM25",), "docs"))
     page = open_page("compare").run()
     assert [page.selectbox(key=key).value for key in "ab"] == ["BM25", "MiniLM-recency"]
 
