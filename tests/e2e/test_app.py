@@ -248,8 +248,7 @@ def test_run_a_data_set_stop_and_resume(run_app: App, visit: Visit) -> None:
     stopped_at = done()
     assert 0 < stopped_at < 4000
     expect(page.get_by_text(re.compile("center of mass"))).not_to_have_count(0)
-    resume.click()
-    expect(stop).to_be_visible()
+    press(resume, stop.is_visible)
     page.wait_for_function(
         "n => [...document.querySelectorAll('*')].some(e => !e.children.length && "
         "/^[\\d,]+ of 4,000/.test(e.textContent) && parseInt(e.textContent.replace(',', '')) > n)",

@@ -98,6 +98,7 @@ def test_back_and_forward_restore_the_models_of_each_page(app: App, visit: Visit
     idle(page)
     navigation.get_by_role("link", name="Audit").click()
     expect(page).to_have_url(re.compile("/audit.*models=BM25"))
+    idle(page)
     chosen.locator("input").fill("MiniLM-recency")
     page.get_by_role("option", name="MiniLM-recency", exact=True).click()
     both = re.compile("/audit.*models=BM25&models=MiniLM-recency")
