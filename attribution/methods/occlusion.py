@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from poslens.attribution.batching import checkpoint
 from poslens.attribution.methods.base import MethodEntry, MethodParameter, build_batch, register
 from poslens.attribution.methods.perturbation import Kept, Perturbed
 from poslens.attribution.retrievers.base import Embedded, reads_jointly
@@ -46,8 +47,11 @@ def _attribute(
     with retriever.lock, torch.no_grad():
         document = Perturbed(retriever, pair, "document", state)
         query = Perturbed(retriever, pair, "query")
-        score, of_document = _effects(document, units(document.encoded.texts[0], pair, level))
-        _, of_query = _effects(query, units(query.encoded.texts[0], pair, "token"))
+        in_document = _masks(document, units(document.encoded.texts[0], pair, level))
+        in_query = _masks(query, units(query.encoded.texts[0], pair, "token"))
+        share = in_document.numel() / max(1, in_document.numel() + in_query.numel())
+        score, of_document = _effects(document, in_document, (0, share))
+        _, of_query = _effects(query, in_query, (share, 1))
     (result,) = build_batch(
         retriever,
         method,
@@ -69,20 +73,27 @@ def units(text: TokenizedText, pair: TextPair, level: str) -> NDArray[np.int64]:
     return unit_of(text, spans)
 
 
-def _effects(text: Perturbed, unit_numbers: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-    """The score [1] and the effects [1, T] on the text's positions, zero for special tokens."""
+def _masks(text: Perturbed, unit_numbers: NDArray[np.int64]) -> Tensor:
+    """Whether a position of the text belongs to a unit [U, T]; special tokens belong to none."""
     content = text.encoded.texts[0].content
-    unit_ids, sizes = torch.from_numpy(unit_numbers[content]).unique(return_counts=True)
+    unit_ids = np.unique(unit_numbers[content])
     masks = torch.zeros(len(unit_ids), text.inputs.shape[1], dtype=torch.bool)
-    masks[:, text.encoded.span(0)] = torch.from_numpy(
-        content & (unit_numbers == unit_ids.numpy()[:, None])
-    )
+    masks[:, text.encoded.span(0)] = torch.from_numpy(content & (unit_numbers == unit_ids[:, None]))
+    return masks
+
+
+def _effects(text: Perturbed, masks: Tensor, shares: tuple[float, float]) -> tuple[Tensor, Tensor]:
+    """The score [1] and the effects [1, T] of units on the text's positions, zero for special
+    tokens; `shares` of the pair are finished before and after it."""
+    begin, end = shares
     whole = text.score(text.inputs).detach().cpu()
-    left = [
-        text.score(torch.where(some[..., None], text.baseline, text.inputs)).detach().cpu()
-        for some in masks.to(text.inputs.device).split(text.batch)
-    ]
-    lost = (whole - torch.cat(left)).float() / sizes
+    left: list[Tensor] = []
+    parts = masks.to(text.inputs.device).split(text.batch)
+    for number, some in enumerate(parts):
+        checkpoint(begin + (end - begin) * number / len(parts))
+        copies = torch.where(some[..., None], text.baseline, text.inputs)
+        left.append(text.score(copies).detach().cpu())
+    lost = (whole - torch.cat(left)).float() / masks.sum(1)
     return whole, (lost[:, None] * masks).sum(0, keepdim=True)
 
 

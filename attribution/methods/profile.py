@@ -16,6 +16,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from poslens.attribution.batching import checkpoint
 from poslens.attribution.errors import UserError
 from poslens.attribution.methods.base import MethodEntry, build_batch, register
 from poslens.attribution.methods.passes import distinct
@@ -121,6 +122,7 @@ def profile(
     generator = torch.Generator().manual_seed(SEED)
     limit = MOST if cotangents is None else len(cotangents)
     for number in range(1, limit + 1):
+        checkpoint()
         u = (
             torch.randn(width, generator=generator)
             if cotangents is None

@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 from transformers import AutoModel, AutoTokenizer
 
+from poslens.attribution.batching import reporting, stoppable
 from poslens.attribution.curves.positions import aggregated
+from poslens.attribution.errors import Stopped
 from poslens.attribution.methods import make_method, occlusion, perturbation
 from poslens.attribution.methods.occlusion import attribute, units
 from poslens.attribution.methods.perturbation import Kept
@@ -223,3 +225,21 @@ def test_a_token_that_already_is_padding_has_no_effect(
         "moon",
         "[SEP]",
     ]
+
+
+def test_a_slow_pair_reports_progress_and_can_be_stopped(
+    tiny: Callable[..., DenseRetriever], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    retriever, told = tiny("bert"), list[float]()
+    monkeypatch.setattr(perturbation, "BATCH_TOKENS", 1)
+    with reporting(told.append):
+        attribute(retriever, METHOD["token"], [PAIR])
+    assert told == sorted(told) and told[0] == 0 and 0.9 < told[-1] < 1
+    told.clear()
+    with (
+        reporting(told.append),
+        stoppable(lambda: bool(told) and told[-1] > 0.5),
+        pytest.raises(Stopped),
+    ):
+        attribute(retriever, METHOD["token"], [PAIR])
+    assert 0.5 < told[-1] < 0.7

@@ -230,6 +230,12 @@ def test_exact_shares_of_many_pairs_can_be_stopped(model: Any) -> None:
         METHODS["maxsim"].compute(model, make_method("maxsim"), pairs)
 
 
+def test_the_profile_of_a_text_can_be_stopped(tiny: Callable[..., DenseRetriever]) -> None:
+    retriever = tiny("bert")
+    with pytest.raises(Stopped), stoppable(lambda: True):
+        METHODS["profile"].compute(retriever, make_method("profile"), [PAIRS[0]])
+
+
 def test_no_two_pairs_share_a_row_in_a_round() -> None:
     @given(st.lists(st.integers(0, 5), min_size=1, max_size=40), st.integers(1, 400))
     def law(choices: list[int], least: int) -> None:
