@@ -91,8 +91,9 @@ def export(
     report: Report = lambda done, total: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> int:
-    """Write the results of `files`, or only those of some data sets, to one Parquet file. Returns
-    the number of rows. The file is written atomically. `poslens` is the version of this program.
+    """Write the results of `files`, or only those of some data sets (embeddings and maps have an
+    empty name), to one Parquet file. Returns the number of rows. The file is written atomically.
+    `poslens` is the version of this program.
 
     Raises:
         UserError: there is nothing to write, or the file can't be written.
@@ -112,7 +113,7 @@ def export(
         if not writer.rows:
             raise UserError(
                 f"The cache has no results of the data set {' or '.join(datasets)}: choose another."
-                if datasets
+                if any(datasets)
                 else "The cache has no results to export."
             )
     return writer.rows

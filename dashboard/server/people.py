@@ -25,8 +25,8 @@ _PASSED_ON = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-Ip", "
 """Headers added by proxies, behind which every user seems to be on this machine."""
 
 REFUSED = (
-    "Only the administrator can do this: on the server's own machine, or on any page if PosLens "
-    f"was started with {UPKEEP.name}=yes."
+    "Only the administrator can do this: with the command line on the server, or on any page if "
+    f"PosLens was started with {UPKEEP.name}=yes."
 )
 
 
@@ -65,12 +65,17 @@ def may_enter() -> bool:
         return True
     if access.current().proxies:
         name: object = _of_proxy()
-    elif st.user.get("email_verified") is True:
-        name = st.user.get("email")
+    elif unverified():
+        return False  # such an address could be anyone's
     else:
-        return False  # an unverified address could be anyone's
+        name = st.user.get("email")
     listed = (entry.strip() for entry in PEOPLE.get().split(","))
     return isinstance(name, str) and any(_admits(_folded(e), _folded(name)) for e in listed if e)
+
+
+def unverified() -> bool:
+    """Whether the identity provider doesn't confirm the address of the logged-in person."""
+    return not access.current().proxies and st.user.get("email_verified") is not True
 
 
 def _admits(entry: bytes, name: bytes) -> bool:

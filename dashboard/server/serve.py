@@ -22,7 +22,7 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.paths import expanded
 from poslens.commands.command_output import silence_libraries
 from poslens.compute.garbage import no_search_for_garbage
-from poslens.compute.settings import ALLOW_CODE, SHIPPED
+from poslens.compute.settings import ALLOW_CODE, SETTINGS, SHIPPED
 from poslens.dashboard.server import oidc, opening
 from poslens.dashboard.server.access import Access, use
 from poslens.dashboard.server.opening import Opening
@@ -58,8 +58,10 @@ def serve(
 
     Raises:
         UserError: the port is in use, a folder doesn't exist, a name is invalid, a data set can't
-            be read, or a login setting is missing.
+            be read, a setting has an invalid value, or a login setting is missing.
     """
+    for setting in SETTINGS:
+        setting.get()  # refuse invalid values now rather than on the pages that use them
     auth = oidc.section(access) if access.login else {}
     oidc.hide_secrets()
     with no_search_for_garbage():

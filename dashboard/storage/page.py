@@ -195,18 +195,13 @@ def actions(meant: list[StoredFile], dataset: str) -> None:
             args=(
                 cache_service.start_export,
                 meant,
-                [
-                    name
-                    for name in dict.fromkeys(
-                        (*datasets.names(), *(name for file in meant for name in listed(file)))
-                    )
-                    if dataset in ("", name)
-                ],
+                exported(meant, dataset),
                 exports,
             ),
-            disabled=exporting or not readable or not small,
+            disabled=exporting or not readable or not small or not exported(meant, dataset),
             help="A Parquet file that pandas, DuckDB, Polars and another PosLens can read. It has "
-            "the results of the listed data sets.",
+            "the results of the listed data sets"
+            + (" and, for all data sets, embeddings and maps." if allowed else "."),
         )
         if allowed:
             shared_actions(meant, readable, dataset)
@@ -219,6 +214,18 @@ def actions(meant: list[StoredFile], dataset: str) -> None:
         )
     if st.session_state.get("cache.confirming") == confirmed(meant, dataset):
         confirm(meant, dataset)
+    else:  # another selection has canceled it
+        st.session_state.pop("cache.confirming", None)
+
+
+def exported(meant: list[StoredFile], dataset: str) -> list[str]:
+    """The data sets whose results an export has; an empty name stands for embeddings and maps,
+    which belong to none. Readers who may not delete results don't get those: they could be of texts
+    that this dashboard doesn't list."""
+    names = dict.fromkeys(name for file in meant for name in listed(file))
+    if dataset:
+        return [name for name in names if name == dataset]
+    return ["", *names] if allowed else list(names)
 
 
 def shared_actions(meant: list[StoredFile], readable: bool, dataset: str) -> None:
@@ -358,14 +365,17 @@ def imports() -> None:
 
 
 @fragment(run_every=1.0 if busy or exporting else None)
-def state() -> None:
-    """The current or last action."""
-    if error := st.session_state.pop("cache.error", ""):
-        say.error(error)
-    now = cache_service.current_export(service(), exports)
-    show(now, exporting, "cache.export.stop")
-    if allowed:  # the run names files of the user who started it
-        show(cache_service.current(service()), busy, "cache.stop")
+def state(imported: bool) -> None:
+    """The current or last action: the import, which has its own place, or any other."""
+    if not imported:
+        if error := st.session_state.pop("cache.error", ""):
+            say.error(error)
+        now = cache_service.current_export(service(), exports)
+        show(now, exporting, "cache.export.stop")
+    run = cache_service.current(service())
+    # The run names files of the user who started it.
+    if allowed and run is not None and imported == (run.label == cache_service.IMPORTING):
+        show(run, busy, "cache.stop")
 
 
 def show(now: Run | None, was_active: bool, key: str) -> None:
@@ -428,12 +438,13 @@ st.caption(
     if KEEP_OWN_TEXTS.get() == "no"
     else "Results of texts that you type or upload are stored here too."
 )
-state()
+state(imported=False)
 with panels.guarded():
     downloads()
 with panels.guarded():
     shipped()
 if allowed:
     imports()
+    state(imported=True)
 else:
     say.caption(f"Deleting, importing, verifying and compacting: {people.REFUSED}")

@@ -31,7 +31,7 @@ from poslens.names import posir_ranking_spec, posir_spec
 
 Option = TypeVar("Option", bound=str)
 
-_UPLOADED, _UPLOAD_ERROR = "just uploaded", "upload error"
+_UPLOADED, _UPLOAD_ERROR, _REMOVED = "just uploaded", "upload error", "removed upload"
 _MAX_UPLOADS = 3
 _STATISTICS = "statistics"
 
@@ -101,6 +101,7 @@ def uploader() -> None:
 
     def take() -> None:
         st.session_state.pop(_UPLOAD_ERROR, None)
+        st.session_state.pop(_REMOVED, None)
         # A browser may name a file that no longer exists, or one from a page that no longer has an
         # uploader.
         given = st.session_state.get("upload")
@@ -115,7 +116,9 @@ def uploader() -> None:
         uploads.pop(data_set.name, None)
         uploads[data_set.name] = data_set
         while len(uploads) > _MAX_UPLOADS:
-            del uploads[next(iter(uploads))]
+            oldest = next(iter(uploads))
+            del uploads[oldest]
+            st.session_state[_REMOVED] = oldest
         st.session_state[_UPLOADED] = data_set.name
 
     st.file_uploader(
@@ -136,6 +139,8 @@ def uploader() -> None:
         st.rerun(scope="app")
     if message := st.session_state.get(_UPLOAD_ERROR):
         say.error(message, icon=":material/error:")
+    if removed := st.session_state.get(_REMOVED):
+        say.caption(f"At most {_MAX_UPLOADS} uploads are available, so {removed} was removed.")
 
 
 _LENGTHS = (

@@ -35,6 +35,8 @@ def _ask() -> None:
         "PosLens tests whether a text retriever overlooks evidence because of its position."
     )
     st.button("Log in", on_click=st.login, type="primary", icon=":material/login:")
+    if st.query_params:
+        st.caption("Login returns to the first page: open your link again afterwards.")
 
 
 def _name_and_way_out() -> None:
@@ -50,9 +52,12 @@ def _name_and_way_out() -> None:
 def _turn_away() -> None:
     st.title("PosLens")
     name = people.shown_name()
-    say.error(
-        f"{name} doesn't have access to this PosLens. Ask its administrator.",
-        icon=":material/error:",
-    )
+    reason = f"{name} doesn't have access to this PosLens."
+    if people.unverified():
+        reason = (
+            f"{name} can't be admitted: the identity provider doesn't state that it verified the "
+            "address (email_verified)."
+        )
+    say.error(f"{reason} Ask the administrator.", icon=":material/error:")
     if access.current().login:
         st.button("Log out", on_click=st.logout, icon=":material/logout:")

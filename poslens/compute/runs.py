@@ -171,14 +171,14 @@ class Runs:
         counted = [run for run in self._runs.values() if run.active and run.within is None]
         if len(counted) >= self._limit():
             raise UserError(
-                f"{len(counted)} runs are already active: try again when one has ended, or stop "
-                "one."
+                f"Active runs: {len(counted)}, as many as PosLens allows: try again when one "
+                "has ended, or stop one."
             )
         n_own = sum(run.reader == reader for run in counted)
         if reader and n_own >= self._each():
             raise UserError(
-                f"{n_own} of your runs are already active: try again when one has ended, or stop "
-                "one."
+                f"Your active runs: {n_own}, as many as PosLens allows: try again when one has "
+                "ended, or stop one."
             )
 
     def find(self, owner: Path, key: RunKey) -> Run | None:

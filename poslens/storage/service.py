@@ -39,6 +39,8 @@ UPLOAD_MB = 20
 _MAX_EXPORTS = 3
 _KEY = ("cache", "upkeep", "", "", "")
 _EXPORT = ("cache", "export", "", "", "")
+IMPORTING = "Importing"
+"""The label of the run of `start_import`."""
 Step = Callable[[int, int], None]
 
 
@@ -206,14 +208,16 @@ def start_delete(compute: Compute, files: Sequence[StoredFile], dataset: str = "
 def start_export(
     compute: Compute, files: Sequence[StoredFile], datasets: Sequence[str], exports: Exports
 ) -> Run:
-    """Start a run that exports the results that `files` have on these data sets (all if empty) to
-    a Parquet file, for the session of `exports`."""
+    """Start a run that exports the results that `files` have on these data sets to a Parquet file,
+    for the session of `exports`; an empty name stands for embeddings and maps. Without names it
+    exports all results."""
 
     def work(run: Run, step: Step) -> str:
         models, methods = {file.model.name for file in files}, {file.method.name for file in files}
         parts = [
             models.pop() if len(models) == 1 else "all-models",
             methods.pop() if len(methods) == 1 else "all-methods",
+            *(datasets if len(datasets) == 1 else ()),
         ]
         path = exports.place()
         rows = transfer.export(
@@ -249,7 +253,7 @@ def start_import(compute: Compute, name: str, data: bytes) -> Run:
         )
         return f"{name}: {taken.sentence()}"
 
-    return _start(compute, "Importing", work)
+    return _start(compute, IMPORTING, work)
 
 
 def _require_wanted(run: Run) -> None:

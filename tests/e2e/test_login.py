@@ -116,7 +116,7 @@ def test_each_person_has_their_own_data_and_can_log_out(
 
 def test_people_who_are_not_listed_are_refused(guarded: Guarded, browser: Browser) -> None:
     carl = entered(browser, guarded.url, "carl")  # with an unverified address
-    expect(carl.get_by_text("doesn't have access to this PosLens")).to_be_visible()
+    expect(carl.get_by_text("doesn't state that it verified the address")).to_be_visible()
     expect(carl.get_by_test_id("stTopNav")).to_have_count(0)
     carl.get_by_role("button", name="Log out").click()
     carl.get_by_role("button", name="End session").click()

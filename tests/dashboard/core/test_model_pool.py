@@ -156,7 +156,7 @@ def test_runs_are_bounded(tmp_path: Path) -> None:
 
     started = [Job(runs, tmp_path, key(number), "m", 1, work).start() for number in range(3)]
     assert Job(runs, tmp_path, key(0), "m", 1, work).start() is started[0], "the same one is shared"
-    with pytest.raises(UserError, match="3 runs are already active"):
+    with pytest.raises(UserError, match="Active runs: 3, as many as"):
         Job(runs, tmp_path / "other", key(0), "m", 1, work).start()
     hold.set()
     for run in started:

@@ -115,7 +115,7 @@ def test_runs_per_reader_are_limited_and_include_parts() -> None:
     part = Job(runs, Path("p"), ("part", *KEY[1:]), "part", 1, endless)
     one = Job(runs, Path("1"), KEY, "m", 1, endless, parts=(part,)).start()
     Job(runs, Path("2"), KEY, "m", 1, endless).start()
-    with pytest.raises(UserError, match="2 of your runs"):
+    with pytest.raises(UserError, match="Your active runs: 2, as many as"):
         Job(runs, Path("3"), KEY, "m", 1, endless).start()
     who = ""  # a run starts its parts outside pages
     assert part.start(within=one).reader == one.reader == "anna"

@@ -92,7 +92,7 @@ def test_the_error_of_a_run_is_shown_until_it_is_restarted(tmp_path: Path) -> No
     work.done, work.failing = 0, ""
     run = job.start()
     assert job.error == ""
-    with pytest.raises(UserError, match="1 runs are already active"):
+    with pytest.raises(UserError, match="Active runs: 1, as many as"):
         Job(runs, tmp_path, key("other"), "O", 4, work).start()
     work.go.release(4)
     run.wait()
@@ -129,7 +129,7 @@ def test_a_job_and_its_parts_count_as_one_run(tmp_path: Path) -> None:
     wholes = [whole("one"), whole("other")]
     for job in wholes:
         job.start()
-    with pytest.raises(UserError, match="2 runs are already active"):
+    with pytest.raises(UserError, match="Active runs: 2, as many as"):
         whole("third").start()
     met.wait()
     for job in wholes:

@@ -22,6 +22,7 @@ from poslens.attribution.interventions.segments import edits_method
 from poslens.attribution.methods import make_method
 from poslens.attribution.types import Attribution, TextPair, Token, TokenizedText
 from poslens.cache.exchange.part_files import PartFolder, PartWriter
+from poslens.cache.kinds.embeddings import EmbeddingStore
 from poslens.cache.kinds.faithfulness import faithfulness_tests
 from poslens.cache.kinds.interventions import RankedPair, causes, position_ranks
 from poslens.cache.storage import maintenance
@@ -130,6 +131,28 @@ def test_deleting_asks_for_confirmation_and_states_what_is_deleted(store: Store)
     assert app.dataframe[0].value["model"].tolist() == ["N"]
     assert store.get(MODEL, METHOD, result("p0")[0]) is None
     assert store.get(OTHER, METHOD, result("p0")[0]) is not None
+
+
+def test_another_selection_cancels_a_confirmation(store: Store) -> None:
+    app = opened()
+    app.button(key="cache.delete").click().run()
+    app.selectbox(key="cache.model").set_value(OTHER.fingerprint).run()
+    app.selectbox(key="cache.model").set_value(MODEL.fingerprint).run()
+    assert not [button for button in app.button if button.key == "cache.sure"]
+
+
+def test_an_export_of_all_data_sets_has_the_embeddings(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    EmbeddingStore(store.root).put(MODEL, "document", [("a text", np.ones(3, np.float32))])
+    app = opened()
+    (made,) = own(clicked(app, "cache.export")).exports.offered()
+    assert pq.read_table(made.path)["dataset"].to_pylist().count("") == 1
+    monkeypatch.setattr(people, "may_change", lambda: False)
+    app = clicked(opened(), "cache.export")
+    made = own(app).exports.offered()[-1]
+    assert "" not in pq.read_table(made.path)["dataset"].to_pylist()
+    assert pick(app, "embedding").button(key="cache.export").disabled
 
 
 def two_data_sets(store: Store, tmp_path: Path) -> tuple[TextPair, TextPair]:

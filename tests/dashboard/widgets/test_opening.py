@@ -44,6 +44,12 @@ def test_run_opens_the_named_models_and_data(mine: Path) -> None:
     assert refused.exit_code == 2 and "There is no retriever" in refused.stderr
 
 
+def test_run_refuses_invalid_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POSLENS_UPKEEP", "maybe")
+    refused = CliRunner().invoke(app, ["run", "--port", "0"])
+    assert refused.exit_code == 2 and "POSLENS_UPKEEP='maybe' is invalid: " in refused.stderr
+
+
 def shown(page: Any) -> tuple[list[str], str]:
     assert not page.exception and not page.error
     return page.multiselect(key="models").value, page.selectbox(key="dataset").value

@@ -235,8 +235,8 @@ def test_errors_are_shown_once_and_can_be_retried(setting: Setting) -> None:
     assert setting.retried == [False, False, True]
     setting.limit = 0
     for label in ("Compute", "Retry"):
-        assert "0 runs are already active" in press(label)
-        assert "0 runs are already active" not in text_of(page.run()), "said once"
+        assert "Active runs: 0, as many as" in press(label)
+        assert "Active runs: 0, as many as" not in text_of(page.run()), "said once"
 
 
 def test_many_failures_are_counted_and_the_first_listed(setting: Setting) -> None:
