@@ -77,7 +77,7 @@ class ItemMeasure:
     `units` names the items. Two models that differ by at most `margin` are equivalent. If `share`,
     the statistic is a share or a difference of shares, and sentences give it in percent. `largest`
     is the largest possible difference between two models' items, if these are events or ranks,
-    which are often equal (`compared`); it is 1 for shares. If `by_document`, the measure is the
+    which are often equal (`compared`); without it, it is 1 for shares. If `by_document`, the measure is the
     mean over documents of their mean rows, compared by a paired t-test instead of a bootstrap."""
 
     title: str
@@ -218,7 +218,7 @@ def _difference(
                 documents,
                 measure.margin,
                 measure.statistic,
-                largest=1.0 if measure.share else measure.largest,
+                largest=measure.largest or (1.0 if measure.share else None),
             )
             value, other_value = (
                 float(measure.statistic(side.mean(0)[None])[0]) for side in (rows, other_rows)

@@ -34,6 +34,7 @@ from poslens.attribution.curves.proportions import even_if_constant
 from poslens.attribution.datasets.corpus import Document
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.chunks import WHOLE, Chunks
+from poslens.attribution.evaluation.comparison import SHARE_MARGIN, Comparison, compared
 from poslens.attribution.evaluation.document_index import Ints
 from poslens.attribution.interventions.relocation import Pieces
 from poslens.attribution.text import require_sentences, sentences, word_spans
@@ -305,10 +306,13 @@ def thirds_row(document: SentenceRanks, order: Order, query_form: QueryForm, top
 
 def last_minus_first(
     documents: Sequence[SentenceRanks], order: Order, query_form: QueryForm, top: int
-) -> Estimate | None:
-    """Share of unretrieved sentences in the last third of documents minus that in the first."""
+) -> Comparison | None:
+    """Share of unretrieved sentences in the last third of documents compared with that in the
+    first."""
     rows = [thirds_row(document, order, query_form, top) for document in documents]
-    return estimate(np.array(rows), None, ratio_difference) if rows else None
+    if not rows:
+        return None
+    return compared(np.array(rows), None, SHARE_MARGIN, ratio_difference, largest=1)
 
 
 def recovered(

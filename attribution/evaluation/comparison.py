@@ -186,10 +186,11 @@ def compared(
     *,
     kind: Kind = "bca",
     largest: float | None = None,
+    resampled: str = "documents",
 ) -> Comparison | None:
     """Compare by a statistic of the mean of rows [n, K] that is 0 if nothing differs, such as the
-    mean of paired differences [n, 1]. `groups` are the documents of the rows; `kind` is the kind of
-    the intervals. None if the statistic is undefined.
+    mean of paired differences [n, 1]. `groups` are the documents of the rows, or what `resampled`
+    names; `kind` is the kind of the intervals. None if the statistic is undefined.
 
     `largest` is the largest possible difference, for measures of events or ranks, which stay equal
     in most documents. Then the 90% interval is extended by `_unseen` in each direction in which
@@ -197,7 +198,7 @@ def compared(
     no document differs, that is also the 95% interval.
     """
     values = np.asarray(rows, dtype=np.float64)
-    difference = estimate(values, groups, statistic, kind=kind)
+    difference = estimate(values, groups, statistic, resampled=resampled, kind=kind)
     if difference is None:
         return None
     narrow = interval(values, groups, statistic, kind=kind, level=0.9)
@@ -348,9 +349,15 @@ def paired_statistics(
     return compared(rows, groups, margin, difference, kind=kind, largest=largest)
 
 
+def estimate_of(comparison: Comparison | None) -> Estimate | None:
+    """The difference of a comparison."""
+    return None if comparison is None else comparison.difference
+
+
 def judged(difference: Estimate | None, margin: float) -> Verdict:
     """The verdict of a difference of which only the 95% interval is known. Equivalence then
-    requires that interval to be within the margin, which errs toward too few documents."""
+    requires that interval to be within the margin, which errs toward too few documents; but not for
+    measures of events, whose interval can be too narrow (see `compared`)."""
     if difference is None or difference.interval is None:
         return "too few documents"
     low, high = difference.interval

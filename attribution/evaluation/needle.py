@@ -19,9 +19,10 @@ from itertools import accumulate, chain, groupby
 
 import numpy as np
 
-from poslens.attribution.curves.bootstrap import Estimate, estimate
+from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.curves.proportions import agresti_coull, mean_share
 from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.comparison import SHARE_MARGIN, Comparison, compared
 from poslens.attribution.interventions.relocation import tokens_of
 from poslens.attribution.retrievers.base import Retriever
 from poslens.attribution.retrievers.scoring import Known, score_texts
@@ -248,14 +249,15 @@ class NeedleGrid:
         return None if rows is None else mean_share(rows.mean(1), resampled="needles")
 
     @property
-    def last_minus_first(self) -> Estimate | None:
-        """Share retrieved in the last third of depths minus that in the first; a negative value
-        is primacy. None if a third is empty."""
+    def last_minus_first(self) -> Comparison | None:
+        """Share retrieved in the last third of depths compared with that in the first; a negative
+        difference is primacy. None if a third is empty."""
         early = self._rows(lambda length, depth: in_first_third(depth))
         late = self._rows(lambda length, depth: in_last_third(depth))
         if early is None or late is None:
             return None
-        return estimate((late.mean(1) - early.mean(1))[:, None], resampled="needles")
+        change = (late.mean(1) - early.mean(1))[:, None]
+        return compared(change, None, SHARE_MARGIN, largest=1, resampled="needles")
 
     def _rows(self, includes: Callable[[int, float], bool]) -> np.ndarray | None:
         """Which needles were retrieved in the selected cells [needles, cells]."""

@@ -14,7 +14,12 @@ import numpy as np
 from poslens.attribution.curves.bootstrap import MIN_DOCUMENTS, Estimate, ratio_difference
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.comparison import POINTS, SHARE_MARGIN
+from poslens.attribution.evaluation.comparison import (
+    POINTS,
+    SHARE_MARGIN,
+    estimate_of,
+    share_change,
+)
 from poslens.attribution.evaluation.needle import (
     MAX_LENGTH,
     MAX_NEEDLES,
@@ -46,7 +51,7 @@ from poslens.paired import ItemMeasure, MeasuredModel
 from poslens.parameters import Integer, Numbers, Parameters, Settings
 from poslens.rows import PERCENT, PERCENTAGE_POINTS, ModelRow, Table, column
 from poslens.study import Figure, ModelSummary, Study, register
-from poslens.study_part import Number, StudyPart, number, shift_sentence
+from poslens.study_part import Number, StudyPart, number
 
 MAX_DOCUMENTS = 1000
 """Maximum number of documents from which texts are composed, more than the longest text needs."""
@@ -157,7 +162,7 @@ def _lengths(summary: NeedleSummary) -> Iterator[LengthRow]:
             sum(length in (None, key[0]) for key in grid.cells),
             1 / grid.n,
             grid.mean(length),
-            grid.last_minus_first if length is None else None,
+            estimate_of(grid.last_minus_first) if length is None else None,
         )
 
 
@@ -170,7 +175,9 @@ def _numbers(summary: NeedleSummary) -> list[Number]:
         )
         numbers += number(f"found_{length}", share, grid.mean(length), PERCENT, chance)
     change = "share of needles retrieved, last minus first third of the text (negative: primacy)"
-    late_minus_early = number("late_minus_early", change, grid.last_minus_first, PERCENTAGE_POINTS)
+    late_minus_early = number(
+        "late_minus_early", change, estimate_of(grid.last_minus_first), PERCENTAGE_POINTS
+    )
     return [*numbers, *late_minus_early]
 
 
@@ -349,32 +356,33 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
             summary.name,
             [
                 measure("accuracy", "texts", SHARE_MARGIN, accuracy),
-                measure(third, "texts", SHARE_MARGIN, by_third, statistic=ratio_difference),
+                measure(
+                    third, "texts", SHARE_MARGIN, by_third, statistic=ratio_difference, largest=2.0
+                ),
             ],
         )
 
     def verdict(self, summary: NeedleSummary) -> str:
         """Share of needles retrieved over all cells, and its change with depth."""
         name, grid = summary.name, summary.grid
-        mean, difference = grid.mean(None), grid.last_minus_first
+        mean, change = grid.mean(None), grid.last_minus_first
         if mean is None:
             return f"{name}: no cell."
         sentences = [
             f"{name} ranks the needle's text first of {grid.n} in {mean.text('.0%')} of the "
             f"searches (by chance: {1 / grid.n:.0%})."
         ]
-        if difference is not None:
-            sentences.append(
-                shift_sentence(
-                    "The share",
-                    difference.times(100),
-                    "from the first to the last third of the text",
-                    "Needles near the {} are easier to retrieve.",
-                    100 * SHARE_MARGIN,
-                    ".1f",
-                    POINTS,
-                )
-            )
+        if change is not None and change.difference.interval is not None:
+            sides = {"higher": "end", "lower": "beginning"}
+            side = sides.get(change.verdict)
+            sentences += [
+                f"The share {share_change(change)} from the first to the last third of the text.",
+                change.in_words(100, POINTS)
+                if side is None
+                else f"Needles near the {side} are easier to retrieve.",
+            ]
+        elif change is not None:
+            sentences.append(change.sentence)
         if unread := ", ".join(f"{number:,}" for number in summary.asked.unread):
             lengths = f"{unread} {unit(summary.model.spec)}"
             sentences.append(f"Texts of {lengths} exceed its context limit.")

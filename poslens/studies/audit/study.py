@@ -12,7 +12,7 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.audit import QUERY_FORMS, TOP, audit_method, require_top
 from poslens.attribution.evaluation.audit_workload import workload
 from poslens.attribution.evaluation.chunks import chunks_of, require_fit
-from poslens.attribution.evaluation.comparison import POINTS, SHARE_MARGIN, Verdict, judged
+from poslens.attribution.evaluation.comparison import POINTS, SHARE_MARGIN, Verdict, estimate_of
 from poslens.attribution.nouns import counted
 from poslens.attribution.retrievers import limits
 from poslens.attribution.retrievers.dense import FAMILY as DENSE
@@ -89,7 +89,7 @@ def _numbers(summary: AuditSummary) -> list[Number]:
         *number(
             "last_minus_first_random_order",
             change,
-            summary.last_minus_first["random"],
+            estimate_of(summary.last_minus_first["random"]),
             PERCENTAGE_POINTS,
         ),
         *number("tokens_read", read, tokens, ",.0f", unit="texts"),
@@ -342,10 +342,9 @@ class Audit(Study[Collection, AuditIndex, AuditSummary]):
         if repeats := repeated_sentence(summary):
             sentences.append(repeats)
         difference = summary.last_minus_first["random"]
-        if control.value and difference is not None and difference.interval is not None:
-            verdict = judged(difference, SHARE_MARGIN)
-            sentences.append(AFTER_SHUFFLING[verdict])
-            if verdict == "higher" and summary.n_truncated:
+        if control.value and difference is not None and difference.difference.interval is not None:
+            sentences.append(AFTER_SHUFFLING[difference.verdict])
+            if difference.verdict == "higher" and summary.n_truncated:
                 sentences.append("Sentences past the context limit are counted too.")
         if summary.recovered is not None and summary.base is not None:
             points = f"{summary.recovered.times(100).text('+.1f')}{POINTS}"

@@ -28,7 +28,7 @@ from poslens.attribution.evaluation.audit import (
 )
 from poslens.attribution.evaluation.audit_precision import Precision
 from poslens.attribution.evaluation.chunks import WHOLE, Chunks
-from poslens.attribution.evaluation.comparison import SHARE_MARGIN
+from poslens.attribution.evaluation.comparison import SHARE_MARGIN, Comparison
 from poslens.attribution.evaluation.truncation import Truncation
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.cache.kinds.audit import AuditStore
@@ -103,8 +103,8 @@ class AuditSummary:
         return {order: unretrieved_share(self.documents, order, *asked) for order in ORDERS}
 
     @cached_property
-    def last_minus_first(self) -> dict[Order, Estimate | None]:
-        """Share in the last third of documents minus that in the first, by order."""
+    def last_minus_first(self) -> dict[Order, Comparison | None]:
+        """Share in the last third of documents compared with that in the first, by order."""
         asked = self.index.asked
         return {order: last_minus_first(self.documents, order, *asked) for order in ORDERS}
 
@@ -131,18 +131,19 @@ class AuditSummary:
         shares = {key: share_row(document, "original", *asked) for key, document in by_id.items()}
         thirds = {key: thirds_row(document, "random", *asked) for key, document in by_id.items()}
         measures = (
-            ("share of unretrieved sentences", shares, ratio),
+            ("share of unretrieved sentences", shares, ratio, 1.0),
             (
                 "share unretrieved in the last third minus first third (shuffled)",
                 thirds,
                 ratio_difference,
+                2.0,
             ),
         )
         return MeasuredModel(
             self.name,
             [
-                ItemMeasure(title, "documents", SHARE_MARGIN, rows, ids, statistic, share=True)
-                for title, rows, statistic in measures
+                ItemMeasure(title, "documents", SHARE_MARGIN, rows, ids, statistic, True, largest)
+                for title, rows, statistic, largest in measures
             ],
         )
 

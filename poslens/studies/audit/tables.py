@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.evaluation.audit import N_BINS, UnretrievedCurve, groups
+from poslens.attribution.evaluation.comparison import estimate_of
 from poslens.figures.captions import Provenances
 from poslens.figures.figure_base import (
     band,
@@ -154,8 +155,8 @@ def _summary(summary: AuditSummary) -> Iterator[AuditRow]:
         *_index(summary),
         summary.shares["original"],
         summary.shares["random"],
-        summary.last_minus_first["original"],
-        summary.last_minus_first["random"],
+        estimate_of(summary.last_minus_first["original"]),
+        estimate_of(summary.last_minus_first["random"]),
         summary.share_among(read=True),
         summary.share_among(read=False),
         summary.recovered,

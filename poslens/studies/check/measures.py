@@ -57,6 +57,8 @@ class PairedMeasure:
     change: str
     worse: Callable[[Scores, Scores, list[str], float, float | None], Comparison | None]
     in_scores: bool = False
+    largest: float = 1.0
+    """The largest possible change of an item, if values are not in units of scores."""
 
     @property
     def units(self) -> str:
@@ -104,7 +106,7 @@ class PairedMeasure:
         documents = [item.document for _, item in both]
         # With the same weights, documents are equal by construction and not by chance.
         same = passport.model.weights == baseline.weights
-        largest = None if self.in_scores or same else 1.0
+        largest = None if self.in_scores or same else self.largest
         comparison = self.worse(before, after, documents, tolerance, largest)
         assert comparison is not None  # there are items, and means are defined
         value, old_value = float(after.mean()), float(before.mean())
@@ -303,6 +305,7 @@ MEASURES: dict[str, PairedMeasure | TruncationMeasure | DriftMeasure] = {
         "({before:+z.3f} in the baseline)",
         "The increase of its size",
         paired_sizes,
+        largest=2.0,
     ),
     "ranking": PairedMeasure(
         "ranking",

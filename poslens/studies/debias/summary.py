@@ -175,7 +175,10 @@ class DebiasSummary:
         changes = Changes(
             effect=_paired_sizes(plain.differences, self.differences, SCORE_MARGIN),
             rank_effect=_paired_sizes(
-                plain._rank_differences, self._rank_differences, RANK_MARGIN, largest
+                plain._rank_differences,
+                self._rank_differences,
+                RANK_MARGIN,
+                None if largest is None else 2 * largest,
             ),
             share=self._share_change(plain, largest),
             saliency_index=self._saliency_change(plain),

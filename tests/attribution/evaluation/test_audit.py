@@ -113,7 +113,7 @@ def test_an_encoder_that_truncates_leaves_the_rest_unretrieved() -> None:
     null = unretrieved_curve(found, "random", "sentence", 3)
     np.testing.assert_allclose(null.share, [0] * 6 + [expected] * 4, atol=1e-12)
     steep = last_minus_first(found, "random", "sentence", 3)
-    assert steep is not None and steep.value == pytest.approx(expected)
+    assert steep is not None and steep.difference.value == pytest.approx(expected)
 
 
 def test_an_encoder_of_all_words_leaves_nothing_unretrieved() -> None:

@@ -120,7 +120,25 @@ def test_means_and_last_minus_first_computed_by_hand() -> None:
     accuracy, lean, mean = grid.accuracy(64, 0), grid.last_minus_first, grid.mean()
     assert accuracy is not None and lean is not None and mean is not None
     assert accuracy.value == 0.75 and accuracy.low is not None and accuracy.low < 0.75
-    assert lean.value == pytest.approx(-0.5) and lean.resampled == "needles"
-    assert lean.n_resampled == 12 and lean.high is not None and lean.high < 0
+    change = lean.difference
+    assert change.value == pytest.approx(-0.5) and change.resampled == "needles"
+    assert change.n_resampled == 12 and change.high is not None and change.high < 0
     assert mean.value == pytest.approx((0.75 + 0.75 + 0.25) / 3) and grid.mean(64) == mean
     assert grid.accuracy(128, 0) is None and grid.mean(128) is None
+
+
+def test_ten_needles_found_everywhere_are_too_few_to_show_equal_depths() -> None:
+    """Without any difference, a bootstrap's interval would be [0, 0]."""
+    every = NeedleCell((1,) * 10, (60,) * 10, 0)
+    change = NeedleGrid((64,), (0, 100), {(64, 0): every, (64, 100): every}).last_minus_first
+    assert change is not None and change.verdict == "too few documents"
+    assert change.difference.interval == pytest.approx((-0.308, 0.308), abs=5e-4)
+    assert change.needed == 149
+
+
+def test_two_missed_needles_do_not_show_that_depth_matters() -> None:
+    """The bootstrap's interval excludes 0, but p, which verdicts follow, is 0.16."""
+    first, last = (NeedleCell(ranks, (60,) * 20, 0) for ranks in ((1,) * 20, (1,) * 18 + (2, 2)))
+    change = NeedleGrid((64,), (0, 100), {(64, 0): first, (64, 100): last}).last_minus_first
+    assert change is not None and change.p == pytest.approx(0.162, abs=5e-3)
+    assert change.verdict == "too few documents"

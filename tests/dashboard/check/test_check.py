@@ -186,13 +186,14 @@ def test_a_model_passes_against_itself(
 def test_equal_results_of_other_weights_leave_a_rare_loss_possible(
     cards: Callable[[str], ModelPassport], stored: Baseline
 ) -> None:
-    """68 documents without a difference don't rule out that 2% of all lose; 149 would."""
+    """68 documents without a difference don't rule out that 2% of all lose; 149 would, and 299 that
+    the effect of position turns around in 1%."""
     other = replace(stored, weights="0" * 16)
     checks = checking.checks(cards("MiniLM"), other, Tolerances(), PAIRED)
     found = outcomes(checks)
     assert found.pop("relocation") == "pass"  # a score, which changes in every document
     assert set(found.values()) == {"too few documents"}
-    assert [check.comparison and check.comparison.needed for check in checks[1:]] == [149] * 4
+    assert [check.comparison and check.comparison.needed for check in checks[1:]] == [299, 149, 149, 149]
     assert single(cards("MiniLM"), other, "ranking", ranking=0.05).outcome == "pass"
     assert single(cards("MiniLM"), other, "ranking", ranking=0).outcome == "too few documents"
 

@@ -166,10 +166,11 @@ def test_a_models_truncation_is_stated_with_its_limit(summaries: list[AuditSumma
 def test_provenance_states_documents_top_k_and_control(summaries: list[AuditSummary]) -> None:
     entry = AUDIT.provenance(summaries[0]).entry()
     assert entry["n_documents"] == 12
-    bootstrap, formula = entry["interval"].split("; ")
-    assert bootstrap == "95%, bootstrap over 12 documents"
-    assert formula.startswith("unretrieved and unretrieved (shuffled) and "), "always 0"
-    assert formula.endswith(": 95%, Agresti-Coull for 12 documents")
+    shares, differences = entry["interval"].split("; ")  # every sentence was retrieved
+    assert shares == "95%, Agresti-Coull for 12 documents"
+    assert differences == (
+        "last minus first and last minus first (shuffled): 95%, Clopper-Pearson for 12 documents"
+    )
     assert entry["method"] == "reachability(chunks=whole, version=1)"
     assert "top 3" in str(entry["selection"]) and "shuffled" in str(entry["control"])
 
