@@ -102,7 +102,8 @@ class ComparisonRow(ModelRow):
         "null for the first model."
     )
     index_difference: float | None = column(
-        "Index minus the first model's; null for the first model."
+        "Index minus the first model's; null for the first model and for models that read another "
+        "part of the document."
     )
     rank_correlation: float | None = column(
         "Spearman's rank correlation with the first model over words, -1 to 1; null for the first "
@@ -110,7 +111,7 @@ class ComparisonRow(ModelRow):
     )
     curves_apart: float | None = column(
         "Total variation distance from the first model's curve, 0 (equal) to 1; null for the first "
-        "model."
+        "model and for models that read another part of the document."
     )
 
 

@@ -25,6 +25,7 @@ from poslens.attribution.curves.positions import (
     token_range,
     unit_scores,
 )
+from poslens.attribution.curves.text_axis import curve_over_text
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
 from poslens.attribution.interventions.null_controls import (
@@ -193,6 +194,17 @@ def pair_numbers(result: Explained) -> tuple[Estimate | None, Estimate | None]:
 
 
 # -- two models ------------------------------------------------------------------------------------
+
+
+def read_alike(a: Explained, b: Explained) -> bool:
+    """Whether both models read the same part of the document, to a hundredth of its characters.
+    Otherwise relative positions are not comparable, and a difference over the whole text is shaded
+    where one of the models did not read."""
+    first, second = (
+        np.isfinite(curve_over_text(result.attribution, len(result.pair.document)))
+        for result in (a, b)
+    )
+    return bool(np.array_equal(first, second))
 
 
 def word_scores(results: Sequence[Explained], how: Aggregate) -> list[NDArray[np.float64]]:

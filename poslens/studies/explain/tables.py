@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -10,6 +11,7 @@ import pandas as pd
 from poslens.attribution.curves.positions import document_magnitudes, rank_correlation
 from poslens.attribution.errors import UserError
 from poslens.attribution.methods import METHODS
+from poslens.attribution.text import listed
 from poslens.attribution.types import Array
 from poslens.compute.compute import Explained
 from poslens.compute.selection import apart
@@ -17,7 +19,7 @@ from poslens.export.files import attribution_frame
 from poslens.export.json_text import without_surrogates
 from poslens.rows import frame_of
 from poslens.studies.explain.answers import ComparisonRow
-from poslens.studies.explain.service import pair_numbers, word_scores
+from poslens.studies.explain.service import pair_numbers, read_alike, word_scores
 
 PAIR_NUMBERS = ("bias_share", "completeness_error", "standard_error")
 """Numbers that some methods define for the attribution of a pair."""
@@ -96,13 +98,23 @@ def matrices(results: Sequence[Explained]) -> list[tuple[Explained, Array]]:
 
 
 def comparison_frame(results: Sequence[Explained]) -> pd.DataFrame:
-    """`comparison_rows` as a table."""
+    """`comparison_rows` as a table. Prints on stderr which models' positions can't be compared with
+    the first one's."""
+    first, *others = results
+    if unlike := [other.model.spec.name for other in others if not read_alike(first, other)]:
+        print(
+            f"No difference of indices or curves from {first.model.spec.name}: {listed(unlike)} "
+            f"{'reads' if len(unlike) == 1 else 'read'} another part of the document, so relative "
+            "positions are not comparable.",
+            file=sys.stderr,
+        )
     return frame_of(ComparisonRow, comparison_rows(results))
 
 
 def comparison_rows(results: Sequence[Explained]) -> Iterator[ComparisonRow]:
     """One row per model, in the given order; each is compared with the first. Rank correlations are
-    over the words that both models read, with the method's aggregation of tokens."""
+    over the words that both models read, with the method's aggregation of tokens. Indices and
+    curves are compared only if both models read the same part of the document."""
     first = results[0]
     scores = word_scores(results, METHODS[first.attribution.method.name].aggregate)
     magnitudes = [document_magnitudes(result.attribution) for result in results]
@@ -113,6 +125,7 @@ def comparison_rows(results: Sequence[Explained]) -> Iterator[ComparisonRow]:
     base = numbers[0][1]
     for at, explained in enumerate(results):
         attribution, (mass, index) = explained.attribution, numbers[at]
+        comparable = at > 0 and read_alike(first, explained)
         difference = None if index is None or base is None else index - base
         yield ComparisonRow(
             explained.model.spec.name,
@@ -122,7 +135,7 @@ def comparison_rows(results: Sequence[Explained]) -> Iterator[ComparisonRow]:
             int(attribution.document.content.sum()),
             attribution.document.n_tokens_full,
             attribution.score - first.attribution.score if at else None,
-            difference if at else None,
+            difference if comparable else None,
             rank_correlation(scores[0], scores[at]) if at else None,
-            float(apart(magnitudes[0][None], magnitudes[at][None])[0]) if at else None,
+            float(apart(magnitudes[0][None], magnitudes[at][None])[0]) if comparable else None,
         )

@@ -196,6 +196,26 @@ def test_models_are_compared_on_one_pair() -> None:
     ]
 
 
+def test_positions_of_models_that_read_different_parts_are_not_compared(
+    tiny_folder: Callable[..., Path],
+) -> None:
+    folders = {
+        "short": tiny_folder("bert", tokenizer_limit=16),
+        "as-short": tiny_folder("bert-cls", tokenizer_limit=16),
+        "long": tiny_folder("bert"),
+    }
+    document = "Ice melts. " + "Stone stays where it is. " * 5
+    models = (word for name in folders for word in ("--model", f"{name}={folders[name]}"))
+    asked = ("explain", "--table", "comparison", "--query", "what melts", "--document", document)
+    compared = run(*asked, *models)
+    _, alike, other = json.loads(compared.stdout)["rows"]
+    assert alike["tokens_read"] < alike["tokens"], "both truncate, at the same length"
+    assert alike["index_difference"] is not None and alike["curves_apart"] is not None
+    assert other["index_difference"] is None and other["curves_apart"] is None
+    assert other["score_difference"] is not None and other["rank_correlation"] is not None
+    assert "curves from short: long reads another part of the document" in compared.stderr
+
+
 def test_a_model_equals_itself() -> None:
     texts = ("--query", "what melts", "--document", "Ice melts. Stone stays where it is.")
     models = ("--model", "MiniLM", "--model", "MiniLM-primacy@0")
