@@ -100,8 +100,9 @@ class ChunkStudy(Study[ChunkCorpus, Asked[ChunkCorpus], ChunkSummary]):
         if titled and not any(document.title for document in collection.documents()):
             titled = False
             notes.append(
-                "No document has a title, so windows without titles are tried. To try titles, add "
-                "a column named title to the file."
+                "No document has a title, so windows without titles are tried. Titles are read "
+                "from the column title of a table of documents (with the column text) or of a "
+                "BEIR or PolEval corpus; in files of pairs, this column is ignored."
             )
         if not any(query.span for query in collection.queries):
             why = "No query marks its evidence" if collection.queries else "There are no queries"

@@ -196,6 +196,16 @@ def test_titles_come_from_the_file(home: Path) -> None:
     assert "There are no queries" in done.stderr
 
 
+def test_titles_in_a_file_of_pairs_are_ignored_and_not_recommended(home: Path) -> None:
+    data = write(home / "pairs.jsonl", [row | {"title": "Log"} for row in rows(4, 12)])
+    asked = ("--model", "BM25", "--dataset", data, "--windows", "20", "--overlaps", "0")
+    done = run(*asked, "--top", "1", "--table", "settings")
+    settings = [row["setting"] for row in json.loads(done.stdout)["rows"]]
+    assert settings == ["whole", "windows:20"]
+    assert "in files of pairs, this column is ignored" in done.stderr
+    assert "add a column" not in done.stderr
+
+
 def corpus(n: int = 12) -> Collection:
     documents = [Document(f"d{d}", text(d), language="eng") for d in range(n)]
     return Collection("set", "set", (), lambda: iter(documents))
