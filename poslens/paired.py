@@ -73,12 +73,12 @@ def in_deviations(values: Mapping[Item, float], scores: ArrayLike) -> dict[Item,
 class ItemMeasure:
     """A measure of one model: `statistic`, by default the mean, of the mean of `rows`, which have K
     numbers for each item. `documents` has the document of each item, which intervals resample;
-    `resampled` says what these are.
-    `units` names the items. Two models that differ by at most `margin` are equivalent. If `share`,
-    the statistic is a share or a difference of shares, and sentences give it in percent. `largest`
-    is the largest possible difference between two models' items, if these are events or ranks,
-    which are often equal (`compared`); without it, it is 1 for shares. If `by_document`, the measure is the
-    mean over documents of their mean rows, compared by a paired t-test instead of a bootstrap."""
+    `resampled` says what these are. `units` names the items. Two models that differ by at most
+    `margin` are equivalent. If `share`, the statistic is a share or a difference of shares, and
+    sentences give it in percent. `largest` is the largest possible difference between two models'
+    items, if these are events or ranks, which are often equal (`compared`); without it, it is 1 for
+    shares. If `by_document`, the measure is the mean over documents of their mean rows, compared by
+    a paired t-test instead of a bootstrap."""
 
     title: str
     units: str

@@ -193,7 +193,12 @@ def test_equal_results_of_other_weights_leave_a_rare_loss_possible(
     found = outcomes(checks)
     assert found.pop("relocation") == "pass"  # a score, which changes in every document
     assert set(found.values()) == {"too few documents"}
-    assert [check.comparison and check.comparison.needed for check in checks[1:]] == [299, 149, 149, 149]
+    assert [check.comparison and check.comparison.needed for check in checks[1:]] == [
+        299,
+        149,
+        149,
+        149,
+    ]
     assert single(cards("MiniLM"), other, "ranking", ranking=0.05).outcome == "pass"
     assert single(cards("MiniLM"), other, "ranking", ranking=0).outcome == "too few documents"
 
