@@ -226,11 +226,13 @@ def in_last_third(depth: float) -> bool:
 
 @dataclass(frozen=True)
 class NeedleGrid:
-    """The computed cells of a model, by length and depth."""
+    """The computed cells of a model, by length and depth. For a model that is `order_blind`, shares
+    are equal at all depths by construction and not by chance."""
 
     lengths: tuple[int, ...]
     depths: tuple[float, ...]
     cells: Mapping[tuple[int, float], NeedleCell]
+    order_blind: bool = False
 
     @property
     def n(self) -> int:
@@ -257,7 +259,8 @@ class NeedleGrid:
         if early is None or late is None:
             return None
         change = (late.mean(1) - early.mean(1))[:, None]
-        return compared(change, None, SHARE_MARGIN, largest=1, resampled="needles")
+        largest = None if self.order_blind else 1.0
+        return compared(change, None, SHARE_MARGIN, largest=largest, resampled="needles")
 
     def _rows(self, includes: Callable[[int, float], bool]) -> np.ndarray | None:
         """Which needles were retrieved in the selected cells [needles, cells]."""

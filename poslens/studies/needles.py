@@ -36,6 +36,7 @@ from poslens.attribution.evaluation.needle import (
     needles,
 )
 from poslens.attribution.retrievers.base import Retriever
+from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.limits import unit
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.text import script_without_sentences
@@ -333,7 +334,9 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
             (item.length, item.depth): stored.results[cell_id(item.length, item.depth)]
             for item in items
         }
-        return NeedleSummary(model, subject, NeedleGrid(subject.lengths, subject.depths, cells))
+        blind = family_of(subject.spec).order_blind
+        grid = NeedleGrid(subject.lengths, subject.depths, cells, blind)
+        return NeedleSummary(model, subject, grid)
 
     def measured(self, summary: NeedleSummary) -> MeasuredModel:
         """Accuracy and its change with depth, by cell and needle."""

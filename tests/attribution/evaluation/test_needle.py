@@ -134,6 +134,9 @@ def test_ten_needles_found_everywhere_are_too_few_to_show_equal_depths() -> None
     assert change is not None and change.verdict == "too few documents"
     assert change.difference.interval == pytest.approx((-0.308, 0.308), abs=5e-4)
     assert change.needed == 149
+    blind = NeedleGrid((64,), (0, 100), {(64, 0): every, (64, 100): every}, order_blind=True)
+    assert blind.last_minus_first is not None
+    assert blind.last_minus_first.verdict == "equivalent", "whatever the needle"
 
 
 def test_two_missed_needles_do_not_show_that_depth_matters() -> None:

@@ -59,7 +59,7 @@ def test_cells_are_computed_once_and_printed(
     result = poslens.needles("BM25", corpus, needles=12, depths=(0, 50, 100), lengths=(64, 128))
     (*_, shown) = result.study.tables["summary"].text_frame(result.summaries).to_dict("records")
     assert shown["accuracy"] == "100.0% [71.8%, 100.0%]", "pages show shares in percent"
-    assert shown["last minus first"] == "+0.0 [-26.5, +26.5] points"
+    assert shown["last minus first"] == "+0.0 [+0.0, +0.0] points"
     assert shown["by chance"] == pytest.approx(100 / 12)
     (cells,) = result.figure().data
     assert cells.zmax == 100 and set(cells.z[0]) == {100} and set(cells.text[0]) == {"100"}
@@ -122,7 +122,7 @@ def test_the_python_call_gives_the_same_numbers_as_the_command(corpus: str, tmp_
     assert frame["accuracy"].tolist() == [row["accuracy"] for row in printed]
     (verdict,) = found.verdicts
     assert verdict.startswith("BM25 ranks the needle's text first of ")
-    assert "Too few needles to decide: an interval needs 10, a verdict about 149." in verdict
+    assert "Too few needles to decide: an interval needs 10." in verdict
     assert found.save(tmp_path / "x.csv").is_file() and "BM25" in found._repr_html_()
     with pytest.raises(UserError, match="no table 'x': choose from cells, summary"):
         found.to_frame("x")
