@@ -116,9 +116,7 @@ def uploader() -> None:
         uploads.pop(data_set.name, None)
         uploads[data_set.name] = data_set
         while len(uploads) > _MAX_UPLOADS:
-            oldest = next(iter(uploads))
-            del uploads[oldest]
-            st.session_state[_REMOVED] = oldest
+            st.session_state[_REMOVED] = uploads.pop(next(iter(uploads))).title
         st.session_state[_UPLOADED] = data_set.name
 
     st.file_uploader(

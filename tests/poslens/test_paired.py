@@ -115,11 +115,20 @@ def test_what_all_measures_share_is_said_once() -> None:
     )
 
 
-@pytest.mark.parametrize(("largest", "needed"), [(None, None), (1.0, 149), (2.0, 299)])
+@pytest.mark.parametrize(
+    ("share", "largest", "needed"),
+    [
+        (False, None, None),
+        (False, 1.0, 149),
+        (False, 2.0, 299),
+        (True, None, 149),
+        (True, 2.0, 299),
+    ],
+)
 def test_the_documents_that_rule_out_a_rare_difference_depend_on_how_large_it_can_be(
-    largest: float | None, needed: int | None
+    share: bool, largest: float | None, needed: int | None
 ) -> None:
-    equal = replace(measure("score", np.zeros(40)), margin=0.02, largest=largest)
+    equal = replace(measure("score", np.zeros(40)), margin=0.02, share=share, largest=largest)
     (each,) = paired_differences([MeasuredModel(name, [equal]) for name in "AB"])
     assert each.comparison.needed == needed
 

@@ -121,6 +121,9 @@ def test_an_encoder_of_all_words_leaves_nothing_unretrieved() -> None:
     assert all((one.ranks == 1).all() for one in found)
     share = unretrieved_share(found, "original", "sentence", 1)
     assert share is not None and share.value == 0
+    change = last_minus_first(found, "random", "sentence", 1)
+    assert change is not None and change.verdict == "too few documents", "149 would be needed"
+    assert change.needed == 149
 
 
 def test_unretrieved_content_is_not_an_effect_of_position() -> None:

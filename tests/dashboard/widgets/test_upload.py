@@ -95,7 +95,8 @@ def test_only_the_latest_uploads_are_kept(app: AppTest) -> None:
         upload(app, f"{n}.csv", CSV + f"again {n},x\n".encode())
     assert sum(name.startswith("upload-") for name in app.selectbox[0].options) == 3
     assert app.text[0].value.endswith(" 3")
-    assert any("At most 3 uploads are available" in caption.value for caption in app.caption)
+    shown = " ".join(caption.value for caption in app.caption).replace("\\", "")
+    assert "At most 3 uploads are available, so 1.csv was removed." in shown
 
 
 def with_state(app: AppTest, identity: str, file: str) -> AppTest:
