@@ -4,19 +4,20 @@
 
 The population is the 68 documents of the bundled sample, each with all its pairs; the statistics
 are computed from the included results. Each round draws documents with replacement, computes the
-interval over them and compares it with the statistic of the population. Two populations of
-simulated documents with 1 to 9 pairs each are normal and strongly skewed (log-normal).
+interval over them and compares it with the statistic of the population. Three populations of
+simulated documents are normal and strongly skewed (log-normal) with 1 to 9 pairs each, and normal
+with very different numbers of pairs.
 `percentile` is the plain percentile interval of the same resamples.
 
 The second table has simulated data sets in which position has no effect: 68 documents of different
 difficulty, 5 queries each. It shows the share with p <= 0.05 in PSI's permutation test, which
 permutes the queries of one document in the same bin together, and in one that permutes each query.
 
-The third table has simulated differences with mean 0. It shows the share with p < 0.05: by the BCa
-bootstrap, and by Student's t, which PosLens uses.
+The third table has simulated differences with mean 0, one per document except in its last row. It
+shows the share with p < 0.05: by the BCa bootstrap, and by Student's t, which PosLens uses.
 
-The fourth table has simulated losses of a few documents, whose mean is MARGIN. It shows how often a
-loss of MARGIN is ruled out: by the 90% BCa interval, and by PosLens.
+The fourth table has simulated losses whose mean is MARGIN. It shows how often a loss of MARGIN is
+ruled out: by the 90% BCa interval, and by PosLens.
 
 The fifth table has simulated effects, whose size increases by SIZE_MARGIN. It shows how often such
 an increase is ruled out: by the 90% percentile interval of the difference of sizes, and by PosLens.
@@ -188,6 +189,14 @@ def populations(compute: Compute) -> Iterator[Population]:
         ("mean, log-normal", generator.lognormal(0, 1, n)),
     ):
         yield Population(name, levels[documents][:, None], documents, first_column)
+    documents = uneven_documents(n, generator)
+    levels = generator.normal(0, 1, n)[documents][:, None]
+    yield Population("mean, normal, uneven documents", levels, documents, first_column)
+
+
+def uneven_documents(n: int, generator: np.random.Generator) -> NDArray[np.int64]:
+    """Documents of pairs: half of the documents have 1 to 3 pairs, one of 40 has 28 or more."""
+    return np.repeat(np.arange(n), np.ceil(generator.lognormal(1.0, 1.2, n)).astype(np.int64))
 
 
 def apart(generator: np.random.Generator) -> Null:
@@ -244,27 +253,52 @@ def skewed(n: int, generator: np.random.Generator) -> Values:
 
 
 def wrong_verdicts(
-    draw: Callable[[int, np.random.Generator], Values], n: int, rounds: int
+    draw: Callable[[int, np.random.Generator], Values], n: int, rounds: int, by_pairs: bool = False
 ) -> tuple[float, float]:
-    """Share of n differences with mean 0 that count as an effect: those whose 95% BCa interval
-    excludes 0, and those with p < 0.05."""
+    """Share of differences of n documents with mean 0 that count as an effect: those whose 95% BCa
+    interval excludes 0, and those with p < 0.05. Each document has one pair, or very different
+    numbers of equal pairs if `by_pairs`."""
     generator, hits = np.random.default_rng(SEED), np.zeros((rounds, 2))
     for hit in hits:
-        differences = draw(n, generator)[:, None]
-        ends, p = interval(differences, None, first_column), p_value(differences)
+        documents = uneven_documents(n, generator) if by_pairs else np.arange(n)
+        differences, groups = draw(n, generator)[documents][:, None], documents.tolist()
+        ends, p = interval(differences, groups, first_column), p_value(differences, groups)
         hit[:] = [ends is not None and (ends[0] > 0 or ends[1] < 0), p is not None and p < 0.05]
     by_interval, by_p = hits.mean(0).tolist()
     return by_interval, by_p
 
 
-def ruled_out(share: float, n: int, rounds: int) -> tuple[float, float]:
+Losses = Callable[[int, np.random.Generator], Values]
+
+
+def losses_of(share: float) -> Losses:
+    """This share of the documents loses, by exponentially distributed amounts up to 1."""
+
+    def draw(n: int, generator: np.random.Generator) -> Values:
+        amounts = np.minimum(generator.exponential(MARGIN / share, n), 1.0)
+        return np.where(generator.random(n) < share, amounts, 0.0)
+
+    return draw
+
+
+def mixed_losses(share: float) -> Losses:
+    """Half of the mean is from small losses of this share of the documents, the other half from
+    total ones."""
+
+    def draw(n: int, generator: np.random.Generator) -> Values:
+        small = np.where(generator.random(n) < share, MARGIN / 2 / share, 0.0)
+        return np.where(generator.random(n) < MARGIN / 2, 1.0, small)
+
+    return draw
+
+
+def ruled_out(losses: Losses, n: int, rounds: int) -> tuple[float, float]:
     """Share of draws of n documents in which a loss of MARGIN is ruled out, by the interval and by
-    PosLens; this share of the documents loses, by exponentially distributed amounts up to 1."""
+    PosLens."""
     generator = np.random.default_rng(SEED)
     counts = np.zeros(2)
     for _ in range(rounds):
-        amounts = np.minimum(generator.exponential(MARGIN / share, n), 1.0)
-        change = -np.where(generator.random(n) < share, amounts, 0.0)
+        change = -losses(n, generator)
         for number, largest in enumerate((None, 1.0)):
             compared = paired(np.zeros(n), change, None, MARGIN, largest)
             counts[number] += compared is not None and compared.rules_out("lower")
@@ -318,17 +352,23 @@ def main(rounds: int = 1000) -> None:
     print(f"\np < 0.05 for differences with mean 0, {rounds:,} data sets: BCa interval / p\n")
     print("| documents | " + " | ".join(map(str, SIZES)) + " |")
     print("|---" * (1 + len(SIZES)) + "|")
-    for draw in (normal, differing, skewed):
-        cells = (wrong_verdicts(draw, n, rounds) for n in SIZES)
+    for draw, by_pairs in ((normal, False), (differing, False), (skewed, False), (normal, True)):
+        cells = (wrong_verdicts(draw, n, rounds, by_pairs) for n in SIZES)
         words = (" / ".join(format(share, ".3f") for share in cell) for cell in cells)
-        print(f"| {draw.__doc__} | " + " | ".join(words) + " |", flush=True)
+        name = f"{draw.__doc__}{', uneven documents' if by_pairs else ''}"
+        print(f"| {name} | " + " | ".join(words) + " |", flush=True)
     print(f"\nA loss of {MARGIN:g} ruled out, {rounds:,} data sets: BCa interval / PosLens\n")
-    print("| documents that lose | " + " | ".join(map(str, (34, 68, 150))) + " |")
-    print("|---" * 4 + "|")
-    for share in LOSERS:
-        cells = (ruled_out(share, n, rounds) for n in (34, 68, 150))
+    sizes = (34, 68, 150, 300, 600)
+    print("| documents that lose | " + " | ".join(map(str, sizes)) + " |")
+    print("|---" * (1 + len(sizes)) + "|")
+    for name, losses in (
+        *((f"{share:.0%}", losses_of(share)) for share in LOSERS),
+        ("10% lose 0.05, 0.5% lose 1", mixed_losses(0.1)),
+        ("5% lose 0.1, 0.5% lose 1", mixed_losses(0.05)),
+    ):
+        cells = (ruled_out(losses, n, rounds) for n in sizes)
         words = (" / ".join(format(part, ".3f") for part in cell) for cell in cells)
-        print(f"| {share:.0%} | " + " | ".join(words) + " |", flush=True)
+        print(f"| {name} | " + " | ".join(words) + " |", flush=True)
     print(
         f"\nAn increase of {SIZE_MARGIN:g} ruled out, {rounds:,} data sets: percentile / PosLens\n"
     )

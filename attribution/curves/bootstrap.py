@@ -8,8 +8,9 @@ bundles.
 
 Intervals are bias-corrected and accelerated (BCa; Efron 1987, "Better bootstrap confidence
 intervals"). Bootstrap intervals of few draws are too narrow, so their tails are those of Student's
-t (Hesterberg 2015, "What teachers should know about the bootstrap", section 5.3). BCa assumes a
-smooth statistic; minima, maxima and ranks get percentile intervals with the same tails.
+t (Hesterberg 2015, "What teachers should know about the bootstrap", section 5.3), with fewer
+degrees of freedom if a few documents have most of the pairs (Kish 1965). BCa assumes a smooth
+statistic; minima, maxima and ranks get percentile intervals with the same tails.
 `bench/coverage.py` measures how often intervals contain the true value.
 """
 
@@ -139,6 +140,11 @@ class _Draws:
         return np.concatenate(arrays)
 
     @property
+    def effective(self) -> float:
+        """See `effective_size`."""
+        return effective_size(self.sizes)
+
+    @property
     def all_but_one(self) -> Values:
         """Means [n, K] without each document in turn (jackknife)."""
         total, sizes = self.sums.sum(0), self.sizes
@@ -186,6 +192,13 @@ def _kept_counts(n: int, n_resamples: int) -> Values:
     return counts
 
 
+def effective_size(sizes: NDArray[np.number]) -> float:
+    """The number of documents of equal size that weigh like those with these numbers of rows [n]:
+    n if all have as many (Kish 1965, "Survey Sampling")."""
+    weights = np.asarray(sizes, dtype=np.float64)
+    return float(weights.sum() ** 2 / (weights**2).sum())
+
+
 def n_groups(n: int, groups: Sequence[Hashable] | None) -> int:
     """The number of resampled units."""
     return n if groups is None else len(set(groups))
@@ -215,12 +228,11 @@ def intervals(
     than MAX_DRAWS groups are first bundled at random. Everything is seeded.
     """
     draws = _draws(rows, groups, of)
-    n = len(draws.sizes)
-    if n < MIN_DOCUMENTS:
+    if len(draws.sizes) < MIN_DOCUMENTS:
         return None
     value, drawn, bias, acceleration = _resampled(draws, statistic, kind, n_resamples)
     n_finite = np.isfinite(drawn).sum(0)
-    tail = _tail(n, (1 - level) / (1 if kind == "upper" else 2))
+    tail = _tail(draws.effective, (1 - level) / (1 if kind == "upper" else 2))
     low, high = (
         _quantile(drawn, n_finite, scipy.special.ndtr(bias + z / (1 - acceleration * z)))
         for z in (bias - tail, bias + tail)
@@ -265,30 +277,32 @@ def p_value(
     """Two-sided p value of a statistic that is 0 without an effect. None below MIN_DOCUMENTS
     groups, or if the statistic is undefined.
 
-    For a smooth statistic (kind `bca`), Student's t with `standard_error`; for a mean of one row
-    per document, that is the paired t-test. Where most documents don't differ at all, p values from
+    For a smooth statistic (kind `bca`), Student's t with `standard_error` and one degree of freedom
+    fewer than documents, counted as if of equal size; for a mean of one row per document, that is
+    the paired t-test. Where most documents don't differ at all, p values from
     a bootstrap are far too small (`bench/coverage.py`). For other kinds, 1 minus the level at which
     the interval touches 0, or Student's t if no resample is beyond 0.
     """
     draws = _draws(rows, groups)
-    n = len(draws.sizes)
-    if n < MIN_DOCUMENTS:
+    if len(draws.sizes) < MIN_DOCUMENTS:
         return None
     value = float(statistic((draws.sums.sum(0) / draws.sizes.sum())[None])[0])
     if not np.isfinite(value):
         return None
     if not value:
         return 1.0
+    degrees = draws.effective - 1
     if kind != "bca":
         _, drawn, *_ = _resampled(draws, lambda means: statistic(means)[:, None], kind, N_BOOTSTRAP)
         share = float(_share_below(drawn, np.zeros(1))[0])
         if 0.5 < share * len(drawn) < len(drawn) - 0.5:
             reach = max(-np.sign(value) * scipy.special.ndtri(share), 0.0)
-            return float(2 * scipy.special.stdtr(n - 1, -reach / np.sqrt(n / (n - 1))))
+            t = reach / np.sqrt(draws.effective / degrees)
+            return float(2 * scipy.special.stdtr(degrees, -t))
     error = jackknife_error(statistic(draws.all_but_one))
     if error is None:
         return None
-    return float(2 * scipy.special.stdtr(n - 1, -abs(value) / error)) if error else 0.0
+    return float(2 * scipy.special.stdtr(degrees, -abs(value) / error)) if error else 0.0
 
 
 def standard_error(
@@ -314,7 +328,7 @@ def jackknife_error(without: Values) -> float | None:
     return float(np.sqrt((n - 1) / n * ((without - without.mean()) ** 2).sum()))
 
 
-def _tail(n: int, probability: float) -> float:
+def _tail(n: float, probability: float) -> float:
     """Replacement of the normal quantile by a tail of Student's t with n draws: t (n - 1 degrees of
     freedom) times sqrt(n / (n - 1)), because resampling divides by n and t by n - 1."""
     return float(scipy.special.stdtrit(n - 1, 1 - probability) * np.sqrt(n / (n - 1)))

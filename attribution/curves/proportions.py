@@ -1,4 +1,4 @@
-"""Intervals of proportions by formula, for independent trials and where resampling cannot vary.
+"""Intervals of proportions by formula, for trials and where resampling cannot vary.
 
 All are Agresti and Coull's (1998, "Approximate is better than 'exact'").
 """
@@ -12,28 +12,57 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from poslens.attribution.curves.bootstrap import Estimate, estimate
+from poslens.attribution.curves.bootstrap import Estimate, estimate, standard_error
 
 _NAME = "Agresti-Coull"
 _Z = 1.959963984540054  # 97.5% quantile of the normal distribution
 
 
-def agresti_coull(successes: int, n: int) -> Estimate:
+def agresti_coull(successes: int, n: int, independent: float | None = None) -> Estimate:
     """A proportion with its 95% Agresti-Coull interval, kept within [0, 1].
 
     With n' = n + z^2 and p' = (successes + z^2 / 2) / n' the interval is
-    p' +- z sqrt(p' (1 - p') / n').
+    p' +- z sqrt(p' (1 - p') / n'). If trials are not independent, `independent` is the number of
+    independent trials that tell as much; the interval is that of as many with the same proportion.
 
     Raises:
         ValueError: not 0 <= successes <= n, or n = 0.
     """
     if not 0 <= successes <= n or n == 0:
         raise ValueError(f"{successes} successes of {n}")
-    total = n + _Z**2
-    middle = (successes + _Z**2 / 2) / total
+    share, size = successes / n, n if independent is None else independent
+    total = size + _Z**2
+    middle = (share * size + _Z**2 / 2) / total
     half = _Z * math.sqrt(middle * (1 - middle) / total)
     low, high = max(0.0, middle - half), min(1.0, middle + half)
-    return Estimate(successes / n, low, high, n, formula=_NAME)
+    return Estimate(share, low, high, n, formula=_NAME)
+
+
+def clustered_proportion(
+    successes: ArrayLike, documents: Sequence[Hashable], others: Sequence[Hashable] = ()
+) -> Estimate:
+    """A proportion of trials [n] (0 or 1), of which those of one document depend on each other,
+    with its Agresti-Coull interval for as many independent trials as give the same standard error
+    (Dean and Pagano 2015, "Evaluating confidence interval methods for binomial proportions in
+    clustered surveys"). That is n if each trial has its own document; if all trials succeed or all
+    fail, it is the number of documents. With `others`, trials also depend on those with the same
+    value there: variances over both groupings are added, less that over trials (Cameron, Gelbach
+    and Miller 2011).
+
+    Raises:
+        ValueError: no trials.
+    """
+    rows = np.asarray(successes, dtype=np.float64)[:, None]
+    n, n_successes = len(rows), int(rows.sum())
+    groupings = [groups for groups in (documents, others) if groups]
+    alone = min((len(set(groups)) for groups in groupings), default=n)
+    if alone == n or n_successes in (0, n):
+        return agresti_coull(n_successes, n, alone)
+    errors = [standard_error(rows, groups) for groups in (*groupings, None)]
+    *over_groups, over_trials = (0.0 if error is None else error**2 for error in errors)
+    variance = sum(over_groups) - over_trials * (len(over_groups) - 1)
+    effect = max(1.0, max(variance, *over_groups) / over_trials)
+    return agresti_coull(n_successes, n, n / effect)
 
 
 def mean_share(

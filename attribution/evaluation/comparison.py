@@ -55,8 +55,10 @@ equivalent."""
 
 LEVEL = 0.05
 FEW = 5
-"""Number of documents that must differ in one direction for the bootstrap to represent how much
-documents can differ in that direction."""
+"""Number of documents that must differ much in one direction for the bootstrap to represent how
+often documents do."""
+SMALL = 0.05
+"""Share of the largest possible difference up to which a document does not differ much."""
 POWER = 0.8
 """Probability with which as many documents as `Comparison.needed` decide."""
 
@@ -192,10 +194,10 @@ def compared(
     mean of paired differences [n, 1]. `groups` are the documents of the rows, or what `resampled`
     names; `kind` is the kind of the intervals. None if the statistic is undefined.
 
-    `largest` is the largest possible difference, for measures of events or ranks, which stay equal
-    in most documents. Then the 90% interval is extended by `_unseen` in each direction in which
-    fewer than FEW documents differ, because resampling cannot draw documents that were not seen. If
-    no document differs, that is also the 95% interval.
+    `largest` is the largest possible difference of a document, for measures of events or ranks,
+    which stay equal in most documents. Resampling cannot draw documents that were not seen, so the
+    90% interval is extended in each direction in which fewer than FEW documents differ much
+    (`_Unseen`). If no document differs, that is also the 95% interval.
     """
     values = np.asarray(rows, dtype=np.float64)
     difference = estimate(values, groups, statistic, resampled=resampled, kind=kind)
@@ -219,54 +221,81 @@ def comparison_of(
     """The comparison with this difference, 90% interval and p of a statistic, after differences
     that may be too rare to be seen are taken into account; `largest` as in `compared`."""
     error = rare = None
+    if largest is None:
+        unseen = None
+    else:
+        unseen = _Unseen.beyond(values, groups, statistic, difference.value, largest)
     resampled = _verdict(difference, margin, narrow, p)
-    if largest is not None and narrow is not None:
-        n, (low, high) = difference.n_resampled, narrow
-        wide, reach = (_unseen(n, largest, level) for level in (LEVEL / 2, LEVEL))
+    if unseen is not None and narrow is not None:
+        n = difference.n_resampled
+        low, high = unseen.ends(n, LEVEL)
         if narrow == (0, 0):
-            difference = replace(difference, low=-wide, high=wide, formula="Clopper-Pearson")
-            narrow = (-reach, reach)
-        elif any(differing := _differing(values, groups, statistic)):
-            lower, higher = (few < FEW for few in differing)
-            narrow = (
-                min(low, max(low, 0) - reach) if lower else low,
-                max(high, min(high, 0) + reach) if higher else high,
-            )
+            lowest, highest = unseen.ends(n, LEVEL / 2)
+            difference = replace(difference, low=lowest, high=highest, formula="Clopper-Pearson")
+        narrow = (min(narrow[0], low), max(narrow[1], high))
     if _verdict(difference, margin, narrow, p) == "too few documents":
-        equal = narrow is None and not difference.value
-        none_differ = equal and not any(_differing(values, groups, statistic))
-        if largest is not None and (resampled == "equivalent" or none_differ):
-            rare = _rare(margin / largest)
+        none_differ = unseen is not None and unseen.none_differ
+        if unseen is not None and (resampled == "equivalent" or none_differ):
+            rare = unseen.needed(margin)
         else:
             error = standard_error(values, groups, statistic)
     return Comparison(difference, margin, narrow, p, p, error, rare)
 
 
-def _differing(
-    values: Values, groups: Sequence[Hashable] | None, statistic: Statistic
-) -> tuple[int, int]:
-    """How many documents have a statistic below and above 0. Both are 0 for a statistic that single
-    documents don't have, such as PSI."""
-    index = numbered(groups if groups is not None else range(len(values)))
-    sums = np.zeros((int(index.max()) + 1, values.shape[1]))
-    np.add.at(sums, index, values)
-    alone = np.asarray(statistic(sums / np.bincount(index)[:, None]))
-    return int((alone < -ROUNDING).sum()), int((alone > ROUNDING).sum())
+@dataclass(frozen=True, slots=True)
+class _Unseen:
+    """Differences so rare that n documents can miss them.
 
+    If a share q of all documents lost `loss`, none of n would with probability (1 - q)^n (Clopper
+    and Pearson 1934). `loss` and `gain` are the largest possible, or 0 if FEW documents or more
+    differ by more than SMALL of that in this direction: then resampling represents how often
+    documents do. `mean` is the mean difference of the documents that were seen.
+    """
 
-def _rare(share: float) -> int | None:
-    """Number of documents, none of which differs, that rule out that more than this share of all
-    documents does, at least MIN_DOCUMENTS; None for a share of 0."""
-    if share <= 0:
-        return None
-    return max(MIN_DOCUMENTS, math.ceil(math.log(LEVEL) / math.log(1 - share)))
+    mean: float
+    loss: float
+    gain: float
+    none_differ: bool
 
+    @classmethod
+    def beyond(
+        cls,
+        values: Values,
+        groups: Sequence[Hashable] | None,
+        statistic: Statistic,
+        mean: float,
+        largest: float,
+    ) -> _Unseen | None:
+        """What documents that were not seen could differ by, up to `largest`. None for a statistic
+        that single documents don't have, such as PSI, if it differs."""
+        index = numbered(groups if groups is not None else range(len(values)))
+        sums = np.zeros((int(index.max()) + 1, values.shape[1]))
+        np.add.at(sums, index, values)
+        alone = np.asarray(statistic(sums / np.bincount(index)[:, None]))
+        none_differ = not (np.abs(alone) > ROUNDING).any()
+        if none_differ and abs(mean) > ROUNDING:
+            return None
+        loss, gain = (
+            largest if (sign * alone > SMALL * largest).sum() < FEW else 0.0 for sign in (-1, 1)
+        )
+        return cls(mean, loss, gain, none_differ)
 
-def _unseen(n: int, largest: float, level: float) -> float:
-    """The largest mean difference that n documents without any difference don't rule out: if a
-    share q of all documents differed by `largest`, none of n would with probability (1 - q)^n,
-    here `level` (Clopper and Pearson 1934; about 3 / n for 5%)."""
-    return float(largest * (1 - level ** (1 / n)))
+    def ends(self, n: int, level: float) -> tuple[float, float]:
+        """The lowest and highest mean difference that n documents don't rule out at this level."""
+        share = 1 - level ** (1 / n)
+        return self.mean - share * self.loss, self.mean + share * self.gain
+
+    def needed(self, margin: float) -> int | None:
+        """Number of documents, at least MIN_DOCUMENTS, whose `ends` at 5% are within the margin;
+        None if no number suffices."""
+        rooms = (margin + self.mean, margin - self.mean)
+        if min(rooms) <= 0:
+            return None
+        shares = (
+            room / extra for room, extra in zip(rooms, (self.loss, self.gain), strict=True) if extra
+        )
+        share = min(shares, default=1.0)
+        return max(MIN_DOCUMENTS, math.ceil(math.log(LEVEL) / math.log1p(-min(share, 0.95))))
 
 
 def by_standard_error(
@@ -309,17 +338,18 @@ def paired_by_document(
     before: ArrayLike, after: ArrayLike, groups: Sequence[Hashable], margin: float
 ) -> Comparison | None:
     """The paired t-test of after minus before [n], averaged by document first, so that every
-    document counts once. None without rows."""
+    document counts once. Fewer than MIN_DOCUMENTS that all differ by the same amount, such as 0,
+    have no spread to judge by, and no interval. None without rows."""
     old, new = (np.asarray(side, dtype=np.float64) for side in (before, after))
     if not len(old):
         return None
     means = document_means(new - old, groups)
     n, value = len(means), float(means.mean())
-    if n < 2:
+    # Differences that vary by rounding only are the same.
+    same = np.ptp(means) <= ROUNDING * max(np.abs(old).max(), np.abs(new).max())
+    if n < (MIN_DOCUMENTS if same else 2):
         return by_standard_error(Estimate(value, n=len(old), n_resampled=n), None, 0, margin)
-    error = float(means.std(ddof=1)) / math.sqrt(n)
-    if np.ptp(means) <= ROUNDING * max(np.abs(old).max(), np.abs(new).max()):
-        error = 0.0  # the differences vary by rounding only
+    error = 0.0 if same else float(means.std(ddof=1)) / math.sqrt(n)
     reach = float(scipy.special.stdtrit(n - 1, 1 - LEVEL / 2)) * error
     difference = Estimate(value, value - reach, value + reach, len(old), n)
     return by_standard_error(difference, error, n - 1, margin)

@@ -1,8 +1,8 @@
 """Measures of rankings, for each query and on average.
 
 Measures are ir_measures' (nDCG@10 with the grades as gains, as trec_eval computes it). Intervals of
-proportions are Agresti and Coull's (curves/proportions.py); all others resample documents, each
-with all the queries that it answers (curves/bootstrap.py).
+S@10 are Agresti and Coull's (curves/proportions.py); all others resample documents, each with all
+the queries that it answers (curves/bootstrap.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.curves.positions import LENGTH_BUCKETS, length_bucket
-from poslens.attribution.curves.proportions import agresti_coull, mean_share
+from poslens.attribution.curves.proportions import clustered_proportion, mean_share
 from poslens.attribution.datasets.corpus import Collection, Query
 from poslens.attribution.evaluation.evidence_profile import EvidenceProfile, evidence_profile
 from poslens.attribution.evaluation.search import Ranking
@@ -98,17 +98,29 @@ def mean_over_queries(values: NDArray[np.floating], documents: Sequence[Hashable
     return mean
 
 
+def success(values: NDArray[np.floating], queries: Sequence[Query]) -> Estimate:
+    """The share of `queries` with a relevant document in the top 10, from a value [n] of 0 or 1 for
+    each; queries of one document depend on each other.
+
+    Raises:
+        ValueError: no queries.
+    """
+    return clustered_proportion(values, [query.document for query in queries])
+
+
 def success_of_pairs(rankings: Sequence[Ranking], queries: Sequence[Query]) -> Estimate:
-    """The share of all relevant documents of `queries` that are in the top 10, with its 95%
-    Agresti-Coull interval: S@10 of Pikuliak et al. (2023), section 4. As in the paper, the interval
-    assumes that pairs are independent.
+    """The share of all relevant documents of `queries` that are in the top 10: S@10 of Pikuliak et
+    al. (2023), section 4. The paper's interval assumes that pairs are independent; here, pairs of
+    one document, and of one query, depend on each other.
 
     Raises:
         ValueError: no query has a relevant document.
     """
     tops = {ranking.query_id: set(ranking.document_ids[:TOP]) for ranking in rankings}
-    retrieved = sum(len(tops.get(query.query_id, set()) & set(query.relevant)) for query in queries)
-    return agresti_coull(retrieved, sum(len(query.relevant) for query in queries))
+    pairs = [(query.query_id, document) for query in queries for document in query.relevant]
+    retrieved = [document in tops.get(query_id, ()) for query_id, document in pairs]
+    query_ids, documents = zip(*pairs, strict=True) if pairs else ((), ())
+    return clustered_proportion(retrieved, documents, query_ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +208,7 @@ def evaluate(
     answered = {ranking.query_id for ranking in rankings if ranking.document_ids}
     documents = [query.document for query in queries]
     estimates = {name: mean_over_queries(values[name], documents) for name in MEASURES}
-    estimates[SUCCESS] = agresti_coull(int(values[SUCCESS].sum()), len(queries))
+    estimates[SUCCESS] = success(values[SUCCESS], queries)
     estimates[SUCCESS_OF_PAIRS] = success_of_pairs(rankings, queries)
     placed = {row: q.evidence for row, q in enumerate(queries) if q.evidence is not None}
 

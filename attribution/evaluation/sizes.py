@@ -20,8 +20,10 @@ from poslens.attribution.curves.bootstrap import (
     MIN_DOCUMENTS,
     Statistic,
     Values,
+    effective_size,
     interval,
     n_groups,
+    numbered,
     standard_error,
     with_ends,
 )
@@ -110,7 +112,7 @@ def _p_value(
     value: float,
 ) -> float:
     """Two-sided p of a difference of sizes that has this value, by Student's t."""
-    degrees = n_groups(len(rows), groups) - 1
+    degrees = effective_size(np.bincount(numbered(groups or range(len(rows))))) - 1
 
     def below(of_before: int, of_after: int, n: int) -> float:
         statistic = _signed(of_before, of_after)

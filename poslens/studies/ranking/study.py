@@ -89,9 +89,9 @@ class RankingStudy(Study[RankingTask, Asked[RankingSetup], Any]):
         "of a PSI is the share of permutations whose PSI is at least as large; the p of a paired "
         "difference is two-sided, from Student's t, and Holm-adjusted. 95% intervals are "
         "bootstrap intervals over relevant documents, except those of success@10 (S@10), which "
-        "come from a formula (Agresti and Coull) and assume independent queries. S@10 per query "
-        "is the share of queries with a relevant document in the top 10; S@10 per pair, the "
-        "share of query-document pairs whose document is in the top 10."
+        "come from a formula (Agresti and Coull) for as many independent queries as give the same "
+        "standard error. S@10 per query is the share of queries with a relevant document in the "
+        "top 10; S@10 per pair, the share of query-document pairs whose document is in the top 10."
     )
     parameters = Parameters(
         runs=Several(

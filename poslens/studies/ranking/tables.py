@@ -10,7 +10,6 @@ import pandas as pd
 
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.curves.positions import LENGTH_BUCKETS, length_bucket
-from poslens.attribution.curves.proportions import agresti_coull
 from poslens.attribution.datasets.corpus import Collection, Query
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.evidence_profile import EvidenceProfile, evidence_profile
@@ -19,6 +18,7 @@ from poslens.attribution.evaluation.ranking_measures import (
     NDCG,
     SUCCESS,
     TOP,
+    success,
     success_of_pairs,
 )
 from poslens.paired import DIFFERENCES
@@ -99,7 +99,7 @@ def _success(measured: Measured, at: list[int]) -> tuple[int, int, Estimate, Est
         len(asked),
         sum(len(query.relevant) for query in asked),
         success_of_pairs(measured.rankings, asked),
-        agresti_coull(int(per_query[SUCCESS][at].sum()), len(asked)),
+        success(per_query[SUCCESS][at], asked),
         float(per_query[NDCG][at].mean()),
     )
 

@@ -166,7 +166,8 @@ def test_intervals_equal_a_loop_over_resampled_documents() -> None:
     without = [np.nanmean(values[np.array(of) != name], axis=0) for name in order]
     mean = np.nanmean(values, axis=0)
     ends = [
-        plain_bca(*one) for one in zip(mean, np.array(drawn).T, np.array(without).T, strict=True)
+        plain_bca(*one, [len(rows) for rows in of_document])
+        for one in zip(mean, np.array(drawn).T, np.array(without).T, strict=True)
     ]
     assert found.ci_low is not None and found.ci_high is not None
     assert_allclose(np.transpose([found.ci_low, found.ci_high]), ends, rtol=1e-5)

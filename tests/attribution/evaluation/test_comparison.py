@@ -94,22 +94,55 @@ def test_documents_that_do_not_differ_leave_a_rare_difference_possible() -> None
 
 
 def test_losses_that_few_documents_show_are_not_ruled_out() -> None:
-    """A gain in 2 of 21 documents and no loss leave rare losses possible; 5 losses are enough to
-    estimate how large losses are."""
+    """A gain in 2 of 21 documents and no loss leave rare losses possible."""
     few = paired(np.zeros(21), np.eye(21)[0] * 0.1 + np.eye(21)[5] * 0.02, None, 0.01, largest=1.0)
     assert few is not None and few.narrow is not None and few.difference.interval is not None
-    assert few.narrow[0] == pytest.approx(-(1 - 0.05 ** (1 / 21)), abs=2e-3)
+    assert few.narrow[0] == pytest.approx(0.12 / 21 - (1 - 0.05 ** (1 / 21)))
     assert not few.rules_out("lower")
     assert few.difference.interval[0] >= 0 and few.needed is not None
-    for n, decided in ((4, False), (5, True)):
-        values = 0.01 * ((np.arange(60) > 49).astype(float) - (np.arange(60) < n))
-        found = paired(np.zeros(60), values, None, 0.01, largest=1.0)
-        assert found is not None and found.rules_out("lower") is decided
-        assert found.verdict == ("equivalent" if decided else "too few documents")
-        assert found.needed == (None if decided else 299)
+    # Most documents gain.
+    gain = paired(np.zeros(21), normal(0.05, 0.02, 21)[:, 0], None, 0.01, largest=1.0)
+    assert gain is not None and gain.narrow is not None
+    assert gain.verdict == "higher" and gain.narrow[0] < -0.05 and not gain.rules_out("lower")
+
+
+@pytest.mark.parametrize(
+    "n_differing, size, enough", [(4, 0.1, False), (5, 0.1, True), (9, 0.1, True), (9, 0.05, False)]
+)
+def test_fewer_than_five_large_losses_leave_rare_ones_possible(
+    n_differing: int, size: float, enough: bool
+) -> None:
+    """A loss is large if it is more than a twentieth of the largest possible one, here 1. None of n
+    documents has one with probability 5% if 1 - 0.05 ** (1 / n) of all documents do."""
+    lost = (np.arange(60) < n_differing).astype(float)
+    values = size * (np.roll(lost, 30) - lost)
+    compared_few = paired(np.zeros(60), values, None, 0.02, largest=1.0)
+    assert compared_few is not None and compared_few.narrow is not None
+    assert compared_few.rules_out("lower") is enough
+    if enough:
+        assert compared_few.verdict == "equivalent" and compared_few.needed is None
+    else:
+        assert compared_few.narrow[0] == pytest.approx(-(1 - 0.05 ** (1 / 60)))
+        assert (compared_few.verdict, compared_few.needed) == ("too few documents", 149)
+        for n, verdict in ((148, "too few documents"), (149, "equivalent")):
+            more = np.concatenate([values, np.zeros(n - 60)])
+            assert (of_more := paired(np.zeros(n), more, None, 0.02, largest=1.0)) is not None
+            assert of_more.verdict == verdict
     # Scores are not events: a document that was not seen differs as much as those that were.
-    score = paired(np.zeros(60), values, None, 0.01)
+    score = paired(np.zeros(60), values, None, 0.02)
     assert score is not None and score.verdict == "equivalent"
+
+
+@pytest.mark.parametrize("n", [60, 150, 300])
+def test_many_small_losses_do_not_hide_a_rare_large_one(n: int) -> None:
+    """10% of the documents lose 0.05 and 0.5% lose everything: 0.01 on average."""
+    generator, ruled_out = np.random.default_rng(n), 0
+    for _ in range(100):
+        small = np.where(generator.random(n) < 0.1, 0.05, 0.0)
+        after = -np.where(generator.random(n) < 0.005, 1.0, small)
+        found = paired(np.zeros(n), after, None, 0.01, largest=1.0)
+        ruled_out += found is not None and found.rules_out("lower")
+    assert ruled_out / 100 <= 0.05
     # Most documents gain.
     gain = paired(np.zeros(21), normal(0.05, 0.02, 21)[:, 0], None, 0.01, largest=1.0)
     assert gain is not None and gain.narrow is not None
