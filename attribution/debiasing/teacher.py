@@ -109,4 +109,4 @@ class Teacher:
         features = {"sentence_embedding": combined[None]}
         for module in self._after_pooling:
             features = module(features)
-        return features["sentence_embedding"][0]
+        return self._retriever.truncated(features["sentence_embedding"], "document")[0]

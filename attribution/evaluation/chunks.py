@@ -262,6 +262,6 @@ def late_vectors(retriever: DenseRetriever, texts: Sequence[str], size: int) -> 
         }
         for module in rest:
             vectors_of = module(vectors_of)
-        pooled = vectors_of["sentence_embedding"].float().cpu()
+        pooled = retriever.truncated(vectors_of["sentence_embedding"], "document").float().cpu()
     at = torch.tensor(owner)
     return [pooled[at == number] for number in range(len(texts))]

@@ -212,8 +212,13 @@ class DenseRetriever(EmbeddingHooks):
         """Pooled embeddings [B, H] from the model's own modules, with gradients if the caller
         enables them (unlike `SentenceTransformer.encode`, which runs in inference mode)."""
         # A shallow copy: modules write their outputs into the dictionary.
-        vectors: Tensor = self.encoder(encoded.side)(dict(encoded.features))["sentence_embedding"]
-        return vectors
+        features = self.encoder(encoded.side)(dict(encoded.features))
+        return self.truncated(features["sentence_embedding"], encoded.side)
+
+    def truncated(self, vectors: Tensor, side: Side) -> Tensor:
+        """The dimensions of `vectors` [..., H] that the model's `encode` returns, which truncates
+        the output of the modules if `truncate_dim` is set."""
+        return vectors[..., : self.encoder(side).truncate_dim]
 
     def check(self, pair: TextPair) -> LibraryCheck:
         """Distance from sentence-transformers' own embedding of the document, relative to its

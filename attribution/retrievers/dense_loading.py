@@ -33,8 +33,8 @@ def load_encoders(
     """The document encoder, and the query encoder if there is a separate one.
 
     Raises:
-        UserError: the model needs more memory than there is, it truncates vectors, or its pooling
-            or attention cannot be changed as requested.
+        UserError: the model needs more memory than there is, its pooling or attention cannot be
+            changed as requested, or its vectors have too few dimensions to truncate.
         torch.OutOfMemoryError: the model needs more memory than is free.
     """
     spread = must_spread(spec, files, place)
@@ -72,25 +72,11 @@ def _load_model(
         local_files_only=True,
         model_kwargs=settings,
     )
-    require_full_vectors(spec.name, model)
     # sentence-transformers does not use the poolers of the transformers models in it.
     require_complete(m for m in model.modules() if isinstance(m, PreTrainedModel))
     if runs_bidirectional(spec):
         _unmask(spec, model)
     return model
-
-
-def require_full_vectors(name: str, model: SentenceTransformer) -> None:
-    """Refuse a model whose `encode` truncates the vectors of its modules, which PosLens calls.
-
-    Raises:
-        UserError: it does.
-    """
-    if model.truncate_dim is not None:
-        raise UserError(
-            f"{name} truncates vectors to {model.truncate_dim} dimensions, which PosLens does not "
-            "support: set its truncate_dim to None (null in config_sentence_transformers.json)."
-        )
 
 
 def encoders_by_side(
@@ -106,6 +92,7 @@ def encoders_by_side(
             device=str(model.device),
             prompts={name: text or "" for name, text in model.prompts.items()},
             similarity_fn_name=model.similarity_fn_name,
+            truncate_dim=model.truncate_dim,
         )
         for side in ("query", "document")
     )
@@ -113,13 +100,15 @@ def encoders_by_side(
 
 
 def _adjust(model: SentenceTransformer, spec: RetrieverSpec) -> None:
-    """Apply length, similarity and pooling of the spec, if it sets them."""
+    """Apply length, similarity, pooling and dimensions of the spec, if it sets them."""
     if spec.max_length is not None:
         model.max_seq_length = spec.max_length
     if spec.similarity is not None:
         model.similarity_fn_name = SimilarityFunction(spec.similarity)
     if spec.pooling is not None:
         _pool(model, spec)
+    if spec.dimensions is not None:
+        _truncate(model, spec.name, spec.dimensions)
     if spec.calibration is not None:
         attach(model[0], spec.calibration, rows_of(model, spec.name), spec.name)
 
@@ -153,6 +142,17 @@ def _pool(model: SentenceTransformer, spec: RetrieverSpec) -> None:
             f"{spec.name} concatenates several poolings: use {spec.base} without a pooling suffix."
         )
     pooling.pooling_mode = spec.pooling
+
+
+def _truncate(model: SentenceTransformer, name: str, dimensions: int) -> None:
+    model.truncate_dim = None
+    width = model.get_embedding_dimension()
+    if width is not None and dimensions >= width:
+        raise UserError(
+            f"{name} has vectors of {width:,} dimensions: use fewer than that instead of "
+            f"@{dimensions}d."
+        )
+    model.truncate_dim = dimensions
 
 
 def _unmask(spec: RetrieverSpec, model: SentenceTransformer) -> None:

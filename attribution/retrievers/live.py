@@ -12,7 +12,7 @@ from sentence_transformers import SentenceTransformer
 
 from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers.dense import DenseRetriever
-from poslens.attribution.retrievers.dense_loading import encoders_by_side, require_full_vectors
+from poslens.attribution.retrievers.dense_loading import encoders_by_side
 from poslens.attribution.retrievers.self_check import require_library_embedding
 from poslens.attribution.retrievers.specs import OBJECT, RetrieverSpec
 
@@ -34,7 +34,6 @@ def live_retriever(
             f"The model is of type {type(model).__name__}: use a SentenceTransformer, which has "
             "one vector per text."
         )
-    require_full_vectors("The model", model)
     name = Path(model.model_card_data.base_model or "").name or type(model).__name__
     spec = RetrieverSpec(
         name=name,

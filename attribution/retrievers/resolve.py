@@ -31,6 +31,7 @@ from poslens.attribution.retrievers.specs import (
     weights_absent,
     with_calibration,
     with_configured_limit,
+    with_dimensions,
     with_pooling,
     with_strength,
 )
@@ -38,6 +39,7 @@ from poslens.attribution.retrievers.specs import (
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 
 _NUMBER = re.compile(r"[+-]?\d*\.?\d+")
+_DIMENSIONS = re.compile(r"([1-9]\d{0,5})d")
 
 _LENGTHS = "sentence_bert_config.json"
 
@@ -157,8 +159,9 @@ def remember(specs: Mapping[str, RetrieverSpec]) -> None:
 def resolve(name: str) -> RetrieverSpec:
     """The spec of a preset, a registered folder, or a Hugging Face id. Suffixes: `@cls`, `@mean`,
     `@weightedmean`, `@last` or `@max` for another pooling, or a number from 0 to 1 for the strength
-    of an adapter (`MiniLM-recency@0.5`); then `@configured` to truncate as the model's
-    configuration does; then `@calibrated`, or `@calibrated(strength=0.5, block=128, layers=3)`.
+    of an adapter (`MiniLM-recency@0.5`); then `@64d` to truncate vectors; then `@configured` to
+    truncate texts as the model's configuration does; then `@calibrated`, or
+    `@calibrated(strength=0.5, block=128, layers=3)`.
 
     Raises:
         UserError: the name is none of these.
@@ -172,6 +175,8 @@ def resolve(name: str) -> RetrieverSpec:
     if name.endswith(f"@{CONFIGURED}"):
         return _remembered.get(name) or _as_configured(name.removesuffix(f"@{CONFIGURED}"))
     base, separator, pooling = name.rpartition("@")
+    if separator and (dimensions := _DIMENSIONS.fullmatch(pooling)):
+        return _remembered.get(name) or with_dimensions(resolve(base), int(dimensions[1]))
     if separator and (_known(base) or _HUB_ID.fullmatch(base)):
         if _REVISION.fullmatch(pooling):
             raise UserError(

@@ -54,8 +54,10 @@ class RetrieverSpec:
     with its causal mask off. `parameters` are in millions, of both encoders if there are two.
     `dequantized_bits` is the precision that weights were converted from; None if there was no loss.
     `answers` are the words for relevant and not relevant of a sequence-to-sequence reranker.
-    `strength` scales an adapter's weights; None is 1. `calibration` is the attention calibration;
-    with None, attention is unchanged. `training` says how PosLens debiased the model, if it did.
+    `strength` scales an adapter's weights; None is 1. `dimensions` is the number of dimensions that
+    vectors are truncated to; None leaves that to the model's configuration. `calibration` is the
+    attention calibration; with None, attention is unchanged. `training` says how PosLens debiased
+    the model, if it did.
     `alias_of` is the model's own name if the user chose another `name`.
     """
 
@@ -81,6 +83,7 @@ class RetrieverSpec:
     bidirectional: bool = False
     answers: tuple[str, ...] | None = None
     strength: float | None = None
+    dimensions: int | None = None
     calibration: Calibration | None = None
     training: str = ""
     alias_of: str = ""
@@ -118,6 +121,8 @@ class RetrieverSpec:
             text += f", answers={'/'.join(self.answers)}"
         if self.strength is not None:
             text += f", strength={decimals(self.strength)}"
+        if self.dimensions is not None:
+            text += f", dimensions={self.dimensions}"
         if self.calibration is not None:
             text += f", calibrated: {self.calibration.key}"
         return text
@@ -278,6 +283,26 @@ def with_pooling(spec: RetrieverSpec, pooling: str) -> RetrieverSpec:
         return spec
     note = f"Pooling changed from the model's own: {short}."
     return _variant(spec, f"@{short}", f"{short} pooling", note, pooling=POOLINGS[short])
+
+
+def with_dimensions(spec: RetrieverSpec, dimensions: int) -> RetrieverSpec:
+    """`spec` with vectors truncated to their first `dimensions`, and named accordingly. Models that
+    are trained for it keep most of their quality (Kusupati et al. 2022, "Matryoshka Representation
+    Learning"); any dense model can be truncated.
+
+    Raises:
+        UserError: it is not a dense model, or its vectors are truncated already.
+    """
+    suffix = f"@{dimensions}d"
+    if spec.family != "dense":
+        raise UserError(
+            f"{spec.name} is not a dense model, so its vectors can't be truncated: remove {suffix}."
+        )
+    if spec.dimensions is not None:
+        raise UserError(f"{spec.name} is already truncated: remove {suffix}.")
+    words = f"first {dimensions:,} dimensions"
+    note = f"Vectors truncated to their {words}."
+    return _variant(spec, suffix, words, note, dimensions=dimensions)
 
 
 CONFIGURED = "configured"

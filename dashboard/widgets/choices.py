@@ -248,7 +248,8 @@ def models(default: Sequence[str]) -> list[str]:
         help="Presets, folders configured at startup, or any Hugging Face id (organization/model) "
         "if the hub is reachable. Models to download are last in the list. A suffix changes a "
         "model, as in MiniLM@last. @cls, @mean, @weightedmean, @last and @max set the pooling. "
-        "@configured truncates at the length in the model's own configuration. @calibrated spreads "
+        "@64d truncates vectors to 64 dimensions. @configured truncates texts at the length in "
+        "the model's own configuration. @calibrated spreads "
         "a dense model's attention evenly over blocks of tokens (attention calibration); "
         "@calibrated(strength=0.5, block=128, layers=3) also sets its strength, the number of "
         "tokens per block, and how many of the last layers it changes.",

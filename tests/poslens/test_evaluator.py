@@ -316,7 +316,3 @@ def test_models_of_another_kind_are_refused(
     reranker = CrossEncoder(str(tiny_folder("bert")), num_labels=1, device="cpu")
     with pytest.raises(UserError, match="of type CrossEncoder: use a SentenceTransformer"):
         evaluator(reranker)
-    model = load(tiny_folder("bert"))
-    model.truncate_dim = 8  # `encode` truncates the vectors of the modules
-    with pytest.raises(UserError, match="truncate_dim"):
-        evaluator(model)

@@ -278,17 +278,6 @@ def test_a_chat_template_is_not_part_of_the_text(
     assert content[0].start == 0 and content[-1].end == len(text)
 
 
-def test_a_folder_that_truncates_vectors_is_refused(
-    tiny_folder: Callable[..., Path], tmp_path: Path
-) -> None:
-    folder = Path(shutil.copytree(tiny_folder("bert"), tmp_path / "short"))
-    path = folder / "config_sentence_transformers.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"truncate_dim": 8}))
-    spec = RetrieverSpec(name="short", title="short", family="dense", source=f"folder:{folder}")
-    with pytest.raises(UserError, match="short truncates vectors to 8 dimensions"):
-        load(spec, device="cpu")
-
-
 def test_a_text_of_which_the_tokenizer_keeps_nothing_is_refused(
     tiny: Callable[..., DenseRetriever], monkeypatch: pytest.MonkeyPatch
 ) -> None:

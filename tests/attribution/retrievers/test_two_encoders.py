@@ -205,8 +205,12 @@ def test_a_router_is_loaded_as_two_encoders(
     assert result.score == pytest.approx(mean.score, abs=1e-5)
     model.truncate_dim = 8
     model.save_pretrained(str(tmp_path / "router"))
-    with pytest.raises(UserError, match="truncates vectors to 8 dimensions"):
-        load(RetrieverSpec("short", "short", "dense", f"folder:{tmp_path / 'router'}"), "cpu")
+    short = load(RetrieverSpec("short", "short", "dense", f"folder:{tmp_path / 'router'}"), "cpu")
+    q, d = model.encode_query([PAIR.query]), model.encode_document([PAIR.document])
+    (result,) = compute(short, "saliency", PAIR)
+    assert q.shape == (1, 8) and result.score == pytest.approx(
+        float(q[0] @ d[0] / np.linalg.norm(q) / np.linalg.norm(d)), abs=1e-5
+    )
 
 
 def test_swapped_encoders_are_another_model(spec: RetrieverSpec) -> None:
