@@ -75,16 +75,13 @@ def shuffled_words(text: str, order: int = 0) -> str:
 
 def control(collection: Collection, order: int = 0) -> Collection:
     """The same queries and judgments over documents with their words in the random order of this
-    number. Evidence has no position there. The control has its own name, under which its rankings
-    are stored."""
+    number. Evidence has no position there, but queries still belong to its documents. The control
+    has its own name, under which its rankings are stored."""
     words = ", ".join(filter(None, (collection.drawn, CONTROL)))
     return replace(
         collection,
         name=f"{collection.name}, random word order{f' {order + 1}' if order else ''}",
-        queries=tuple(
-            replace(query, evidence=None, span=None, evidence_pair="")
-            for query in collection.queries
-        ),
+        queries=tuple(replace(query, evidence=None, span=None) for query in collection.queries),
         stream=lambda: (
             replace(document, text=shuffled_words(document.text, order))
             for document in collection.documents()

@@ -217,8 +217,8 @@ class DenseRetriever(EmbeddingHooks):
 
     def truncated(self, vectors: Tensor, side: Side) -> Tensor:
         """The dimensions of `vectors` [..., H] that the model's `encode` returns, which truncates
-        the output of the modules if `truncate_dim` is set."""
-        return vectors[..., : self.encoder(side).truncate_dim]
+        the output of the modules if `truncate_dim` is set. Sparse encoders don't have it."""
+        return vectors[..., : getattr(self.encoder(side), "truncate_dim", None)]
 
     def check(self, pair: TextPair) -> LibraryCheck:
         """Distance from sentence-transformers' own embedding of the document, relative to its

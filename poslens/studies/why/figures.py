@@ -49,7 +49,10 @@ def causes_chart(
         figure.add_trace(
             go.Bar(
                 x=[cause.capitalize() for cause in CAUSES],
-                y=[100 * share.value if share else 0.0 for share in shares],
+                y=[
+                    100 * share.value if share else 0.0 if cause in summary.causes else None
+                    for cause, share in zip(CAUSES, shares, strict=True)
+                ],
                 name=legend_name(f"{summary.name}, {counted(len(summary.misses), 'miss')}", style),
                 customdata=[[summary.name, cause] for cause in CAUSES],
                 text=[f"{n:,}" if n else "" for n in counts],

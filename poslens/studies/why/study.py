@@ -315,6 +315,11 @@ class WhyStudy(Study[WhyCorpus, Asked[WhyCorpus], WhySummary]):
         if not parts:
             return head
         sentences = [f"{head} Causes: {', '.join(parts)}."]
+        if "not read" not in summary.causes:
+            sentences.append(
+                f"How much of a text {summary.name} reads is unknown, so it was not tested whether "
+                "the evidence is not read, which can be the cause of any of these misses."
+            )
         unspecific = [
             f"{n:,} of {summary.count(cause):,} ({cause})"
             for cause in CAUSES

@@ -16,6 +16,7 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.comparison import SHARE_MARGIN
 from poslens.attribution.evaluation.document_index import NOT_FOUND
 from poslens.attribution.evaluation.why_causes import CAUSES, Cause, Source, Step, Why
+from poslens.attribution.retrievers import limits
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.cache.kinds.study_items import WhyItem
 from poslens.paired import ItemMeasure
@@ -80,6 +81,13 @@ class WhySummary(ModelSummary[Asked[WhyCorpus]]):
         ]
         return sorted(misses, key=lambda pair: -pair[1].rank)
 
+    @property
+    def causes(self) -> tuple[Cause, ...]:
+        """The causes that are tested, in that order: all but *not read* if it is unknown how much
+        the model reads."""
+        unknown = limits.unknown(self.asked.spec)
+        return tuple(cause for cause in CAUSES if not (unknown and cause == "not read"))
+
     @cached_property
     def missed(self) -> Estimate | None:
         """Share of target documents that are not in the top k."""
@@ -95,7 +103,9 @@ class WhySummary(ModelSummary[Asked[WhyCorpus]]):
         return sum(why.cause == cause and _unspecific(why) for _, why in self.misses)
 
     def share(self, cause: Cause) -> Estimate | None:
-        """Share of the misses that have this cause."""
+        """Share of the misses that have this cause; None if it is not tested."""
+        if cause not in self.causes:
+            return None
         rows = [explanation.cause == cause for _, explanation in self.misses]
         return mean_share(rows, [item.document_id for item, _ in self.misses])
 
@@ -103,7 +113,8 @@ class WhySummary(ModelSummary[Asked[WhyCorpus]]):
     def measures(self) -> tuple[ItemMeasure, ...]:
         """The share of target documents that are missed, in all and for each cause."""
         documents = {name: item.document_id for name, item in self.items.items()}
-        titles = {"share missed": CAUSES, **{f"share missed ({each})": (each,) for each in CAUSES}}
+        titles: dict[str, tuple[Cause, ...]] = {"share missed": CAUSES}
+        titles |= {f"share missed ({each})": (each,) for each in self.causes}
 
         def measure(title: str, causes: Sequence[str]) -> ItemMeasure:
             rows = {
@@ -292,7 +303,9 @@ class MissRow(ModelRow):
         form=".2f",
     )
     best_position: float | None = column("The position that scores highest.", form=".2f")
-    evidence_read: float = column("Share of the evidence that the model reads.", form=".2f")
+    evidence_read: float | None = column(
+        "Share of the evidence that the model reads; null if that is unknown.", form=".2f"
+    )
     shared_words: int = column("Number of query words that occur in the evidence.", shown=False)
     query_words: int = column("Number of distinct words of the query.", shown=False)
     relevant_above: int = column("Number of other relevant documents ranked above it.", shown=False)
@@ -341,6 +354,7 @@ def _ends(step: Step | None) -> tuple[int | None, int | None]:
 
 
 def _misses(summary: WhySummary) -> Iterator[MissRow]:
+    unknown = limits.unknown(summary.asked.spec)
     for item, explanation in summary.misses:
         yield MissRow(
             summary.name,
@@ -355,7 +369,7 @@ def _misses(summary: WhySummary) -> Iterator[MissRow]:
             explanation.source,
             explanation.position,
             explanation.best_position,
-            explanation.evidence_read,
+            None if unknown else explanation.evidence_read,
             len(explanation.shared_words),
             explanation.n_query_words,
             explanation.relevant_above,
@@ -366,7 +380,7 @@ def _misses(summary: WhySummary) -> Iterator[MissRow]:
 
 def _causes(summary: WhySummary) -> Iterator[CauseRow]:
     all_misses, wanted = len(summary.misses), len(summary.explained)
-    for cause in CAUSES:
+    for cause in summary.causes:
         n, share = summary.count(cause), summary.share(cause)
         unspecific = summary.unspecific(cause) if cause in CHANGES else None
         yield CauseRow(summary.name, cause, n, share, unspecific, all_misses, wanted)

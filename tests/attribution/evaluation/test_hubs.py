@@ -238,3 +238,22 @@ def test_the_control_has_the_same_queries_and_shuffled_texts() -> None:
     assert before.key == after.key and after.text == shuffled_words(before.text) != before.text
     assert shuffled.digest != whole.digest
     assert shuffled.drawn.endswith("words of each document in random order")
+
+
+def test_queries_of_the_control_belong_to_the_document_of_their_evidence() -> None:
+    """Not to the first relevant one, which may be missing from the corpus, or have no evidence."""
+    whole = collection("One two three four five.", "Six seven eight nine ten.")
+    keys = [document.key for document in whole.documents()]
+    query = Query(
+        "q",
+        "seven",
+        whole.name,
+        None,
+        dict.fromkeys(["absent", *keys], 1),
+        dict.fromkeys(keys[1:], "pair"),
+        0.5,
+        evidence_pair="pair",
+    )
+    judged = replace(whole, queries=(query,))
+    (asked,) = control(judged).queries
+    assert asked.document == query.document == keys[1] and asked.evidence is None
