@@ -363,6 +363,7 @@ def main(rounds: int = 1000) -> None:
     print("|---" * (1 + len(sizes)) + "|")
     for name, losses in (
         *((f"{share:.0%}", losses_of(share)) for share in LOSERS),
+        ("50% lose 0.01, 0.5% lose 1", mixed_losses(0.5)),
         ("10% lose 0.05, 0.5% lose 1", mixed_losses(0.1)),
         ("5% lose 0.1, 0.5% lose 1", mixed_losses(0.05)),
     ):

@@ -55,10 +55,8 @@ equivalent."""
 
 LEVEL = 0.05
 FEW = 5
-"""Number of documents that must differ much in one direction for the bootstrap to represent how
-often documents do."""
-SMALL = 0.05
-"""Share of the largest possible difference up to which a document does not differ much."""
+"""Number of documents that must differ by more than the margin in one direction for the bootstrap
+to represent how much documents can differ in that direction."""
 POWER = 0.8
 """Probability with which as many documents as `Comparison.needed` decide."""
 
@@ -196,8 +194,8 @@ def compared(
 
     `largest` is the largest possible difference of a document, for measures of events or ranks,
     which stay equal in most documents. Resampling cannot draw documents that were not seen, so the
-    90% interval is extended in each direction in which fewer than FEW documents differ much
-    (`_Unseen`). If no document differs, that is also the 95% interval.
+    90% interval is extended in each direction in which fewer than FEW documents differ by more than
+    the margin (`_Unseen`). If no document differs, that is also the 95% interval.
     """
     values = np.asarray(rows, dtype=np.float64)
     difference = estimate(values, groups, statistic, resampled=resampled, kind=kind)
@@ -224,7 +222,7 @@ def comparison_of(
     if largest is None:
         unseen = None
     else:
-        unseen = _Unseen.beyond(values, groups, statistic, difference.value, largest)
+        unseen = _Unseen.of(values, groups, statistic, difference.value, margin, largest)
     resampled = _verdict(difference, margin, narrow, p)
     if unseen is not None and narrow is not None:
         n = difference.n_resampled
@@ -248,8 +246,8 @@ class _Unseen:
 
     If a share q of all documents lost `loss`, none of n would with probability (1 - q)^n (Clopper
     and Pearson 1934). `loss` and `gain` are the largest possible, or 0 if FEW documents or more
-    differ by more than SMALL of that in this direction: then resampling represents how often
-    documents do. `mean` is the mean difference of the documents that were seen.
+    differ by more than the margin in this direction: then resampling represents how much documents
+    can differ. `mean` is the mean difference of the documents that were seen.
     """
 
     mean: float
@@ -258,12 +256,13 @@ class _Unseen:
     none_differ: bool
 
     @classmethod
-    def beyond(
+    def of(
         cls,
         values: Values,
         groups: Sequence[Hashable] | None,
         statistic: Statistic,
         mean: float,
+        margin: float,
         largest: float,
     ) -> _Unseen | None:
         """What documents that were not seen could differ by, up to `largest`. None for a statistic
@@ -276,7 +275,7 @@ class _Unseen:
         if none_differ and abs(mean) > ROUNDING:
             return None
         loss, gain = (
-            largest if (sign * alone > SMALL * largest).sum() < FEW else 0.0 for sign in (-1, 1)
+            largest if (sign * alone > margin + ROUNDING).sum() < FEW else 0.0 for sign in (-1, 1)
         )
         return cls(mean, loss, gain, none_differ)
 

@@ -112,8 +112,7 @@ def test_planted_biases_differ_in_relocation_and_rank(
         if (each.model, each.other, each.title) == ("MiniLM-recency", "MiniLM-primacy", rank)
     ]
     assert of_rank.difference.value < -0.1 and (of_rank.p or 1) < 0.05
-    # Hardly any document changes much, and 68 documents can miss rare ones that do.
-    assert found["unretrieved sentences per document"] == "too few documents"
+    assert found["unretrieved sentences per document"] == "equivalent"
     assert found["nDCG@10"] == "too few documents"
     assert verdicts(differences, "MiniLM", "MiniLM-primacy")[relocation] == "higher"
     sentence = difference_sentences(differences)[0]
