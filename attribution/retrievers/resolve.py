@@ -13,7 +13,7 @@ from poslens.attribution.debiasing.folder import debiased_models, read_manifest
 from poslens.attribution.errors import UserError
 from poslens.attribution.names import Names
 from poslens.attribution.retrievers import calibration, endpoint_address, model_rules
-from poslens.attribution.retrievers.model_folder import contents
+from poslens.attribution.retrievers.model_folder import Contents, contents
 from poslens.attribution.retrievers.safe_files import DamagedFolder
 from poslens.attribution.retrievers.specs import (
     BM25,
@@ -222,8 +222,9 @@ def _as_configured(name: str) -> RetrieverSpec:
 
 
 def configured_limit(spec: RetrieverSpec) -> int | None:
-    """Tokens, including special ones, at which the model's sentence-transformers configuration
-    truncates; None if it does not state this, or its files are not on this machine."""
+    """Tokens, including special ones, at which the model's configuration truncates: that of
+    sentence-transformers, or else the tokenizer's, which cannot exceed the model's positions. None
+    if the files don't state this, or are not on this machine."""
     try:
         files = None if spec.without_files else contents(locate(spec).folder)
     except (UserError, DamagedFolder):
@@ -233,8 +234,21 @@ def configured_limit(spec: RetrieverSpec) -> int | None:
     places = {place for _, place in files.modules} | {""}
     stated = (files.config(place, _LENGTHS).get("max_seq_length") for place in places)
     limits = {limit for limit in stated if type(limit) is int and limit > 0}
+    if not limits:
+        limits = set(filter(None, (_tokenizer_limit(files, place) for place in places)))
     # If encoders of queries and documents differ, there is no single limit.
     return limits.pop() if len(limits) == 1 else None
+
+
+def _tokenizer_limit(files: Contents, place: str) -> int | None:
+    """The tokenizer's limit in the folder of a module, at most the model's positions; None if
+    neither is stated. Tokenizers without a limit state 10^30."""
+    stated = (
+        files.config(place, "tokenizer_config.json").get("model_max_length"),
+        files.config(place, "config.json").get("max_position_embeddings"),
+    )
+    limits = [limit for limit in stated if type(limit) is int and 0 < limit < 10**9]
+    return min(limits) if type(stated[0]) is int and limits else None
 
 
 def _without_hub(hub_id: str) -> RetrieverSpec | None:

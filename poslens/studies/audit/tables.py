@@ -12,6 +12,7 @@ import plotly.graph_objects as go
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.evaluation.audit import N_BINS, UnretrievedCurve, groups
 from poslens.attribution.evaluation.comparison import estimate_of
+from poslens.attribution.retrievers import limits
 from poslens.figures.captions import Provenances
 from poslens.figures.figure_base import (
     band,
@@ -53,13 +54,14 @@ class AuditRow(ModelRow):
         form=PERCENTAGE_POINTS,
     )
     unretrieved_read: Estimate | None = column(
-        "Share of unretrieved sentences among those that the model reads whole, 0 to 1.",
+        "Share of unretrieved sentences among those that the model reads whole, 0 to 1; null if it "
+        "reads none whole, or if it is unknown how much it reads.",
         title="unretrieved, fully read sentences only",
         form=PERCENT,
     )
     unretrieved_truncated: Estimate | None = column(
         "Share of unretrieved sentences among those that the model does not read whole, 0 to 1; "
-        "null if it reads all.",
+        "null if it reads all, or if it is unknown how much it reads.",
         form=PERCENT,
         shown=False,
     )
@@ -72,7 +74,9 @@ class AuditRow(ModelRow):
     left_out: int = column(
         "Number of documents that could not be searched for.", title="documents left out"
     )
-    truncated: int = column("Number of documents that the model truncates.")
+    truncated: int | None = column(
+        "Number of documents that the model truncates; null if it is unknown how much it reads."
+    )
     sentences: int = column(SEARCHED)
     repeated: int | None = column(
         "Number of these sentences that occur verbatim in another audited document, too; null "
@@ -143,10 +147,11 @@ class TruncationRow(ModelRow):
         "Number of the last token of the last word that the model reads, from 1.",
         title="last word read: to token",
     )
-    context_limit: int = column("Context limit of the model, in tokens.")
+    context_limit: int | None = column("Context limit of the model, in tokens; null if unknown.")
     read_to_the_end: bool = column("Whether the model reads the text to its end.")
-    at_context_limit: bool = column(
-        "Whether the model truncates at its context limit.", title="truncates at context limit"
+    at_context_limit: bool | None = column(
+        "Whether the model truncates at its context limit; null if that is unknown.",
+        title="truncates at context limit",
     )
 
 
@@ -207,6 +212,7 @@ def _worst(summary: AuditSummary) -> Iterator[AuditDocumentRow]:
 
 
 def _truncation(summary: AuditSummary) -> Iterator[TruncationRow]:
+    unknown = limits.unknown(summary.index.spec)
     for number, text in enumerate(summary.truncations, start=1):
         yield TruncationRow(
             summary.index.spec.name,
@@ -215,9 +221,9 @@ def _truncation(summary: AuditSummary) -> Iterator[TruncationRow]:
             text.n_tokens,
             text.first,
             text.last,
-            text.claimed,
+            None if unknown else text.claimed,
             text.reads_all,
-            text.as_claimed,
+            None if unknown else text.as_claimed,
         )
 
 

@@ -227,10 +227,12 @@ def grid(
 
     Raises:
         UserError: a number is out of range, there are more than `MAX_SETTINGS` combinations, or the
-            model has no attention to calibrate.
+            model is not dense.
     """
     if family_of(spec) is not DENSE:
-        raise UserError(f"{spec.name} has no attention to calibrate: choose a dense model.")
+        raise UserError(
+            f"{spec.name} is not a dense model, so its attention can't be calibrated: choose one."
+        )
     n = _n_layers(spec) if set(layers) != {HALF} else None
     settings: dict[str, Calibration] = {}
     for depth, block, strength in product(layers, blocks, strengths):

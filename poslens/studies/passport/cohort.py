@@ -13,6 +13,7 @@ import plotly.graph_objects as go
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.nouns import interval_text
 from poslens.attribution.retrievers import resolve
+from poslens.attribution.retrievers.limits import context_limit
 from poslens.attribution.types import Provenance
 from poslens.compute.compute import Compute
 from poslens.export.files import figure_div
@@ -101,7 +102,7 @@ def row(card: ModelPassport) -> CohortRow:
         name: None if (number := card.number(*keys)) is None else number.estimate
         for name, keys in _NUMBERS.items()
     }
-    return CohortRow(card.name, spec.family, spec.max_length, **estimates)
+    return CohortRow(card.name, spec.family, context_limit(spec), **estimates)
 
 
 TABLE: Table[ModelPassport] = Table(CohortRow, lambda card: [row(card)])

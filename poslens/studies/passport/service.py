@@ -278,7 +278,7 @@ def entry(passport: ModelPassport) -> PassportEntry:
         source=model.spec.origin,
         weights=model.weights,
         precision=model.precision,
-        max_length=model.spec.max_length,
+        max_length=limits.context_limit(model.spec),
         configured_max_length=limits.configured_apart(model.spec),
         poslens=poslens_version(),
         limits=LIMITS,

@@ -222,10 +222,15 @@ def method_for(compute: Compute, spec: RetrieverSpec, setup: RankingSetup) -> Me
     if not needs_first_stage(spec):
         return ranking_method(setup.own_corpus)
     first = setup.first_stage
-    if first is None or needs_first_stage(first):
+    if first is None:
         raise UserError(
-            f"{spec.name} reads each query together with each document: select another kind of "
-            "model as its first stage."
+            f"{spec.name} only reranks documents that another model retrieves: Ranking measures it "
+            "with a first stage."
+        )
+    if needs_first_stage(first):
+        raise UserError(
+            f"{first.name} reads each query together with each document: select another kind of "
+            f"model as the first stage of {spec.name}."
         )
     identity = compute.identify(first)
     return ranking_method(setup.own_corpus, f"{first.name}@{identity.key.fingerprint}")

@@ -80,9 +80,26 @@ def test_a_folder_truncates_as_configured_by_default(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("lengths", [{}, [], {"max_seq_length": None}, {"max_seq_length": [1]}])
 def test_a_configuration_without_a_limit_states_none(tmp_path: Path, lengths: object) -> None:
-    spec = register_folder("mine", folder_with(tmp_path / "mine", lengths))
+    folder = folder_with(tmp_path / "mine", lengths)
+    (folder / "tokenizer_config.json").write_text("{}")
+    spec = register_folder("mine", folder)
     assert configured_limit(spec) is None
     assert limits.reads(spec) == "as many tokens as its own files say"
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "positions", "limit"),
+    [(200, 512, 200), (512, 128, 128), (10**30, 256, 256), (200, None, 200), (10**30, None, None)],
+)
+def test_the_tokenizer_limits_a_model_without_a_configuration_for_it(
+    tmp_path: Path, tokenizer: int, positions: int | None, limit: int | None
+) -> None:
+    folder = folder_with(tmp_path / "mine", {})
+    (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": tokenizer}))
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"max_position_embeddings": positions}
+    (folder / "config.json").write_text(json.dumps(config))
+    assert configured_limit(register_folder("mine", folder)) == limit
 
 
 def test_the_limit_of_a_model_without_files_is_unknown() -> None:

@@ -100,7 +100,7 @@ def test_an_invalid_grid_is_refused_in_one_sentence(
 
 @pytest.mark.parametrize("name", ["BM25", "MiniLM@calibrated"])
 def test_models_that_cannot_be_calibrated_have_no_grid(name: str) -> None:
-    with pytest.raises(UserError, match=r"no attention to calibrate|already calibrated"):
+    with pytest.raises(UserError, match=r"is not a dense model|already calibrated"):
         grid(resolve(name), (0.5,), (128,), ("half",))
 
 
@@ -364,4 +364,4 @@ def test_a_model_that_cannot_be_calibrated_leaves_the_page_intact() -> None:
     page.query_params["steps"] = "0"
     page.run()
     assert not page.exception
-    assert any("BM25 has no attention to calibrate" in each.value for each in page.caption)
+    assert any("BM25 is not a dense model" in each.value for each in page.caption)

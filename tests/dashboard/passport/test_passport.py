@@ -252,7 +252,10 @@ def test_parts_unavailable_for_a_model_have_one_sentence(
 ) -> None:
     found = passports.passport(shipped, with_corpus(resolve("BM25"), "sample"), sample)
     assert "no single dense vector" in part(found, "segments").absent
-    assert "no attention to calibrate" in part(found, "calibration").absent
+    assert (
+        "is not a dense model, so its attention can't be calibrated"
+        in part(found, "calibration").absent
+    )
     assert not part(found, "segments").jobs and part(found, "ranking").numbers
     lean = next(
         n for n in part(found, "relocation").numbers if n.key == "last_minus_first"
