@@ -26,8 +26,9 @@ from poslens.figures.figure_base import quantity
 from poslens.figures.palettes import Style
 from poslens.figures.scatter import rank_scatter
 from poslens.heatmap.data import Fact, Head, Pane, Rail, View
+from poslens.studies.curves.words import MIN_PAIRS
 from poslens.studies.explain.minus import minus_panes
-from poslens.studies.explain.service import Difference, word_scores
+from poslens.studies.explain.service import Difference, read_alike, word_scores
 
 _OPENED = "just opened of the furthest"
 
@@ -37,22 +38,31 @@ def minus(
 ) -> Sequence[Pane]:
     """The heatmap panes of A minus B, with the difference as rail and in the header."""
     a, b = subject.results
-    bins = tuple(x - y for x, y in zip(rails[0].bins, rails[1].bins, strict=True))
-    rail = Rail(bins)
-    if gap is not None and subject.kind is None:
-        low, high = gap.interval or ((), ())
-        rail = Rail(
-            bins,
-            tuple(map(float, gap.mean)),
-            tuple(map(float, low)),
-            tuple(map(float, high)),
-            _note(gap, (a.attribution.model, b.attribution.model)),
-        )
     scores = word_scores(subject.results, METHODS[subject.method.name].aggregate)
     correlation = rank_correlation(scores[0], scores[1])
-    facts = () if correlation is None else (Fact(f"rank correlation of words {correlation:z.3f}"),)
-    return minus_panes(
-        a, b, rail, Head(f"{a.attribution.score - b.attribution.score:+z.4f}", facts)
+    facts = [] if correlation is None else [Fact(f"rank correlation of words {correlation:z.3f}")]
+    rail = None
+    if read_alike(a, b):
+        rail = _rail(subject, rails, gap)
+    else:
+        why = "Relative positions are not comparable if the models read different parts of a text."
+        facts.append(Fact("no curve: the models read different parts", why))
+    head = Head(f"{a.attribution.score - b.attribution.score:+z.4f}", tuple(facts))
+    return minus_panes(a, b, rail, head)
+
+
+def _rail(subject: ExplainedSubject, rails: Sequence[Rail], gap: Difference | None) -> Rail:
+    bins = tuple(x - y for x, y in zip(rails[0].bins, rails[1].bins, strict=True))
+    if gap is None or gap.mean is None or subject.kind is not None:
+        return Rail(bins)
+    low, high = gap.interval or ((), ())
+    a, b = subject.results
+    return Rail(
+        bins,
+        tuple(map(float, gap.mean)),
+        tuple(map(float, low)),
+        tuple(map(float, high)),
+        _note(gap, (a.attribution.model, b.attribution.model)),
     )
 
 
@@ -85,9 +95,10 @@ def differences(subject: ExplainedSubject, which: str, key: str) -> dict[str, pa
         return difference(first, second, names, style, y_title=title, provenance=provenance)
 
     figures: dict[str, panels.Draw] = {}
-    both = gap is not None and which == BOTH
+    mean = None if gap is None else gap.mean
+    both = mean is not None and which == BOTH
     columns = panels.side_by_side(f"{key}.differences") if both else [st.container()] * 2
-    if which != DATA_SET or gap is None:
+    if which != DATA_SET or mean is None:
         with columns[0]:
             panels.show(
                 of_pair(panels.screen_style(height_px=280)),
@@ -96,13 +107,14 @@ def differences(subject: ExplainedSubject, which: str, key: str) -> dict[str, pa
             )
             say.caption(f"Curve of {names[0]} minus {names[1]}, this pair.")
         figures["Difference"] = of_pair
-    if gap is not None and which != PAIR:
-        whole, at = gap, positions(subject.method.curve_params["resampling"])
+    if gap is not None and mean is not None and which != PAIR:
+        whole, values = gap, mean
+        at = positions(subject.method.curve_params["resampling"])
 
         def of_set(style: Style) -> go.Figure:
             return difference(
-                whole.mean,
-                0 * whole.mean,
+                values,
+                0 * values,
                 names,
                 style,
                 at=at,
@@ -117,8 +129,11 @@ def differences(subject: ExplainedSubject, which: str, key: str) -> dict[str, pa
                 f"{key}.mean_difference",
                 "Mean curve of A minus mean curve of B, with its interval",
             )
-            say.caption(f"Mean curve{_note(gap, names).removeprefix('mean')}.")
+            sentences = [f"Mean curve{_note(gap, names).removeprefix('mean')}.", gap.left_out]
+            say.caption(" ".join(filter(None, sentences)))
         figures["Mean difference"] = of_set
+    elif gap is not None and mean is None and which != PAIR:
+        say.caption(f"No mean difference: it takes {MIN_PAIRS} pairs. {gap.left_out}")
     if subject.kind is not None:
         st.caption("Controls aren't subtracted from differences between models.")
     return figures
@@ -167,7 +182,7 @@ def word_by_word(subject: ExplainedSubject, view: View) -> dict[str, panels.Draw
 def furthest(subject: ExplainedSubject, gap: Difference | None) -> None:
     """The pairs in which the two models differ most; selecting a row opens that pair."""
     data = subject.columns[0].data
-    if gap is None or data is None:
+    if gap is None or data is None or not gap.furthest:
         return
     ids = [pair_id for pair_id, _ in gap.furthest]
     key = rows_key("compare.furthest", ids)
@@ -203,6 +218,8 @@ def furthest(subject: ExplainedSubject, gap: Difference | None) -> None:
                 )
             },
         )
+        if gap.left_out:
+            say.caption(gap.left_out)
     if st.session_state.pop(_OPENED, False):
         # The pair picker is outside this fragment.
         st.rerun()

@@ -144,9 +144,10 @@ def _draw(subject: ExplainedSubject, key: str, comparing: bool) -> None:
     origin, means = subject.provenance(minus_control=True), subject.mean_provenance()
     panels.caption([*origin, *means, *published])
     with export:
-        # The rail shows the means too; under A − B it shows the mean difference, without a control.
+        # The rail shows the means too; under A − B it shows the mean difference, if there is one.
         if painted == MINUS:
-            means = list(gap.provenance) if gap is not None and subject.kind is None else []
+            with_mean = any(pane.rail is not None and pane.rail.mean for pane in panes)
+            means = list(gap.provenance) if gap is not None and with_mean else []
         _export(subject, figures, panes, view, [*origin, *means], key, comparing)
 
 

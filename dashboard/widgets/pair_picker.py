@@ -15,7 +15,7 @@ from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
 from poslens.attribution.text import word_spans
 from poslens.attribution.types import Method, TextPair
-from poslens.cache.storage.store import StoredCurves
+from poslens.cache.storage.store import ModelKey, StoredCurves
 from poslens.compute.selection import (
     AS_GIVEN,
     FACETS,
@@ -27,6 +27,7 @@ from poslens.compute.selection import (
     evidence_position,
     facet_labels,
     facets,
+    read_unlike,
 )
 from poslens.compute.selection import HELP as ORDER_HELP
 from poslens.dashboard.server.own_texts import service_for
@@ -120,14 +121,23 @@ def _order(measured: bool) -> str:
 def _ordered(
     selection: Selection, order: str, models: Sequence[str], method: Method | None
 ) -> tuple[Selection, Mapping[str, float]]:
+    compute = service_for(selection.data.name)
+
+    def key(index: int) -> ModelKey:
+        return compute.identify(spec(models[index], selection.data.name)).key
+
     def stored(index: int) -> StoredCurves | None:
         if method is None or index >= len(models):
             return None
-        model = service_for(selection.data.name).identify(spec(models[index], selection.data.name))
-        return service_for(selection.data.name).store.curves(model.key, method, selection.pairs)
+        return compute.store.curves(key(index), method, selection.pairs)
+
+    def unlike(first: StoredCurves, second: StoredCurves) -> frozenset[str]:
+        assert method is not None  # there are stored results
+        both, curves = (key(0), key(1)), (first, second)
+        return read_unlike(compute.store, both, method, selection.pairs, curves)
 
     try:
-        pairs, values = arrange(selection.pairs, order, stored)
+        pairs, values = arrange(selection.pairs, order, stored, unlike)
     except UserError as error:
         st.warning(f"The pairs keep the order of the data set: {plain(error)}")
         return selection, {}

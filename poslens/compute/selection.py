@@ -7,7 +7,7 @@ every rerun, even for hundreds of thousands of pairs.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import cast
@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 
 from poslens.attribution.curves.curve_summary import center_of_mass
 from poslens.attribution.curves.positions import BUCKET_EDGES, LENGTH_BUCKETS
+from poslens.attribution.curves.text_axis import over_text
 from poslens.attribution.datasets import DataSet, posir_selection
 from poslens.attribution.pairs import LabelName, Labels, Pairs
-from poslens.attribution.types import N_BINS, Array, TextPair
+from poslens.attribution.types import N_BINS, Array, Method, TextPair
 from poslens.cache.lru_cache import LRUCache
-from poslens.cache.storage.store import StoredCurves
+from poslens.cache.storage.store import ModelKey, Store, StoredCurves
 
 ANY = "any"
 ANYWHERE = (0, 100)
@@ -144,33 +145,44 @@ ORDERS = (AS_GIVEN, "score", "center of mass", "smallest evidence share", "disag
 HELP = (
     "Score and center of mass sort from high to low. Smallest evidence share: pairs whose "
     "evidence gets the least of the curve for its length (only documents read in full). "
-    "Disagreement: distance between the curves of the first two models, 0 to 1. Pairs without "
-    "results come last; Curves computes them."
+    "Disagreement: distance between the curves of the first two models, 0 to 1 (only documents of "
+    "which both read the same part). Pairs without results come last; Curves computes them."
 )
 
 
 def arrange(
-    pairs: Pairs, order: str, stored: Callable[[int], StoredCurves | None]
+    pairs: Pairs,
+    order: str,
+    stored: Callable[[int], StoredCurves | None],
+    unlike: Callable[[StoredCurves, StoredCurves], Set[str]],
 ) -> tuple[Pairs, Mapping[str, float]]:
     """The pairs in the order of this name, one of `ORDERS`, and the value they are sorted by, by
     pair id. Pairs without a value come last.
 
-    `stored(i)` returns the stored results of the i-th selected model; it is called only for orders
-    that need them.
+    `stored(i)` returns the stored results of the i-th selected model, and `unlike` the ids of the
+    pairs whose documents the first two read differently (`read_unlike`); each is called only for
+    orders that need it.
     """
     if order == AS_GIVEN:
         return pairs, {}
     if order == SHUFFLED:
         return pairs.select(np.random.default_rng(0).permutation(len(pairs))), {}
     # A curve of zeros has no center of mass and no shares.
-    values = {p: value for p, value in _values(pairs, order, stored).items() if np.isfinite(value)}
+    values = {
+        pair_id: value
+        for pair_id, value in _values(pairs, order, stored, unlike).items()
+        if np.isfinite(value)
+    }
     sign = 1 if order == "smallest evidence share" else -1
     ranks = np.array([sign * values.get(pair_id, sign * np.inf) for pair_id in pairs.ids])
     return pairs.select(np.argsort(ranks, kind="stable")), values
 
 
 def _values(
-    pairs: Sequence[TextPair], order: str, stored: Callable[[int], StoredCurves | None]
+    pairs: Sequence[TextPair],
+    order: str,
+    stored: Callable[[int], StoredCurves | None],
+    unlike: Callable[[StoredCurves, StoredCurves], Set[str]],
 ) -> dict[str, float]:
     first = stored(0)
     if first is None:
@@ -184,6 +196,8 @@ def _values(
         if (second := stored(1)) is not None:
             both, others = first.rows_of_both(second)
             values[both] = apart(first.magnitudes[both], second.magnitudes[others])
+            left_out = unlike(first, second)
+            values[[pair_id in left_out for pair_id in first.pair_ids]] = np.nan
     else:
         by_id = {pair.pair_id: pair for pair in pairs}
         shares = _shares(first.magnitudes)
@@ -195,6 +209,29 @@ def _values(
                 length = len(pair.document)
                 values[row] = in_span(shares[row], span.start / length, span.end / length)
     return dict(zip(first.pair_ids, values.tolist(), strict=True))
+
+
+def read_unlike(
+    store: Store,
+    models: tuple[ModelKey, ModelKey],
+    method: Method,
+    pairs: Pairs,
+    curves: tuple[StoredCurves, StoredCurves],
+) -> frozenset[str]:
+    """The ids of the pairs, among those of which both models have `curves`, of whose documents they
+    read different parts, to a hundredth of the characters. Their relative positions are not
+    comparable."""
+    first, second = curves
+    both, others = first.rows_of_both(second)
+    ids = np.array(first.pair_ids, dtype=object)[both]
+    truncated = set(ids[np.logical_or(first.truncated[both], second.truncated[others])].tolist())
+    if not truncated:
+        return frozenset()
+    asked = pairs.select(np.fromiter((i in truncated for i in pairs.ids), np.bool_, len(pairs)))
+    a, b = (store.curves(model, over_text(method), asked) for model in models)
+    both, others = a.rows_of_both(b)
+    alike = (np.isfinite(a.curves[both]) == np.isfinite(b.curves[others])).all(-1)
+    return frozenset(truncated.difference(a.pair_ids[row] for row in both[alike].tolist()))
 
 
 def apart(first: Array, second: Array) -> NDArray[np.float64]:

@@ -45,8 +45,13 @@ def open_page(name: str, **query: Any) -> AppTest:
     return app
 
 
+def heatmap_panes(page: AppTest) -> list[dict[str, Any]]:
+    """The panes of the token heatmap; empty without a heatmap."""
+    drawn = [json.loads(element.proto.json) for element in page.get("bidi_component")]
+    return [pane for data in drawn for pane in data.get("panes", [])]
+
+
 def shown_scores(page: AppTest) -> list[float]:
     """The score above each column of the token heatmap; empty without a heatmap."""
-    drawn = [json.loads(element.proto.json) for element in page.get("bidi_component")]
-    heads = [pane["head"] for data in drawn for pane in data.get("panes", []) if pane.get("head")]
+    heads = [pane["head"] for pane in heatmap_panes(page) if pane.get("head")]
     return [float(head["score"].replace("−", "-")) for head in heads]

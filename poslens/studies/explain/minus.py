@@ -71,7 +71,7 @@ def _scaled(scores: Array, tokenized: TokenizedText, normalization: str) -> Floa
     return values
 
 
-def minus_panes(a: Explained, b: Explained, rail: Rail, head: Head) -> Sequence[Pane]:
+def minus_panes(a: Explained, b: Explained, rail: Rail | None, head: Head) -> Sequence[Pane]:
     """A query pane and a document pane of A minus B, with each model's scores in the curve's
     unit."""
     method = a.attribution.method

@@ -3,7 +3,7 @@ control subtracted; differences between two models."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -51,7 +51,7 @@ from poslens.cache.storage.store import StoredCurves
 from poslens.compute import coverage
 from poslens.compute.compute import Compute, Explained, service
 from poslens.compute.provenance import of_controlled, of_curve, of_model, resampling
-from poslens.compute.selection import apart
+from poslens.compute.selection import apart, read_unlike
 from poslens.figures.curves import Mean
 from poslens.heatmap.data import Fact, Head, Rail
 from poslens.studies.curves import null_controls
@@ -219,16 +219,30 @@ def word_scores(results: Sequence[Explained], how: Aggregate) -> list[NDArray[np
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The mean of curve A minus curve B [100] over the pairs that both models have, with its 95%
-    interval over documents if there are enough. `furthest` are the pairs with the largest distance
-    between the two curves (`apart`), with that distance. `provenance` is that of A and B."""
+    """The mean of curve A minus curve B [100] over the `n` pairs that both models have and of whose
+    documents they read the same part, with its 95% interval over documents if there are enough.
+    `mean` is None below `MIN_PAIRS`. `n_unlike` pairs are left out, because the models read
+    different parts. `furthest` are the pairs with the largest distance between the two curves
+    (`apart`), with that distance. `provenance` is that of A and B."""
 
-    mean: Array
+    mean: Array | None
     interval: tuple[Array, Array] | None
     n: int
     n_documents: int
+    n_unlike: int
     furthest: tuple[tuple[str, float], ...]
     provenance: tuple[Provenance, ...] = ()
+
+    @property
+    def left_out(self) -> str:
+        """How many pairs are left out, and why, as a sentence; empty if none are."""
+        if not self.n_unlike:
+            return ""
+        are = "is" if self.n_unlike == 1 else "are"
+        return (
+            f"{counted(self.n_unlike, 'pair')} {are} left out because the models read different "
+            "parts of the document, so relative positions are not comparable."
+        )
 
 
 MOST_APART = 50
@@ -249,9 +263,12 @@ def difference(
 
     def compared() -> Difference | None:
         first, second = (compute.store.curves(model, method, data.pairs) for model in models)
-        gap = difference_of(first, second, data)
-        if gap is None:
-            return None
+        keys, curves = (identity.key, other.key), (first, second)
+        unlike = read_unlike(compute.store, keys, method, data.pairs, curves)
+        gap = difference_of(first, second, data, unlike)
+        if gap is None or gap.mean is None:
+            return gap
+        alike = ", of whose documents both read the same part" if unlike else ""
         provenance = [
             of_model(
                 model,
@@ -259,7 +276,7 @@ def difference(
                 data.name,
                 n_pairs=gap.n,
                 n_documents=gap.n_documents,
-                selection=f"pairs that {against.spec.name} has too",
+                selection=f"pairs that {against.spec.name} has too{alike}",
                 interval="" if gap.interval is None else resampling(gap.n_documents),
             )
             for model, against in ((identity, other), (other, identity))
@@ -269,29 +286,33 @@ def difference(
     return _differences.get(key, stamp, compared)
 
 
-def difference_of(first: StoredCurves, second: StoredCurves, data: DataSet) -> Difference | None:
+def difference_of(
+    first: StoredCurves, second: StoredCurves, data: DataSet, unlike: Set[str]
+) -> Difference | None:
     """The difference of two sets of curves, without provenance; None below `MIN_PAIRS` common
-    pairs."""
+    pairs. `unlike` are the pairs of whose documents the models read different parts."""
     rows_a, rows_b = first.rows_of_both(second)
     if len(rows_a) < MIN_PAIRS:
         return None
+    alike = np.array([first.pair_ids[row] not in unlike for row in rows_a.tolist()])
+    n_unlike = len(rows_a) - int(alike.sum())
+    rows_a, rows_b = rows_a[alike], rows_b[alike]
     ids = [first.pair_ids[row] for row in rows_a.tolist()]
     documents = data.pairs.documents_of(ids)
+    distance = apart(first.magnitudes[rows_a], second.magnitudes[rows_b])
+    order = np.argsort(-np.nan_to_num(distance), kind="stable")[:MOST_APART].tolist()
+    furthest = tuple((ids[at], float(distance[at])) for at in order)
+    n, n_documents = len(ids), len(set(documents))
+    if n < MIN_PAIRS:
+        return Difference(None, None, n, n_documents, n_unlike, furthest)
     gap = first.curves[rows_a].astype(np.float64) - second.curves[rows_b]
     edges = intervals(gap, documents)
 
     def curve(values: NDArray[np.float64]) -> Array:
         return as_array(values, gap.shape[1:], "a curve")
 
-    distance = apart(first.magnitudes[rows_a], second.magnitudes[rows_b])
-    order = np.argsort(-np.nan_to_num(distance), kind="stable")[:MOST_APART].tolist()
-    return Difference(
-        curve(gap.mean(0)),
-        None if edges is None else (curve(edges[0]), curve(edges[1])),
-        len(ids),
-        len(set(documents)),
-        tuple((ids[at], float(distance[at])) for at in order),
-    )
+    interval = None if edges is None else (curve(edges[0]), curve(edges[1]))
+    return Difference(curve(gap.mean(0)), interval, n, n_documents, n_unlike, furthest)
 
 
 # -- the header line above a column of a heatmap ---------------------------------------------------

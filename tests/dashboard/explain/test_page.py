@@ -16,7 +16,7 @@ from poslens.attribution.retrievers import resolve
 from poslens.compute.compute import service
 from poslens.dashboard.explain.subject import ExplainedSubject
 from poslens.dashboard.widgets import choices
-from tests.support.pages import open_page
+from tests.support.pages import heatmap_panes, open_page
 
 OCCLUSION = make_method("occlusion")
 NULL = "unrelated query"
@@ -78,6 +78,41 @@ def test_a_mean_difference_states_its_pairs_whatever_control_the_pair_subtracts(
         one.value == "Controls aren't subtracted from differences between models."
         for one in page.caption
     )
+
+
+def test_positions_of_models_that_read_different_parts_are_not_subtracted(
+    tmp_path: Path, tiny_folder: Callable[..., Path]
+) -> None:
+    resolve.register_folder("short", tiny_folder("bert", tokenizer_limit=32))
+    resolve.register_folder("long", tiny_folder("bert"))
+    rows = [
+        {
+            "query": f"what melts {n}",
+            "document": "Stone stays. " * (30 if n < 3 else 1) + f"Ice {n} melts.",
+            "pair_id": f"p{n}",
+        }
+        for n in range(12)
+    ]
+    (tmp_path / "mixed.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    datasets.register("mixed", tmp_path / "mixed.jsonl")
+    pairs = datasets.read("mixed").pairs
+    for name in ("short", "long"):
+        service().attribution_job(choices.spec(name, "mixed"), OCCLUSION, pairs, "x").start().wait()
+
+    def shown(pair: str) -> tuple[AppTest, dict]:
+        page = open_page(
+            "compare", dataset="mixed", pair=pair, method="occlusion", a="short", b="long",
+            paint="A − B",
+        ).run()  # fmt: skip
+        assert not page.exception and not page.error
+        return page, next(pane for pane in heatmap_panes(page) if pane["side"] == "document")
+
+    page, document = shown("p0")
+    assert document["rail"] is None
+    assert "no curve: the models read different parts" in str(document["head"])
+    assert any("3 pairs are left out because" in each.value for each in page.caption)
+    page, document = shown("p5")
+    assert document["rail"] is not None and "no curve" not in str(document["head"])
 
 
 def test_a_pairs_curve_names_the_subtracted_control(stones: str) -> None:

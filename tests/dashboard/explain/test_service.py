@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -128,16 +128,47 @@ def test_a_difference_is_over_the_pairs_that_both_models_have(
         curves = own.curves[-n:, ::-1]
         return replace(own, pair_ids=own.pair_ids[-n:], curves=curves, magnitudes=np.abs(curves))
 
-    assert service.difference_of(own, turned(MIN_PAIRS - 1), data) is None
-    found = service.difference_of(own, turned(11), data)
+    assert service.difference_of(own, turned(MIN_PAIRS - 1), data, frozenset()) is None
+    found = service.difference_of(own, turned(11), data, frozenset())
     assert found is not None and (found.n, found.n_documents) == (11, 11)
+    assert found.mean is not None
     mean = own.curves[1:].mean(0)
     np.testing.assert_allclose(found.mean, mean - mean[::-1], atol=1e-6)
     assert found.interval is not None and (found.interval[0] <= found.mean).all()
     values = [value for _, value in found.furthest]
     assert values == sorted(values, reverse=True) and 0 <= values[-1] <= values[0] <= 1
     same = service.difference(compute, bm25, bm25, TERMS, data)
-    assert same is not None and not same.mean.any()
+    assert same is not None and same.mean is not None and not same.mean.any()
+
+
+def test_pairs_that_models_read_differently_are_not_compared(
+    compute: Compute, data: DataSet, tiny_folder: Callable[..., Path]
+) -> None:
+    """Three of 14 documents are longer than the first two models read."""
+    documents = ["Stone stays. " * (30 if n < 3 else 1) + f"Ice {n} melts." for n in range(14)]
+    pairs = [TextPair(f"p{n}", "what melts", text) for n, text in enumerate(documents)]
+    mixed = replace(data, pairs=Pairs(pairs))
+    limits = {"short": 32, "as short": 32, "long": 512}
+    specs = {
+        name: RetrieverSpec(
+            name, name, "dense", f"folder:{tiny_folder('bert', tokenizer_limit=limit)}"
+        )
+        for name, limit in limits.items()
+    }
+    method = make_method("occlusion")
+    for spec in specs.values():
+        job = compute.attribution_job(spec, method, mixed.pairs, "")
+        assert isinstance(job.work(Run("", 14), lambda progress: None), Progress)
+    apart = service.difference(compute, specs["short"], specs["long"], method, mixed)
+    assert apart is not None and (apart.n, apart.n_unlike) == (11, 3)
+    assert {pair_id for pair_id, _ in apart.furthest} == {f"p{n}" for n in range(3, 14)}
+    assert apart.mean is not None and not apart.mean.any(), "the models differ in nothing else"
+    assert "both read the same part" in apart.provenance[0].selection
+    alike = service.difference(compute, specs["short"], specs["as short"], method, mixed)
+    assert alike is not None and (alike.n, alike.n_unlike, alike.left_out) == (14, 0, "")
+    few = replace(data, pairs=Pairs(pairs[:12]))
+    few_apart = service.difference(compute, specs["short"], specs["long"], method, few)
+    assert few_apart is not None and few_apart.mean is None and len(few_apart.furthest) == 9
 
 
 def test_pairs_of_one_document_do_not_narrow_the_interval_of_a_difference(
@@ -155,8 +186,8 @@ def test_pairs_of_one_document_do_not_narrow_the_interval_of_a_difference(
         return replace(found, pair_ids=ids, curves=rows[0], magnitudes=rows[1])
 
     other = replace(own, curves=own.curves[:, ::-1])
-    alone = service.difference_of(own, other, data)
-    found = service.difference_of(twice(own), twice(other), both)
+    alone = service.difference_of(own, other, data, frozenset())
+    found = service.difference_of(twice(own), twice(other), both, frozenset())
     assert alone is not None and found is not None and (found.n, found.n_documents) == (24, 12)
     np.testing.assert_allclose(found.interval, alone.interval, atol=1e-6)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -9,9 +11,12 @@ from poslens.attribution.curves.positions import positions
 from poslens.attribution.pairs import Pairs
 from poslens.attribution.types import EvidenceSpan, TextPair
 from poslens.cache.storage.store import StoredCurves
-from poslens.compute.selection import AS_GIVEN, ORDERS, SHUFFLED, arrange, in_span
+from poslens.compute import selection
+from poslens.compute.selection import AS_GIVEN, ORDERS, SHUFFLED, in_span
 
 PAIRS = Pairs(TextPair(name, "q", "x" * 100, evidence=EvidenceSpan(0, 10)) for name in "abcd")
+
+arrange = partial(selection.arrange, unlike=lambda first, second: frozenset())
 
 
 def stored(names: str, curves: np.ndarray, cut: tuple[int, ...] = ()) -> StoredCurves:
@@ -68,6 +73,15 @@ def test_disagreement_is_half_the_distance_between_shares() -> None:
     ordered, values = arrange(PAIRS, "disagreement", [first, second].__getitem__)
     assert values == {"a": pytest.approx(1), "b": pytest.approx(0)}
     assert ids(ordered) == "abcd"
+
+
+def test_documents_that_models_read_differently_have_no_disagreement() -> None:
+    first, second = stored("abc", early_late()), stored("abc", early_late()[::-1])
+    ordered, values = arrange(
+        PAIRS, "disagreement", [first, second].__getitem__, unlike=lambda *_: frozenset("a")
+    )
+    assert values == {"b": pytest.approx(0), "c": pytest.approx(1)}
+    assert ids(ordered) == "cbad"
 
 
 def test_the_share_in_the_span_weights_bins_by_overlap() -> None:
