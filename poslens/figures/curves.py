@@ -275,12 +275,17 @@ def difference(
     unread_from = 1.0 if finite.all() else float(finite.sum()) / len(finite)
     if unread_from < 1:
         shade(figure, (unread_from, 1.0), style.colors.unread, "not read by both", style)
-    for index, side in enumerate((np.maximum(gap, 0), np.minimum(gap, 0))):
+    # The areas end where the line crosses 0, which can be between two points.
+    before = np.flatnonzero(gap[:-1] * gap[1:] < 0)
+    part = gap[before] / (gap[before] - gap[before + 1])
+    crossings = x[before] + part * (x[before + 1] - x[before])
+    filled_x, filled = np.insert(x, before + 1, crossings), np.insert(gap, before + 1, 0.0)
+    for index, side in enumerate((np.maximum(filled, 0), np.minimum(filled, 0))):
         figure.add_trace(
             go.Scatter(
-                x=x,
+                x=filled_x,
                 y=side,
-                customdata=drawn,
+                customdata=np.insert(drawn, before + 1, drawn[before]),
                 mode="lines",
                 fill="tozeroy",
                 fillcolor=faint(str(style.line(index)["color"]), 0.35),

@@ -292,8 +292,9 @@ def test_difference_is_a_minus_b() -> None:
     figure: Any = curve_figures.difference(a.mean, b.mean, ("a", "b"), STYLE)
     above, below, line = figure.data
     np.testing.assert_allclose(line.y, gap)
-    np.testing.assert_allclose(above.y, np.maximum(gap, 0))
-    np.testing.assert_allclose(below.y, np.minimum(gap, 0))
+    for area, side in ((above, np.maximum), (below, np.minimum)):
+        drawn = np.interp(line.x, area.x, area.y)
+        np.testing.assert_allclose(drawn, side(gap, 0), atol=1e-12)
     assert above.name == "a higher" and below.name == "b higher"
     np.testing.assert_array_equal(line.customdata, np.arange(100))
     assert [shape.y0 for shape in figure.layout.shapes] == [0]
@@ -304,6 +305,19 @@ def test_difference_is_a_minus_b() -> None:
     np.testing.assert_allclose(band.y, [*ends[1], *ends[0][::-1]])
     np.testing.assert_allclose(banded.data[-1].x, 100 * at)
     assert "tokens read" in banded.layout.xaxis.title.text
+
+
+def test_the_areas_of_a_difference_end_where_its_line_crosses_zero() -> None:
+    gap = np.ones(100)
+    gap[50:] = -3
+    gap[70:80] = 0
+    figure: Any = curve_figures.difference(gap, 0 * gap, ("a", "b"), STYLE)
+    above, below, line = figure.data
+    at = 49.75  # from 1 at 49.5 to -3 at 50.5
+    for area in (above, below):
+        assert len(area.x) == 101 and area.x[50] == at and area.y[50] == 0
+        assert area.customdata[50] == 49
+    np.testing.assert_allclose(above.y + below.y, np.interp(above.x, line.x, line.y), atol=1e-12)
 
 
 def test_scatter_labels_points_with_their_words() -> None:
