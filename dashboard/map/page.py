@@ -27,14 +27,15 @@ from poslens.studies import map as map_service
 from poslens.studies.map import MANY, CurveMap, StoredMap, TextMap, point_map
 
 OF = {"documents": "document", "queries": "query", "curves": ""}
+BY_METHOD = ("score", "primacy-recency index")
+"""Colors that are results of a method."""
 COLORS = (
     "domain",
     "language",
     "query type",
     "tokens",
     "evidence position",
-    "score",
-    "primacy-recency index",
+    *BY_METHOD,
 )
 
 st.markdown("# Map: which documents, queries or curves are alike?")
@@ -59,18 +60,19 @@ with st.sidebar:
     if chosen_data is not None:
         with panels.guarded(), st.expander("Filter pairs"):
             picked = choices.filters(chosen_data)
-    with panels.guarded():
-        method = choices.method([name])
-if chosen_data is None or picked is None or method is None:
+    if by_method := of == "curves" or color in BY_METHOD:
+        with panels.guarded():
+            method = choices.method([name])
+if chosen_data is None or picked is None or (by_method and method is None):
     st.stop()
-data, selection, the_method = chosen_data, picked, method
+data, selection = chosen_data, picked
 pairs = selection.pairs
 groups: dict[str, list[TextPair]] = defaultdict(list)
 for pair in pairs:
     item_of = {"documents": pair.document, "queries": pair.query}
     groups[item_of.get(of, pair.pair_id)].append(pair)
-if of == "curves":
-    source: TextMap | CurveMap = CurveMap(the_method, pairs)
+if of == "curves" and method is not None:
+    source: TextMap | CurveMap = CurveMap(method, pairs)
     layout = Layout(metric=METRICS["curves"])
 else:
     source = TextMap("document" if of == "documents" else "query", list(groups))
@@ -102,8 +104,9 @@ def values(items: tuple[str, ...]) -> list[str] | np.ndarray:
             p.pair_id: np.nan if (at := evidence_position(p)) is None else 100 * at for p in pairs
         }
     else:
+        assert method is not None  # the color is one of BY_METHOD
         model = service_for(data.name).identify(choices.spec(name, data.name))
-        stored = service_for(data.name).store.curves(model.key, the_method, pairs)
+        stored = service_for(data.name).store.curves(model.key, method, pairs)
         values = stored.scores if color == "score" else primacy_recency_index(stored.magnitudes)
         value_of = dict(zip(stored.pair_ids, values.tolist(), strict=True))
     means = []
@@ -115,9 +118,9 @@ def values(items: tuple[str, ...]) -> list[str] | np.ndarray:
 
 def provenance(stored_map: StoredMap) -> Provenance:
     """Everything needed to reproduce this map."""
-    method = repr(layout) if of != "curves" else f"{layout!r} of {the_method!r}"
+    computed = repr(layout) if of != "curves" else f"{layout!r} of {method!r}"
     words = ", ".join(filter(None, (of, selection.words)))
-    return of_map(stored_map.model, method, data.name, of, len(stored_map.items), words)
+    return of_map(stored_map.model, computed, data.name, of, len(stored_map.items), words)
 
 
 def status(stored_map: StoredMap) -> None:
@@ -148,7 +151,7 @@ def opened(chosen: list[TextPair]) -> None:
             "pair": [p.pair_id for p in chosen],
         }
     )
-    links.open_pairs(frame, data.name, [name], "map.opened", the_method)
+    links.open_pairs(frame, data.name, [name], "map.opened", method)
 
 
 def is_active() -> bool:
@@ -196,15 +199,14 @@ def board() -> None:
         "Nearby points are similar, and identical items coincide. The axes and the distances "
         "between distant groups have no meaning."
     )
-    sentences = f"{verdict(the_method)} {METHODS[the_method.name].caveat}".strip()
-    if color == "primacy-recency index" and sentences:
-        say.caption(sentences)
+    if color == "primacy-recency index" and method is not None:
+        say.caption(f"{verdict(method)} {METHODS[method.name].caveat}".strip())
     if isinstance(colors, np.ndarray) and (unknown := int(np.isnan(colors).sum())):
         st.caption(
             f"{unknown:,} points are gray: their {panels.plain(color)} is unknown."
             + (
                 " Compute this model's curves on the Curves page first."
-                if color in ("score", "primacy-recency index")
+                if color in BY_METHOD
                 else ""
             )
         )
