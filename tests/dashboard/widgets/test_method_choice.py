@@ -30,3 +30,7 @@ def test_a_link_to_the_open_page_changes_the_method() -> None:
     app.query_params["method"] = "nothing of the kind"
     app.run()
     assert app.text[0].value == "occlusion"
+    (warning,) = app.warning
+    assert warning.value.startswith("There is no method 'nothing of the kind', so occlusion is ")
+    app.run()
+    assert not app.warning, "the address names the method that is shown"
