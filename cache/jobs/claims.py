@@ -138,6 +138,13 @@ def at_work(folder: Path) -> int:
     return active
 
 
+def at_work_on(root: Path, database: Path) -> bool:
+    """Whether a run, of this process or another, computes results of a database of the store in
+    `root`."""
+    name = f"{database.parent.name}-{database.stem.rpartition('-')[2]}"
+    return any(at_work(folder) for folder in (root / "claims").glob(f"{name}*"))
+
+
 def _is_held(path: Path) -> bool:
     lock = FileLock(path, blocking=False)
     try:

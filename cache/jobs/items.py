@@ -15,6 +15,7 @@ from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.types import Method
 from poslens.cache.jobs import loop
 from poslens.cache.jobs.loop import Progress, RunOptions
+from poslens.cache.keys import method_fingerprint
 from poslens.cache.storage.results import Results
 from poslens.cache.storage.store import ModelKey
 
@@ -86,9 +87,11 @@ def compute_missing(
 
 def claims_folder(results: Results[Item, T], model: ModelKey, method: Method) -> Path:
     """The folder in which runs on these results record their claims, separate from attribution runs
-    by the same method, which pages count."""
-    name = hashlib.sha256(f"{results.kind}\0{method.core}".encode()).hexdigest()[:16]
-    return results.root / "claims" / f"{model.fingerprint}-{name}"
+    by the same method, which pages count. Its name begins as that of the attribution runs does, so
+    that `at_work_on` finds it."""
+    kind = hashlib.sha256(results.kind.encode()).hexdigest()[:16]
+    name = f"{model.fingerprint}-{method_fingerprint(method)}-{kind}"
+    return results.root / "claims" / name
 
 
 def random_order(n: int) -> list[int]:

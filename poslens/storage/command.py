@@ -292,7 +292,7 @@ def delete(
 ) -> None:
     """Delete stored results by model, method and data set, after a confirmation."""
     from poslens.cache.storage.maintenance import drop_results
-    from poslens.storage.service import summary
+    from poslens.storage.service import require_idle, summary
 
     files = _files(model, method)
     if dataset:
@@ -307,6 +307,7 @@ def delete(
     if not yes and not typer.confirm(f"Delete {summary(files, dataset)}?", err=True):
         print("Nothing was deleted.", file=sys.stderr)
         raise typer.Exit(1)
+    require_idle(_store(), files)
     freed = sum(drop_results(_store(), file, dataset) for file in files)
     answer: Deleted = {"files": len(files), "freed": freed}
     print_answer(answer, format)

@@ -23,10 +23,12 @@ from poslens.attribution.retrievers.lexical import with_corpus
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.cache.exchange import transfer
 from poslens.cache.exchange.incoming import UPLOAD, require_readable
+from poslens.cache.jobs.claims import at_work_on
 from poslens.cache.jobs.loop import Progress
 from poslens.cache.lru_cache import LRUCache
 from poslens.cache.shipped.manifest import ShippedFile, shipped_files
 from poslens.cache.storage import maintenance
+from poslens.cache.storage.files import Files
 from poslens.cache.storage.maintenance import StoredFile
 from poslens.compute.compute import Compute
 from poslens.compute.provenance import poslens_version
@@ -190,9 +192,29 @@ def start_compact(compute: Compute, files: Sequence[StoredFile]) -> Run:
     return _start(compute, "Compacting", work)
 
 
+def require_idle(store: Files, files: Sequence[StoredFile]) -> None:
+    """Refuse to delete results that a run is adding to: the run doesn't compute again what it has
+    found stored, so the deleted results would be missing until the next run.
+
+    Raises:
+        UserError: a run is computing results of one of the files.
+    """
+    for file in files:
+        if at_work_on(store.root, file.path):
+            raise UserError(
+                f"A run is computing results of {file.model.name}, {file.method.core}: stop it, or "
+                "wait until it ends, and then delete them."
+            )
+
+
 def start_delete(compute: Compute, files: Sequence[StoredFile], dataset: str = "") -> Run:
     """Start a run that deletes stored files, including unreadable ones, or their results of one
-    data set."""
+    data set.
+
+    Raises:
+        UserError: a run is computing results of one of the files.
+    """
+    require_idle(compute.store, files)
 
     def work(run: Run, step: Step) -> str:
         text = summary(files, dataset)

@@ -22,6 +22,9 @@ from poslens.attribution.interventions.segments import edits_method
 from poslens.attribution.methods import make_method
 from poslens.attribution.types import Attribution, TextPair, Token, TokenizedText
 from poslens.cache.exchange.part_files import PartFolder, PartWriter
+from poslens.cache.jobs.attributions import claims_folder
+from poslens.cache.jobs.claims import Claims
+from poslens.cache.jobs.items import claims_folder as items_claims
 from poslens.cache.kinds.embeddings import EmbeddingStore
 from poslens.cache.kinds.faithfulness import faithfulness_tests
 from poslens.cache.kinds.interventions import RankedPair, causes, position_ranks
@@ -131,6 +134,31 @@ def test_deleting_asks_for_confirmation_and_states_what_is_deleted(store: Store)
     assert app.dataframe[0].value["model"].tolist() == ["N"]
     assert store.get(MODEL, METHOD, result("p0")[0]) is None
     assert store.get(OTHER, METHOD, result("p0")[0]) is not None
+
+
+@pytest.mark.parametrize("kind", ["", "relocation"])
+def test_results_are_not_deleted_while_a_run_adds_to_them(store: Store, kind: str) -> None:
+    if kind:
+        method = relocation_method(11)
+        items = causes(store.root, method)
+        items.put_failures(OTHER, method, [(result("p0")[0], "no evidence")])
+        folder = items_claims(items, OTHER, method)
+    else:
+        folder = claims_folder(store, OTHER, METHOD)
+    stored = len(cache_service.stored(service()))
+    with Claims(folder):
+        app = opened()
+        app.selectbox(key="cache.model").set_value(OTHER.fingerprint).run()
+        app.button(key="cache.delete").click().run()
+        (error,) = app.button(key="cache.sure").click().run().error
+        assert "A run is computing results of N, " in error.value.replace("\\", "")
+        refused = runner.invoke(commands, ["cache", "delete", "--model", "N", "--yes"])
+        assert refused.exit_code == 2 and "wait until it ends" in refused.stderr
+        assert len(cache_service.stored(service())) == stored
+        alone = runner.invoke(commands, ["cache", "delete", "--model", "M*", "--yes"])
+        assert alone.exit_code == 0, "the run computes no result of this model"
+    done = runner.invoke(commands, ["cache", "delete", "--model", "N", "--yes"])
+    assert done.exit_code == 0 and not cache_service.stored(service())
 
 
 def test_another_selection_cancels_a_confirmation(store: Store) -> None:
