@@ -22,13 +22,14 @@ from poslens.attribution.evaluation.chunk_plan import (
 )
 from poslens.cache.kinds.rankings import CorpusItems, fingerprint
 from poslens.cache.storage.results import Key, Results, itself
+from poslens.cache.storage.rows import ENCODING_TIME
 from poslens.cache.storage.schema import Packed, Schema, register
 from poslens.cache.storage.store import ModelKey
 
 DOCUMENT_CHUNKS = register(
     Schema(DocumentChunks, "chunk_plan", given=lambda owner: {"document_id": owner.item})
 )
-ENCODING_TIMES = register(Schema(EncodingTime, "encoding_time"))
+ENCODING_TIMES = register(Schema(EncodingTime, ENCODING_TIME))
 
 
 class ChunkPlanStore(CorpusItems):

@@ -42,6 +42,7 @@ from poslens.cache.jobs.loop import Progress, RunOptions
 from poslens.cache.keys import file_digest
 from poslens.cache.kinds.embeddings import EmbeddingStore, TextCount, stored_vectors
 from poslens.cache.storage.results import Key, Results, itself
+from poslens.cache.storage.rows import SEARCH
 from poslens.cache.storage.schema import Packed, Schema, register
 from poslens.cache.storage.store import ModelKey
 
@@ -104,7 +105,7 @@ class Search:
 
 RANKINGS = register(Schema(Ranking, "ranking", given=lambda owner: {"query_id": owner.item}))
 READS = register(Schema(EvidenceRead, "evidence_read"))
-SEARCHES = register(Schema(Search, "search"))
+SEARCHES = register(Schema(Search, SEARCH))
 
 
 class RankingStore:

@@ -22,7 +22,7 @@ from poslens.cache.storage.codec import DamagedPayload, identity, summary_fields
 from poslens.cache.storage.connections import LOCKS, locked
 from poslens.cache.storage.files import Files, ModelKey, open_for_reading, unlink, vacuum
 from poslens.cache.storage.index import forget_below
-from poslens.cache.storage.rows import ATTRIBUTION, MAP, OTHER, is_intact, portion
+from poslens.cache.storage.rows import ADDITIONAL, ATTRIBUTION, OTHER, is_intact, portion
 
 _ROWS = 256
 _NONSENSE = (sqlite3.Error, pa.ArrowException, ValueError, TypeError, LookupError, RecursionError)
@@ -33,9 +33,9 @@ _NONSENSE = (sqlite3.Error, pa.ArrowException, ValueError, TypeError, LookupErro
 class StoredFile:
     """One model's results under one method. `method` has no curve parameters; `variants` are those
     for which curves are stored. `results` and `failed` also count tests, interventions and
-    embeddings. `datasets` has the number of results and failures by data set; embeddings and maps
-    belong to none. `bytes` includes the log; `last_used` is in seconds since 1970. `problem` is
-    empty, or one sentence if the file can't be read."""
+    embeddings, but nothing that is `ADDITIONAL`. `datasets` has the number of results and failures
+    by data set; embeddings and maps belong to none. `bytes` includes the log; `last_used` is in
+    seconds since 1970. `problem` is empty, or one sentence if the file can't be read."""
 
     path: Path
     model: ModelKey
@@ -95,9 +95,9 @@ def _stored_file(path: Path) -> StoredFile | None:
                 if name in current and name.startswith("{")
             )
             counts = db.execute(
-                "SELECT dataset, count(*), count(reason) FROM result WHERE kind != ? "
+                "SELECT dataset, count(*), count(reason) FROM result WHERE kind NOT IN (?, ?, ?) "
                 "GROUP BY dataset ORDER BY dataset",
-                (MAP,),
+                ADDITIONAL,
             ).fetchall()
             datasets = {str(name): n for name, n, _ in counts if name}
             failed = sum(failed for _, _, failed in counts)

@@ -22,12 +22,15 @@ import pytest
 import poslens.cache.storage.index
 from poslens.attribution.curves.positions import document_curve
 from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.chunk_plan import EncodingTime
 from poslens.attribution.methods import make_method
 from poslens.attribution.types import Method
 from poslens.cache.exchange.rows import add, ingested
 from poslens.cache.exchange.rows import stored as stored_rows
 from poslens.cache.keys import text_digest
+from poslens.cache.kinds.chunk_plan import ENCODING_TIMES
 from poslens.cache.kinds.embeddings import EMBEDDING, EmbeddingStore
+from poslens.cache.kinds.rankings import SEARCHES, Search
 from poslens.cache.storage import blocks, connections, network_share
 from poslens.cache.storage.files import open_for_reading
 from poslens.cache.storage.maintenance import (
@@ -40,6 +43,7 @@ from poslens.cache.storage.maintenance import (
     repair,
     verify,
 )
+from poslens.cache.storage.results import Key, Results, itself
 from poslens.cache.storage.rows import ROW
 from poslens.cache.storage.store import ModelKey, Store
 from tests.support.counts import Count, counts
@@ -394,6 +398,18 @@ def test_listing_and_compacting(store: Store, result) -> None:
     foreign.write_bytes(b"not a database " * 99)
     problem = next(f.problem for f in listing(store) if f.model.fingerprint == "f" * 16)
     assert "is damaged or not a cache file: move it away" in problem
+
+
+def test_times_and_unfinished_searches_are_not_counted_as_results(store: Store, result) -> None:
+    ((pair, _),) = put(store, result, ["p0"])
+    whole = Key(pair.dataset, "whole", "")
+    for schema, value in (
+        (ENCODING_TIMES, EncodingTime((0.5,))),
+        (SEARCHES, Search(1, 1, np.zeros(1, np.int64))),
+    ):
+        Results(store.root, schema, key=itself).put(MODEL, METHOD, [(whole, value)])
+    (file,) = listing(store)
+    assert file.results == 1 and file.datasets == {pair.dataset: 1}
 
 
 def test_results_of_one_data_set_are_dropped(store: Store, result) -> None:
