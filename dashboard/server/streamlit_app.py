@@ -36,6 +36,8 @@ _OPTIONS: Mapping[str, object] = {
     "global.disableWidgetStateDuplicationWarning": True,
     "browser.gatherUsageStats": False,
     "browser.serverAddress": LOOPBACK,
+    # It would print `browser.serverAddress`, not the address that the server listens on.
+    "logger.hideWelcomeMessage": True,
     "client.showErrorDetails": "none",
     "client.toolbarMode": "minimal",
     "client.showSidebarNavigation": False,

@@ -43,6 +43,8 @@ def test_the_printed_address_opens_why_with_the_users_data(
     app = start_app("--model", f"mine={tiny_folder('bert')}", "--data", data)
     address = printed_address(app)
     assert address == f"{app.url}/why"
+    addresses = re.findall(r"http://\S+", app.log.read_text())
+    assert addresses == [address], "Streamlit would print another host with --host 127.0.0.2"
     assert "docs has 11 pairs of a query and a document, but no evidence." in app.log.read_text()
     page = visit(address)
     expect(page.get_by_role("heading", level=1, name=re.compile("^Why: "))).to_be_visible()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from streamlit import config
+from streamlit.web import bootstrap
 
 from poslens.attribution.errors import UserError
 from poslens.compute.settings import MODEL_MEMORY_GB, PRECISION, SETTINGS
@@ -40,3 +42,12 @@ def test_the_server_is_safe_by_default() -> None:
     assert given["browser.gatherUsageStats"] is False
     assert given["global.disableWidgetStateDuplicationWarning"] is True
     assert given["server.allowedHosts"] == ["127.0.0.1", "localhost"]
+
+
+def test_only_the_address_of_poslens_is_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = options(Access("127.0.0.2"), 8501)
+    monkeypatch.setattr(config, "get_option", given.get)
+    bootstrap._print_url(False)
+    assert not capsys.readouterr().out
