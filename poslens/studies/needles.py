@@ -126,7 +126,8 @@ class LengthRow(ModelRow):
     """The mean over all depths of one length, or of all lengths."""
 
     limit: int | None = column("Context limit of the model in tokens; null if unlimited.")
-    length: str = column("Length of the texts in tokens, or all.")
+    length: int | None = column("Length of the texts in tokens; null for all lengths.", shown=False)
+    length_text: str = column("Length of the texts in tokens.", title="length", in_files=False)
     needles: int = column("Number of needles in a cell; each has its own text.")
     cells: int = column("Number of cells that are averaged.")
     by_chance: float = column("Share found by chance.", form=PERCENT)
@@ -158,6 +159,7 @@ def _lengths(summary: NeedleSummary) -> Iterator[LengthRow]:
         yield LengthRow(
             summary.name,
             summary.model.spec.max_length,
+            length,
             "all" if length is None else str(length),
             grid.n,
             sum(length in (None, key[0]) for key in grid.cells),

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
@@ -54,10 +55,11 @@ def test_cells_are_computed_once_and_printed(
     assert provenance["selection"] == "needles hidden in texts made from 5 documents"
     monkeypatch.setattr(needle_study, "cell", lambda *_: pytest.fail("a cell was computed again"))
     summary = json.loads(run(*asked, "--lengths", "64,128", "--table", "summary").stdout)["rows"]
-    assert [row["length"] for row in summary] == ["64", "128", "all"]
+    assert [row["length"] for row in summary] == [64, 128, None]
     assert summary[-1]["cells"] == 6 and summary[-1]["last_minus_first"] == 0
     result = poslens.needles("BM25", corpus, needles=12, depths=(0, 50, 100), lengths=(64, 128))
     (*_, shown) = result.study.tables["summary"].text_frame(result.summaries).to_dict("records")
+    assert shown["length"] == "all"
     assert shown["accuracy"] == "100.0% [71.8%, 100.0%]", "pages show shares in percent"
     assert shown["last minus first"] == "+0.0 [+0.0, +0.0] points"
     assert shown["by chance"] == pytest.approx(100 / 12)
@@ -118,7 +120,7 @@ def test_the_python_call_gives_the_same_numbers_as_the_command(corpus: str, tmp_
     printed = json.loads(run(*asked, "--lengths", "64", "--table", "summary").stdout)["rows"]
     found = poslens.needles("BM25", corpus, lengths="64", depths=[0, 100], needles=3)
     frame = found.to_frame("summary")
-    assert frame["length"].tolist() == ["64", "all"]
+    assert frame["length"].tolist() == [64, pd.NA]
     assert frame["accuracy"].tolist() == [row["accuracy"] for row in printed]
     (verdict,) = found.verdicts
     assert verdict.startswith("BM25 ranks the needle's text first of ")
