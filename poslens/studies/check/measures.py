@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from poslens.attribution.evaluation.comparison import Comparison, paired
+from poslens.attribution.evaluation.comparison import POINTS, Comparison, paired
 from poslens.attribution.evaluation.sizes import paired_sizes
 from poslens.attribution.nouns import counted, plural
 from poslens.attribution.retrievers import limits
@@ -47,7 +47,8 @@ class PairedMeasure:
     """A number of a passport that is compared item by item. `part` and `key` locate it in the
     passport; `part` is also the name of the check. `words` is a template for value and baseline,
     `change` names the loss, and `worse` compares (before, now, documents, tolerance, `largest` of
-    `compared`): higher is worse. With `in_scores`, values are in units of each model's scores."""
+    `compared`): higher is worse. With `in_scores`, values are in units of each model's scores. A
+    `share` is a fraction that sentences state in percent."""
 
     part: str
     key: str
@@ -57,8 +58,14 @@ class PairedMeasure:
     change: str
     worse: Callable[[Scores, Scores, list[str], float, float | None], Comparison | None]
     in_scores: bool = False
+    share: bool = False
     largest: float = 1.0
     """The largest possible change of an item, if values are not in units of scores."""
+
+    @property
+    def scale(self) -> tuple[float, str, str]:
+        """What sentences multiply differences by, the format of the product, and its unit."""
+        return (100.0, "+.1f", POINTS) if self.share else (1.0, "+.3f", "")
 
     @property
     def units(self) -> str:
@@ -131,11 +138,12 @@ class PairedMeasure:
             "" if self.unit == "document" else f" of {counted(difference.n_resampled, 'document')}"
         )
         better = " (below 0 is better)" if difference.value < 0 else ""
+        factor, form, unit = self.scale
         line = (
             f"{self.words.format(value=value, before=before)} over "
-            f"{counted(difference.n, self.unit)}"
-            f"{documents}. {self.change} is {difference.text('+.3f')}{better}; the tolerance is "
-            f"{comparison.margin:g}."
+            f"{counted(difference.n, self.unit)}{documents}. {self.change} is "
+            f"{difference.times(factor).text(form)}{unit}{better}; the tolerance is "
+            f"{factor * comparison.margin:g}{unit}."
         )
         if n_gone:
             line += (
@@ -321,10 +329,11 @@ MEASURES: dict[str, PairedMeasure | TruncationMeasure | DriftMeasure] = {
         "unretrieved",
         "share of unretrieved sentences",
         "document",
-        "The mean share of a document's sentences that don't retrieve it is {value:.3f} "
-        "({before:.3f} in the baseline)",
+        "The mean share of a document's sentences that don't retrieve it is {value:.1%} "
+        "({before:.1%} in the baseline)",
         "The increase",
         paired,
+        share=True,
     ),
     "misses": PairedMeasure(
         "misses",
@@ -332,9 +341,10 @@ MEASURES: dict[str, PairedMeasure | TruncationMeasure | DriftMeasure] = {
         "share of missed documents",
         "pair",
         "The share of query-document pairs whose relevant document is not in the top 10 is "
-        "{value:.3f} ({before:.3f} in the baseline)",
+        "{value:.1%} ({before:.1%} in the baseline)",
         "The increase",
         paired,
+        share=True,
     ),
     "truncation": TruncationMeasure(),
     "drift": DriftMeasure(),

@@ -112,12 +112,15 @@ def checks(
 def _decided(draft: Check, comparison: Comparison) -> Check:
     """The check with its outcome: it passes if an increase beyond the tolerance is ruled out or the
     model is shown to be better, and otherwise fails if the model is shown to be worse."""
-    sentence = comparison.sentence
+    measure = MEASURES[draft.name]
+    assert isinstance(measure, PairedMeasure)  # no other has a comparison
+    factor, _, unit = measure.scale
+    sentence = comparison.in_words(factor, unit)
     outcome: Outcome = "too few documents"
     if comparison.rules_out("higher") or comparison.verdict == "lower":
         outcome = "pass"
         if comparison.verdict == "too few documents":
-            sentence = f"An increase beyond {comparison.margin:g} is ruled out."
+            sentence = f"An increase beyond {factor * comparison.margin:g}{unit} is ruled out."
     elif comparison.verdict == "higher":
         outcome = "fail"
     return replace(draft, outcome=outcome, comparison=comparison, line=f"{draft.line} {sentence}")

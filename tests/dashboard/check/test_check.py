@@ -217,6 +217,21 @@ def test_a_planted_bias_fails_the_relocation_check(
     assert outcomes(back)["misses"] == "too few documents" and checking.exit_code(back) == 4
 
 
+@pytest.mark.parametrize(("name", "key"), [("audit", "unretrieved"), ("misses", "missed")])
+def test_sentences_state_shares_in_percent_and_their_differences_in_points(
+    cards: Callable[[str], ModelPassport], stored: Baseline, name: str, key: str
+) -> None:
+    worse = with_items(cards("MiniLM"), name, key, lambda _, value: value + 0.03)
+    check = single(worse, stored, name)
+    assert check.outcome == "fail" and check.value is not None and check.baseline is not None
+    assert check.difference == pytest.approx(0.03) and check.tolerance == 0.02
+    assert f" is {check.value:.1%} ({check.baseline:.1%} in the baseline) over " in check.line
+    assert "The increase is +3.0 [" in check.line
+    assert "] percentage points; the tolerance is 2 percentage points. Higher (p" in check.line
+    ruled_out = single(worse, stored, name, **{name: 0.05})
+    assert "5 percentage points" in ruled_out.line and "0.05" not in ruled_out.line
+
+
 def test_a_quarter_of_the_planted_bias_fails_though_its_saliency_curve_passed(
     cards: Callable[[str], ModelPassport], stored: Baseline
 ) -> None:
