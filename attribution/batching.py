@@ -145,12 +145,16 @@ def stoppable(should_stop: Callable[[], bool]) -> Iterator[None]:
         _should_stop.reset(token)
 
 
-_on_share: ContextVar[Callable[[float], None]] = ContextVar("on_share", default=lambda share: None)
+OnShare = Callable[[float, str], None]
+"""Called with the finished share of a slow pair, from 0 to 1, or of what precedes it and what that
+is."""
+
+_on_share: ContextVar[OnShare] = ContextVar("on_share", default=lambda share, doing: None)
 
 
 @contextmanager
-def reporting(on_share: Callable[[float], None]) -> Iterator[None]:
-    """While open, `checkpoint` reports the finished share of a slow pair, from 0 to 1."""
+def reporting(on_share: OnShare) -> Iterator[None]:
+    """While open, `checkpoint` reports shares to `on_share`."""
     token = _on_share.set(on_share)
     try:
         yield
@@ -158,14 +162,14 @@ def reporting(on_share: Callable[[float], None]) -> Iterator[None]:
         _on_share.reset(token)
 
 
-def checkpoint(share: float | None = None) -> None:
+def checkpoint(share: float | None = None, doing: str = "") -> None:
     """Methods call this between the passes of one pair; `share` is the finished share of the pair,
-    if it is known.
+    if it is known. Work that precedes the first pair also says what it is `doing`.
 
     Raises:
         Stopped: the caller canceled the computation.
     """
     if share is not None:
-        _on_share.get()(share)
+        _on_share.get()(share, doing)
     if _should_stop.get()():
         raise Stopped("Stopped before the result was computed.")

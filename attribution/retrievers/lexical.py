@@ -32,6 +32,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from poslens.attribution.batching import checkpoint
 from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers.base import Encoded, ExactScore, LibraryCheck, WordInputs
 from poslens.attribution.retrievers.family import Capability, Family, register
@@ -134,6 +135,11 @@ def with_corpus(spec: RetrieverSpec, dataset: str) -> RetrieverSpec:
     return replace(spec, source=f"{source}:{dataset}")
 
 
+COUNTING, _COUNTED_AT_A_TIME = "Counting the words of the corpus", 64
+"""What `checkpoint` reports while the words of a data set are counted, and after how many documents
+it does."""
+
+
 def statistics_of(texts: Iterable[Sequence[str]]) -> Statistics:
     """Statistics of texts given as words, which are read once."""
     n, length, frequencies = 0, 0, Counter[str]()
@@ -144,10 +150,11 @@ def statistics_of(texts: Iterable[Sequence[str]]) -> Statistics:
 
 
 class _Documents(NamedTuple):
-    """The documents of a registered data set: their digest, their texts, and the files that have
-    them."""
+    """The documents of a registered data set: their digest, their number, their texts, and the
+    files that have them."""
 
     digest: str
+    n: Callable[[], int]
     texts: Callable[[], Iterable[str]]
     files: tuple[Path, ...] = ()
 
@@ -165,9 +172,10 @@ def _documents(dataset: str) -> _Documents:
         corpus = datasets.corpus_of(dataset)
     except UserError:
         data = datasets.read(dataset)
-        return _Documents(data.digest, lambda: dict.fromkeys(p.document for p in data.pairs))
+        distinct = dict.fromkeys(pair.document for pair in data.pairs)
+        return _Documents(data.digest, lambda: len(distinct), lambda: distinct)
     texts = lambda: (document.text for document in corpus.documents())  # noqa: E731
-    return _Documents(corpus.digest, texts, corpus.files)
+    return _Documents(corpus.digest, lambda: corpus.survey.n, texts, corpus.files)
 
 
 def _statistics(dataset: str, stemmed: bool) -> Statistics:
@@ -177,8 +185,22 @@ def _statistics(dataset: str, stemmed: bool) -> Statistics:
 
 @lru_cache(maxsize=4)
 def _counted(dataset: str, digest: str, stemmed: bool) -> Statistics:
-    """The same, cached while the documents have this digest."""
-    return statistics_of(_normalized(text, stemmed) for text in _documents(dataset).texts())
+    """The same, cached while the documents have this digest.
+
+    Raises:
+        Stopped: canceled (`stoppable`).
+    """
+    documents = _documents(dataset)
+    n = documents.n()
+
+    def words() -> Iterator[tuple[str, ...]]:
+        for number, text in enumerate(documents.texts()):
+            if number % _COUNTED_AT_A_TIME == 0:
+                checkpoint(number / n, COUNTING)
+            yield _normalized(text, stemmed)
+        checkpoint(1.0, COUNTING)
+
+    return statistics_of(words())
 
 
 def _fingerprint(dataset: str, stemmed: bool, file_digest: Callable[[Path], str]) -> str:

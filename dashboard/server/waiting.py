@@ -61,7 +61,8 @@ def _how_far(place: Place[T]) -> tuple[str, float | None]:
         return "", None
     left = progress.remaining_seconds
     share = progress.done / progress.total
-    return f"{share:.0%}" + (f" · about {duration(left)} left" if left else ""), share
+    parts = (place.doing, f"{share:.0%}", f"about {duration(left)} left" if left else "")
+    return " · ".join(filter(None, parts)), share
 
 
 def _line(box: DeltaGenerator, stop_key: str) -> DeltaGenerator:

@@ -431,7 +431,7 @@ class Compute:
             run_key(model, method, scope),
             label or model.spec.name,
             total,
-            work,
+            within_batches(work) if family_of(model.spec).has_statistics else work,
             can_start=not model.stored_only,
             sending=self.sending(model.spec, again, adaptive),
             **details,

@@ -48,6 +48,8 @@ class Place(Generic[T]):
         self._result: Future[T] = Future()
         self.progress: Progress | None = None
         """Progress, in units of 1 / `STEPS`; None if unknown."""
+        self.doing = ""
+        """What precedes the pair, while that is in progress."""
         self._reported_at = 0.0
 
     @property
@@ -76,10 +78,10 @@ class Place(Generic[T]):
             self._waiting -= 1
             self._left_at = self._queue._clock()
 
-    def report(self, share: float) -> None:
-        """Report progress, from 0 to 1."""
-        if self.progress is None:
-            self._reported_at = self._queue._clock()
+    def report(self, share: float, doing: str) -> None:
+        """Report progress, from 0 to 1, of the pair or of what precedes it."""
+        if self.progress is None or doing != self.doing:
+            self.doing, self._reported_at = doing, self._queue._clock()
         done = round(STEPS * share)
         spent = self._queue._clock() - self._reported_at
         self.progress = Progress(STEPS, done, done, 0, spent)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from poslens.attribution.batching import stoppable
+from poslens.attribution.batching import reporting, stoppable
 from poslens.attribution.errors import Stopped, Unavailable, UserError
 from poslens.attribution.retrievers.endpoint_cost import Cost
 from poslens.cache.jobs.loop import Progress
@@ -426,15 +426,32 @@ def in_turn(jobs: Sequence[tuple[str, Job]]) -> Work:
 
 def within_batches(work: Work) -> Work:
     """The same work, which can also be stopped within a batch, because an endpoint may take minutes
-    to answer."""
+    to answer and counting a corpus's words takes as long. The run's stage says what precedes its
+    first item."""
 
     def stopping(run: Run, report: Report) -> Progress:
+        own_stage: str | None = None
+
+        def show(share: float, doing: str) -> None:
+            nonlocal own_stage
+            if not doing:
+                return
+            if own_stage is None:
+                own_stage = run.stage
+            run.stage = f"{doing}, {share:.0%}"
+            if share >= 1:
+                run.stage, own_stage = own_stage, None
+            report(run.progress)
+
         try:
-            with stoppable(lambda: run.stopping):
+            with stoppable(lambda: run.stopping), reporting(show):
                 return work(run, report)
         except Unavailable:
             raise
         except Stopped:
             return replace(run.progress, stopped=True)
+        finally:
+            if own_stage is not None:
+                run.stage = own_stage
 
     return stopping

@@ -18,12 +18,14 @@ import numpy as np
 import pytest
 
 from poslens.attribution import datasets
+from poslens.attribution.batching import reporting, stoppable
 from poslens.attribution.datasets import DataSet
-from poslens.attribution.errors import UserError
+from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.evaluation.deletion import deletion_insertion
 from poslens.attribution.methods import METHODS, attribute_batches, make_method
 from poslens.attribution.retrievers import lexical, resolve
 from poslens.attribution.retrievers.lexical import (
+    COUNTING,
     LexicalRetriever,
     corpus_of,
     folded,
@@ -288,6 +290,28 @@ def test_a_large_corpus_is_identified_by_its_files_without_counting_words(
     shutil.rmtree(folder)
     with pytest.raises(UserError, match="The files of large can't be read"):
         settings(spec, file_digest)
+
+
+def test_counting_words_reports_progress_and_can_be_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = {f"d{n}": f"The tide turns {n} times." for n in range(8)}
+    folder = write_beir(tmp_path / "eight", corpus, {"q": "tide"}, {"q": {"d1": "1"}})
+    datasets.register("eight", folder)
+    monkeypatch.setattr(lexical, "_LARGE_BYTES", 10)
+    monkeypatch.setattr(lexical, "_COUNTED_AT_A_TIME", 2)
+    retriever = load(with_corpus(resolve.resolve("BM25"), "eight"))
+    (pair,) = datasets.read("eight").pairs
+    told: list[tuple[float, str]] = []
+    with reporting(lambda share, doing: told.append((share, doing))):
+        with stoppable(lambda: len(told) > 1), pytest.raises(Stopped):
+            explain(retriever, pair)
+        assert told == [(0, COUNTING), (0.25, COUNTING)]
+        told.clear()
+        explain(retriever, pair)
+        assert told == [(share, COUNTING) for share in (0, 0.25, 0.5, 0.75, 1)]
+        explain(retriever, pair)
+    assert len(told) == 5, "counted once"
 
 
 def test_bias_tests_have_the_statistics_of_their_pairs() -> None:

@@ -15,6 +15,7 @@ import pytest
 from poslens.attribution import datasets
 from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.methods import make_method, perturbation
+from poslens.attribution.retrievers import lexical
 from poslens.attribution.retrievers.base import LibraryCheck
 from poslens.attribution.retrievers.lexical import with_corpus
 from poslens.attribution.retrievers.resolve import resolve
@@ -28,6 +29,7 @@ from poslens.compute import mean_curves
 from poslens.compute.compute import Compute
 from poslens.compute.queue import GRACE_S, DeviceQueue
 from poslens.compute.runs import Run
+from tests.attribution.datasets.test_corpus import write_beir
 from tests.support.requests_of import n_requests
 
 PAIR = TextPair("p", "what melts", "Ice melts. Stone stays.")
@@ -67,6 +69,36 @@ def test_a_model_changed_on_disk_under_its_name_is_a_miss(
     weights.write_bytes(bytes(raw))
     after = compute.explain(PAIR, spec, METHOD)
     assert not after.from_cache and after.model.weights != before.model.weights
+
+
+def test_a_run_shows_that_it_counts_words_and_can_be_stopped_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = {f"d{n}": f"The tide turns {n} times." for n in range(8)}
+    folder = write_beir(tmp_path / "beir", corpus, {"q": "tide"}, {"q": {"d1": "1", "d2": "1"}})
+    datasets.register("tides", folder)
+    monkeypatch.setattr(lexical, "_LARGE_BYTES", 10)
+    monkeypatch.setattr(lexical, "_COUNTED_AT_A_TIME", 2)
+    compute, pairs = Compute(tmp_path / "home"), datasets.read("tides").pairs
+    job = compute.attribution_job(
+        with_corpus(resolve("BM25"), "tides"), make_method("terms"), pairs, ""
+    )
+    stages: list[str] = []
+
+    def stop(_: Progress) -> None:
+        assert job.run is not None
+        stages.append(job.run.stage)
+        if job.run.stage.endswith("25%"):
+            job.stop()
+
+    stopped = job.start(stop)
+    assert stopped.wait(60) and not stopped.error
+    assert stopped.progress.stopped and stopped.progress.done == 0
+    counting = [stage for stage in stages if stage]
+    assert counting == [f"{lexical.COUNTING}, 0%", f"{lexical.COUNTING}, 25%"]
+    again = job.start()
+    assert again.wait(60) and not again.error and again.stage == ""
+    assert again.progress.done == len(pairs) == 2 and not again.progress.stopped
 
 
 def test_another_resampling_computes_no_gradient_again(spec: RetrieverSpec, tmp_path: Path) -> None:
