@@ -7,12 +7,16 @@ from typing import TypeVar
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
+from streamlit.runtime.scriptrunner import get_script_run_ctx
+from streamlit.runtime.scriptrunner_utils.script_requests import ScriptRequestType
 
+from poslens.attribution.errors import Stopped
 from poslens.compute.queue import Place
 from poslens.compute.runs import duration
 from poslens.figures.plain import plain
 
 T = TypeVar("T")
+STOPPED = "Stopped before the result was ready."
 _POLL_S, _MOMENT_S = 0.15, 1.5
 
 
@@ -23,6 +27,7 @@ def wait(place: Place[T], stop_key: str = "") -> T:
 
     Raises:
         Exception: any exception raised by the computation.
+        Stopped: the user has pressed Stop.
     """
     box = st.empty()
     line: DeltaGenerator | None = None
@@ -33,6 +38,8 @@ def wait(place: Place[T], stop_key: str = "") -> T:
             # Streamlit ends a script whose tab was closed, or whose widgets changed, only inside a
             # call to Streamlit, such as reading the session state.
             st.session_state.get("waiting")
+            if stop_key and _pressed(_button(stop_key)):
+                raise Stopped(STOPPED)
             progress_text, share = _how_far(place)
             slow = bool(stop_key) and time.monotonic() - started > _MOMENT_S
             if line is None and (progress_text or slow):
@@ -72,11 +79,29 @@ def _line(box: DeltaGenerator, stop_key: str) -> DeltaGenerator:
     if stop_key:
         row.button(
             "Stop",
-            key=f"{stop_key}.button",
+            key=_button(stop_key),
             on_click=st.session_state.__setitem__,
             args=(stop_key, True),
         )
     return line
+
+
+def _button(stop_key: str) -> str:
+    return f"{stop_key}.button"
+
+
+def _pressed(key: str) -> bool:
+    """Whether the user has pressed the button with this key since the script started. If it is in a
+    fragment, Streamlit doesn't end the script for it, as it does for other widgets: the fragment
+    would run again only once the result is ready."""
+    context = get_script_run_ctx(suppress_warning=True)
+    requests = None if context is None else context.script_requests
+    if requests is None or requests._state != ScriptRequestType.RERUN:
+        return False
+    states = requests._rerun_data.widget_states
+    return states is not None and any(
+        state.trigger_value and state.id.endswith(key) for state in states.widgets
+    )
 
 
 def stopped(stop_key: str) -> bool:
@@ -85,7 +110,7 @@ def stopped(stop_key: str) -> bool:
     if stop_key not in st.session_state:
         return False
     with st.container(horizontal=True, vertical_alignment="center"):
-        st.caption("Stopped before the result was ready.", width="content")
+        st.caption(STOPPED, width="content")
         st.button(
             "Compute", key=f"{stop_key}.again", on_click=st.session_state.pop, args=(stop_key,)
         )
