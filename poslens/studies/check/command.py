@@ -106,7 +106,8 @@ def check(
         watched(spec.name, passports.job(compute, passport), unit="computation")
         passport = checking.passport(compute, spec, data, saved, names)
     checks = checking.checks(passport, saved, tolerances, names)
-    for line in ("Baseline:", *checking.baseline_lines(saved, names)):
+    lines = checking.baseline_lines(saved, names) + ([] if only else checking.left_out(saved))
+    for line in ("Baseline:", *lines):
         print(line, file=sys.stderr)
     if junit is not None:
         with replacing(junit) as file:

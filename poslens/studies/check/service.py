@@ -47,11 +47,12 @@ class Tolerances:
 
 
 def chosen(baseline: Baseline, only: Sequence[str] | None = None) -> list[str]:
-    """The checks to make: those of `only`, or all that the baseline has a part for, except `drift`.
+    """The checks to make: those of `only`, or all that the baseline has a number for, except
+    `drift`.
 
     Raises:
         UserError: the baseline was made without the part that a check of `only` compares, or has
-            no part that can be checked.
+            no number that can be checked.
     """
     has = {name: part_of(name, baseline) in baseline.numbers for name in NAMES}
     for name in only or ():
@@ -60,7 +61,7 @@ def chosen(baseline: Baseline, only: Sequence[str] | None = None) -> list[str]:
                 f"The baseline lacks the part that {name} compares: write it again with `poslens "
                 f"passport --part {part_of(name, baseline)}`."
             )
-    names = list(only or (name for name in NAMES if has[name] and name != "drift"))
+    names = list(only or (name for name in NAMES if _stated(name, baseline) and name != "drift"))
     if not names:
         raise UserError(
             "The baseline has none of the parts relocation, position_effect, ranking, audit and "
@@ -146,6 +147,29 @@ def baseline_parts(baseline: Baseline, names: Sequence[str]) -> list[BaselinePar
                 }
             )
     return parts
+
+
+def _stated(name: str, baseline: Baseline) -> bool:
+    """Whether the baseline has the number that a check compares."""
+    measure = MEASURES[name]
+    if isinstance(measure, PairedMeasure):
+        return measure.key in baseline.numbers.get(measure.part, {})
+    return measure.comparable(baseline)
+
+
+def left_out(baseline: Baseline) -> list[str]:
+    """The checks that are made only if they are asked for, because the baseline has their part but
+    not their number, each with the reason."""
+    names = (
+        name
+        for name in NAMES
+        if part_of(name, baseline) in baseline.numbers and not _stated(name, baseline)
+    )
+    reasons = {name: baseline.absent.get(part_of(name, baseline), "") for name in names}
+    return [
+        f"{name}: left out, because the baseline lacks its number{f'. {why}' if why else '.'}"
+        for name, why in reasons.items()
+    ]
 
 
 def baseline_lines(baseline: Baseline, names: Sequence[str]) -> list[str]:
