@@ -9,8 +9,8 @@ documents, each with all its queries.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,7 +66,7 @@ def grouped(
     member = np.array([[float(name in query.groups) for name in groups.names] for query in placed])
     scores = np.asarray(per_query[NDCG], dtype=np.float64)[at]
     shares = [read[query.query_id] for query in placed if query.query_id in read] if read else []
-    harmonic = estimate(group_rows(scores, member), documents.tolist(), harmonic_of_groups)
+    harmonic = harmonic_estimate(group_rows(scores, member), documents.tolist())
     assert harmonic is not None  # a group is filled, and nDCG is finite
     every = np.stack([np.asarray(per_query[name], np.float64)[at] for name in CUTOFF_MEASURES], 1)
     measures = []
@@ -94,6 +94,16 @@ def group_rows(scores: NDArray[np.floating], member: NDArray[np.float64]) -> Val
     [n, groups] is 1 if a query is in a group."""
     column = np.asarray(scores, dtype=np.float64)[:, None]
     return np.concatenate([member * column, member], axis=1)
+
+
+def harmonic_estimate(rows: Values, documents: Sequence[Hashable]) -> Estimate | None:
+    """`harmonic_of_groups` of the mean of rows [n, 2 x groups]; None if it is undefined. Without an
+    interval if it is 0 in every resample because one group has the score 0 throughout: that does
+    not show how high the group's score can be in other documents."""
+    harmonic = estimate(rows, documents, harmonic_of_groups)
+    if harmonic is None or harmonic.interval != (0, 0):
+        return harmonic
+    return replace(harmonic, low=None, high=None)
 
 
 def harmonic_of_groups(drawn: Values) -> Values:

@@ -15,7 +15,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from poslens.attribution.curves.bootstrap import SEED, Estimate, Values, estimate, numbered, ratios
+from poslens.attribution.curves.bootstrap import SEED, Estimate, Values, numbered, ratios
 from poslens.attribution.curves.proportions import mean_share
 from poslens.attribution.evaluation.comparison import Comparison, paired, paired_statistics
 from poslens.attribution.evaluation.evidence_profile import (
@@ -23,7 +23,11 @@ from poslens.attribution.evaluation.evidence_profile import (
     evidence_profile,
     psi_of_bins,
 )
-from poslens.attribution.evaluation.position_groups import group_rows, harmonic_of_groups
+from poslens.attribution.evaluation.position_groups import (
+    group_rows,
+    harmonic_estimate,
+    harmonic_of_groups,
+)
 from poslens.attribution.evaluation.recommendation import MARGIN
 
 Scores = NDArray[np.floating]
@@ -77,7 +81,7 @@ def quality(
     return Quality(
         len(scores),
         _some(mean_share(scores, documents)),
-        _some(estimate(rows, documents, harmonic_of_groups)),
+        _some(harmonic_estimate(rows, documents)),
         profile.psi,
         profile.psi_under_permutation,
         profile.p,

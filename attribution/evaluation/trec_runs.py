@@ -37,7 +37,8 @@ class TrecRun:
     """A run. `results` are the best 101 (score, document id) of each query, best first: one more
     than DEPTH, because the document with the query's own id can be excluded. `digest` distinguishes
     it from another run of the same name. `rejected` are the first of the `n_rejected` lines that
-    are not results."""
+    are not results, and `n_repeated` counts results among the best of a query whose document is
+    there with a higher score."""
 
     name: str
     file: str
@@ -45,6 +46,7 @@ class TrecRun:
     results: Mapping[str, Results]
     rejected: tuple[Rejection, ...]
     n_rejected: int
+    n_repeated: int = 0
 
     def fits(self, collection: Collection) -> bool:
         """Whether it has a query of the collection."""
@@ -70,7 +72,7 @@ def read_run(name: str, file: File) -> TrecRun:
     """
     results: dict[str, list[tuple[float, str]]] = {}
     rejected: list[Rejection] = []
-    n_rejected = 0
+    n_rejected = n_repeated = 0
     total = hashlib.sha256()
     with open_text(file) as stream:
         for number, line in enumerate(stream, start=1):
@@ -88,13 +90,17 @@ def read_run(name: str, file: File) -> TrecRun:
             results_of_query.append((score, document))
             # A run may have a thousand results per query, but only the best are used.
             if len(results_of_query) >= _PORTION:
-                results_of_query[:] = _best(results_of_query)
+                results_of_query[:], n = _best(results_of_query)
+                n_repeated += n
     if not results:
         hint = f"{rejected[0].reason} (line {rejected[0].row})" if rejected else "it has no lines"
         raise UserError(f"{file.name} is not a run in TREC's format: {hint}.")
-    best = {query: _best(results_of_query) for query, results_of_query in results.items()}
+    best: dict[str, Results] = {}
+    for query, results_of_query in results.items():
+        best[query], n = _best(results_of_query)
+        n_repeated += n
     digest = total.hexdigest()[:16]
-    return TrecRun(name, file.name, digest, best, tuple(rejected), n_rejected)
+    return TrecRun(name, file.name, digest, best, tuple(rejected), n_rejected, n_repeated)
 
 
 def _result(line: str) -> tuple[str, str, float]:
@@ -115,14 +121,16 @@ def _result(line: str) -> tuple[str, str, float]:
     return as_id(fields[0], "query"), as_id(fields[2], "document"), score
 
 
-def _best(results: list[tuple[float, str]]) -> Results:
-    """The best results, each document once: see `TrecRun`."""
+def _best(results: list[tuple[float, str]]) -> tuple[Results, int]:
+    """The best results, each document once (see `TrecRun`), and how many repeat a document."""
     first: dict[str, float] = {}
+    n_repeated = 0
     for score, document in heapq.nlargest(len(results), results):
+        n_repeated += document in first
         first.setdefault(document, score)
         if len(first) == DEPTH + 1:
             break
-    return tuple((score, document) for document, score in first.items())
+    return tuple((score, document) for document, score in first.items()), n_repeated
 
 
 def placed(run: TrecRun, collection: Collection) -> PlacedRun:

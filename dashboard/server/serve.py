@@ -69,6 +69,8 @@ def serve(
         from poslens.attribution.curves.published import register as register_published
         from poslens.attribution.evaluation.trec_runs import register as register_run
         from poslens.attribution.retrievers import resolve
+        from poslens.attribution.text import listed
+        from poslens.heatmap.data import MAX_COLUMNS
         from poslens.names import data_name, distinct, register_data, with_rejections
         from poslens.names import resolve as by_name
 
@@ -84,6 +86,9 @@ def serve(
             print(reason, file=sys.stderr, flush=True)
             page = path if name == chosen else page
     opening.use(Opening(tuple(spec.name for spec in given), chosen))
+    if len(given) > MAX_COLUMNS:
+        some = listed([spec.name for spec in given[:MAX_COLUMNS]])
+        print(f"Pages open with {some}; their lists offer all models.", file=sys.stderr, flush=True)
     for folder in published:
         register_published(expanded(folder))
     for name, file in runs.items():

@@ -40,6 +40,11 @@ class RankedRun(Measured):
                 f"Ignored: {counted(run.n_rejected, 'invalid line')} of {run.file}, the first in "
                 f"line {first.row}: {first.reason}."
             )
+        if run.n_repeated:
+            sentences.append(
+                f"Ignored: {counted(run.n_repeated, 'result')} of {run.file} whose document is "
+                "listed for the same query with a higher score."
+            )
         if self.n_strange:
             sentences.append(
                 f"Ignored: {counted(self.n_strange, 'query')} of {run.name} without judgments here."

@@ -10,7 +10,7 @@ import pytest
 from poslens.attribution.curves.bootstrap import N_BOOTSTRAP, SEED
 from poslens.attribution.datasets.corpus import Collection, Document, Query
 from poslens.attribution.datasets.types import Groups
-from poslens.attribution.evaluation.position_groups import grouped
+from poslens.attribution.evaluation.position_groups import group_rows, grouped, harmonic_estimate
 from poslens.attribution.evaluation.ranking_measures import CUTOFFS, NDCG, evaluate
 from poslens.attribution.evaluation.search import Ranking
 from tests.support.plain_bootstrap import plain_bca
@@ -69,6 +69,15 @@ def test_measures_of_each_group_equal_a_plain_loop() -> None:
         found.profile.psi_under_permutation is not None and found.profile.psi_under_permutation > 0
     )
     assert found.profile.means[2] is None and found.profile.counts[2] == 0
+
+
+def test_a_harmonic_mean_of_0_has_no_interval() -> None:
+    """One group scores 0 in all documents, so resampling cannot vary the harmonic mean."""
+    rows = group_rows(np.tile([0.0, 0.8], 12), np.tile(np.eye(2), (12, 1)))
+    harmonic = harmonic_estimate(rows, [n // 2 for n in range(24)])
+    assert harmonic is not None and (harmonic.value, harmonic.interval) == (0, None)
+    varied = harmonic_estimate(np.add(rows, [0.1, 0, 0, 0]), [n // 2 for n in range(24)])
+    assert varied is not None and varied.interval is not None
 
 
 def test_intervals_resample_documents_with_all_their_queries() -> None:

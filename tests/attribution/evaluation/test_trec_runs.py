@@ -103,6 +103,13 @@ def test_runs_skip_the_document_with_the_querys_own_id() -> None:
     assert ranking.document_ids == ("d2",)
 
 
+def test_a_repeated_document_keeps_its_best_score_and_is_counted() -> None:
+    lines = (line("q0", "d1", 2), line("q0", "d1", 5), line("q0", "d2", 3), line("q1", "d1", 1))
+    run = run_of("".join(lines))
+    assert run.results["q0"] == ((5.0, "d1"), (3.0, "d2")) and run.n_repeated == 1
+    assert run_of(line("q0", "d1", 2)).n_repeated == 0
+
+
 def test_invalid_lines_are_counted() -> None:
     text = (
         "\n".join(
