@@ -10,7 +10,6 @@ import streamlit as st
 
 from poslens.attribution.datasets import Collection, DataSet
 from poslens.attribution.evaluation.audit import SentenceRanks
-from poslens.attribution.retrievers import limits
 from poslens.dashboard.widgets import links, panels
 from poslens.dashboard.widgets.study_page import study_page
 from poslens.dashboard.widgets.tables import chosen_row, column_settings, show_table
@@ -71,7 +70,7 @@ def document_section(summary: AuditSummary, document: SentenceRanks, data: DataS
             "read": 100 * document.read[0],
         }
     )
-    if limits.unknown(summary.index.spec):
+    if summary.n_truncated is None:
         del table["read"]
     largest = len(summary.documents) + len(summary.failed)
     for name in ("rank", "rank of its question", "rank, shuffled"):

@@ -30,7 +30,6 @@ from poslens.attribution.evaluation.audit_precision import Precision
 from poslens.attribution.evaluation.chunks import WHOLE, Chunks
 from poslens.attribution.evaluation.comparison import SHARE_MARGIN, Comparison
 from poslens.attribution.evaluation.truncation import Truncation
-from poslens.attribution.retrievers import limits
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.cache.kinds.audit import AuditStore
 from poslens.cache.lru_cache import LRUCache
@@ -111,9 +110,9 @@ class AuditSummary:
 
     def share_among(self, *, read: bool) -> Estimate | None:
         """Share of unretrieved sentences among those that the model reads in full (`read`), or
-        among the others; None if there are no such sentences, or if it is unknown which the model
-        reads."""
-        if limits.unknown(self.index.spec):
+        among the others; None if there are no such sentences, or for a model without files: which
+        sentences it reads is not recorded."""
+        if self.index.spec.without_files:
             return None
         return unretrieved_share(self.documents, "original", *self.index.asked, read=read)
 
@@ -197,9 +196,9 @@ class AuditSummary:
 
     @property
     def n_truncated(self) -> int | None:
-        """Documents with a sentence that the model does not read whole; None if it is unknown how
-        much the model reads."""
-        if limits.unknown(self.index.spec):
+        """Documents with a sentence that the model does not read whole; None as in
+        `share_among`."""
+        if self.index.spec.without_files:
             return None
         return sum(bool((document.read[0] < 1).any()) for document in self.documents)
 

@@ -55,13 +55,13 @@ class AuditRow(ModelRow):
     )
     unretrieved_read: Estimate | None = column(
         "Share of unretrieved sentences among those that the model reads whole, 0 to 1; null if it "
-        "reads none whole, or if it is unknown how much it reads.",
+        "reads none whole, and for endpoints and Python objects.",
         title="unretrieved, fully read sentences only",
         form=PERCENT,
     )
     unretrieved_truncated: Estimate | None = column(
         "Share of unretrieved sentences among those that the model does not read whole, 0 to 1; "
-        "null if it reads all, or if it is unknown how much it reads.",
+        "null if it reads all, and for endpoints and Python objects.",
         form=PERCENT,
         shown=False,
     )
@@ -75,7 +75,7 @@ class AuditRow(ModelRow):
         "Number of documents that could not be searched for.", title="documents left out"
     )
     truncated: int | None = column(
-        "Number of documents that the model truncates; null if it is unknown how much it reads."
+        "Number of documents that the model truncates; null for endpoints and Python objects."
     )
     sentences: int = column(SEARCHED)
     repeated: int | None = column(

@@ -433,6 +433,29 @@ def test_the_context_limit_of_an_endpoint_is_unknown(
     assert any("context limit unknown" in fact.text for fact in head(explained).facts)
 
 
+def test_studies_state_nothing_that_depends_on_an_unknown_context_limit(
+    server: EndpointServer, twelve: str
+) -> None:
+    """Only with a number of words to send is it known what the endpoint reads."""
+
+    def rows_of(study: str, table: str, address: str) -> list[dict[str, str]]:
+        asked = [study, "--endpoint", f"E5={address}", "--model", "E5", "--dataset", twelve]
+        done = CliRunner().invoke(app, [*asked, "--table", table, "--format", "csv", "--top", "1"])
+        assert done.exit_code == 0, done.stderr
+        lines = (line for line in done.stdout.splitlines() if not line.startswith("#"))
+        return list(csv.DictReader(lines))
+
+    for address, known in ((server.url, False), (f"{server.url}#words=40", True)):
+        causes = [row["cause"] for row in rows_of("why", "causes", address)]
+        assert ("not read" in causes) is known and "position" in causes
+        misses = rows_of("why", "misses", address)
+        assert misses and all((row["evidence_read"] != "") is known for row in misses)
+        (audited,) = rows_of("audit", "summary", address)
+        assert audited["truncated"] == audited["unretrieved_read"] == ""
+        measured = rows_of("audit", "truncation", address)
+        assert measured and all((row["context_limit"] == "40") is known for row in measured)
+
+
 def test_the_number_of_words_to_send_is_a_context_limit(
     server: EndpointServer, own_service: Compute
 ) -> None:

@@ -146,8 +146,8 @@ def test_a_cross_encoder_cannot_be_its_own_first_stage(
 ) -> None:
     compute = Compute(tmp_path)
     spec = RetrieverSpec("ce", "ce", "cross_encoder", "folder:/nonexistent")
-    for first in (None, spec):
-        with pytest.raises(UserError, match="as its first stage"):
+    for first, reason in ((None, "only reranks documents"), (spec, "as the first stage of ce")):
+        with pytest.raises(UserError, match=reason):
             ranking_service.method_for(compute, spec, replace(upload, first_stage=first))
     method = ranking_service.method_for(compute, spec, replace(upload, first_stage=BM25))
     assert "first_stage=BM25@" in repr(method)
