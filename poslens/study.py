@@ -289,6 +289,10 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
         """The tables that these results can fill."""
         return self.all_tables
 
+    def limits_of(self, summaries: Sequence[Summary]) -> str:
+        """What readers of these results need to know, by default `limits`."""
+        return self.limits
+
     @property
     def listed_tables(self) -> Mapping[str, Table[Any]]:
         """`all_tables`, and the table of failed items if these are recorded."""

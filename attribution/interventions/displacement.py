@@ -18,6 +18,7 @@ from poslens.attribution.batching import checkpoint
 from poslens.attribution.errors import UserError
 from poslens.attribution.interventions.ablation import of_tokens
 from poslens.attribution.interventions.relocation import require_shares, tokens_of
+from poslens.attribution.nouns import counted
 from poslens.attribution.retrievers.base import Retriever, reads_jointly, separate
 from poslens.attribution.retrievers.scoring import Known, score_texts
 from poslens.attribution.types import Array, Method, TextPair, set_arrays
@@ -136,7 +137,9 @@ def shifted_positions(
                 vector = model.embed(encoded)
             scores.append(float(model.similarity(query, vector)))
     left = len(lengths) - len(fitting)
-    note = f"{left} shifts exceed the model's {table.num_embeddings} positions" if left else ""
+    verb = "exceeds" if left == 1 else "exceed"
+    limit = f"the model's {table.num_embeddings} positions"
+    note = f"{counted(left, 'shift')} {verb} {limit}" if left else ""
     return Displacement(
         retriever.name,
         pair.pair_id,

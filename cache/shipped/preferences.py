@@ -50,11 +50,12 @@ def write(preferences: Iterable[Preference]) -> None:
 
 
 INDEX = "the method's primacy-recency index"
-ORDER_BLIND = "on the order-blind encoder"
+ORDER_BLIND = "on an encoder that ignores word order"
 
 
 def words(order_blind: Estimate, form: str = "+.2f") -> str:
-    """A clause that states the index that a method shows on the order-blind encoder."""
+    """A clause that states the index that a method shows on an encoder that ignores word
+    order."""
     return f"{ORDER_BLIND}, {INDEX} is {order_blind.text(form)}"
 
 

@@ -47,7 +47,7 @@ def pairs_of_test(page: Opened) -> None:
             "Test", "test", list(titles), titles.__getitem__, help="Or click a bar."
         )
     under = right.selectbox(
-        "Under",
+        "Model",
         list(dict.fromkeys(summary.name for summary in summaries)),
         key="under",
         bind="query-params",

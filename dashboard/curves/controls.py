@@ -54,7 +54,7 @@ def section(view: CurvesView, kind: Control) -> None:
             if agreed is not None:
                 first, other = (CONTROLS[each] for each in QUERY_CONTROLS)
                 say.caption(
-                    f"{spec.name}: the mean curves of {first} and {other} correlate with "
+                    f"{spec.name}: the mean curves of {first} and {other} have a correlation of "
                     f"{agreed.text('.2f')} over {agreed.n:,} pairs."
                 )
     table = CONTROL.tables["control"]

@@ -129,12 +129,12 @@ def status(stored_map: StoredMap) -> None:
     missing = len(source) - len(stored_map.items) - stored_map.n_flat
     if stored_map.n_flat and not map_job.active:
         st.caption(
-            f"{stored_map.n_flat:,} of {len(source):,} are not shown, because their vector is zero "
-            "or constant and has no nearest neighbor."
+            f"{stored_map.n_flat:,} of {len(source):,} {of} are not shown, because their vector is "
+            "zero or constant and has no nearest neighbor."
         )
     if map_job.active or missing or stored_map.points is None:
         idle = (
-            f"{missing:,} of {len(source):,} are not computed yet."
+            f"{missing:,} of {len(source):,} {of} are not computed yet."
             if missing
             else "All vectors are computed; the layout isn't."
         )

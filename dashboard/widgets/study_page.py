@@ -315,7 +315,7 @@ def _results(data: DataSet, results: SoFar[Any], on_click: Callable[[Any], None]
         if table.title:
             say.heading(table.title)
         show_table(frame, key=f"{study.name}.{name}", column_config=column_settings(table))
-    say.caption(study.limits)
+    say.caption(study.limits_of(summaries))
     panels.caption(provenance)
     if not figures and not tables:
         return

@@ -319,7 +319,7 @@ class Preferences(Study[PreferenceCorpus, PreferenceSubject, PreferenceSummary])
             )
             if ratio is not None:
                 sentences.append(
-                    f"With an unrelated query, the response is {ratio.text('.2f')} times as large."
+                    f"With an unrelated query, the slope is {ratio.text('.2f')} times as large."
                 )
         return " ".join(sentences)
 

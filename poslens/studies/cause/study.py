@@ -207,6 +207,11 @@ class CauseStudy(CurveStudy):
                     f"{name}: removing a part of the last third changes the score as much as "
                     f"removing a part of the first third ({tested})."
                 )
+            if test is not None and test.verdict == "equivalent":
+                return (
+                    f"{name}: removing a part of the first or of the last third lowers the score "
+                    f"about equally (last minus first: {value.text('+.4f')}; {tested})."
+                )
             return (
                 f"{name}: removing a part of the {more} third lowers the score by "
                 f"{size} more than removing a part of the {less} third (last minus "
@@ -222,9 +227,7 @@ class CauseStudy(CurveStudy):
             sentence += f" Documents score higher with the evidence near the {side}."
         if cause.lost is not None and (size := size_in_words(cause.lost, ".4f")):
             less = "lower" if cause.lost.value >= 0 else "higher"
-            sentence += (
-                f" The score is {less} by {size} where the evidence is truncated than elsewhere."
-            )
+            sentence += f" Where the evidence is truncated, the score is {less} by {size}."
         return sentence
 
 

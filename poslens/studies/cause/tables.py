@@ -70,7 +70,7 @@ def displacement_frame(results: Mapping[str, Displacement]) -> pd.DataFrame:
 
 TITLES = {
     "relocation": "relocation difference (standard deviations)",
-    "ablation": "last minus first, ablation (standard deviations)",
+    "ablation": "ablation difference (standard deviations)",
 }
 
 
@@ -94,7 +94,7 @@ def cause_measure(
         ]
         rows = in_deviations(differences, scores)
     parts = "random order" if "order" in method.params else method.name
-    title = TITLES.get(method.name) or f"last minus first, {parts}"
+    title = TITLES.get(method.name) or f"last-minus-first difference ({parts})"
     documents = {pair.pair_id: pair.document for pair in pairs}
     return ItemMeasure(
         title,

@@ -87,10 +87,10 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
     question = "How much position bias can be removed, and what does it cost?"
     unit = "stage"
     reads = (
-        "A low-rank adapter is trained without labels on half of the documents. It learns to map "
-        "each text to the mean, weighted by token count, of its sentences' vectors, each computed "
-        "by the unchanged model from that sentence alone. Debiasing results are measured on the "
-        "other half. With 0 steps, nothing is trained, and only settings of attention calibration "
+        "A low-rank adapter is trained without labels on half of the documents. The unchanged "
+        "model embeds each sentence alone; the adapter learns to map a text to the mean of its "
+        "sentences' vectors, weighted by token count. Debiasing results are measured on the other "
+        "half. With 0 steps, nothing is trained, and only settings of attention calibration "
         "are compared: calibration spreads a model's attention more evenly over blocks of tokens."
     )
     limits = (

@@ -342,7 +342,7 @@ def _evidence(result: Explained) -> list[Fact]:
         ]
     return [
         Fact(
-            f"{share.share:.1%} falls on the evidence, "
+            f"{share.share:.1%} of the attribution falls on the evidence, "
             f"{share.enrichment:.2f} times its share of tokens",
             f"Share of the attribution in the evidence. The evidence has {share.token_share:.1%} "
             "of the tokens, so a uniform attribution would give it that share.",

@@ -157,7 +157,7 @@ def psi_verdict(p: float, n_queries: int) -> str:
         )
     return (
         f"With {counted(n_queries, 'query')}, this can't be distinguished from the PSI of a model "
-        "that ignores position; that is no evidence that the model does."
+        "that ignores position, which is no evidence that this model ignores it."
     )
 
 

@@ -98,9 +98,11 @@ class WhyStudy(Study[WhyCorpus, Asked[WhyCorpus], WhySummary]):
         "Position is ruled out if moving another sentence also brings the document into the top k "
         "with at least half of the gain in score, or if it gains less than "
         f"{LEAST_OF_ALONE:.0%} of what the evidence alone gains. If no change suffices, the cause "
-        "is reported as no match between query and evidence. Shares are of the model's misses; "
-        "brackets are 95% bootstrap intervals over documents, if there are 10 or more, and "
-        "Agresti-Coull intervals for shares of 0% and 100%."
+        "is reported as no match between query and evidence."
+    )
+    shares = (
+        "Shares are of the model's misses; brackets are 95% bootstrap intervals over documents, if "
+        "there are 10 or more, and Agresti-Coull intervals for shares of 0% and 100%."
     )
     parameters = Parameters(
         top=Integer(
@@ -290,6 +292,12 @@ class WhyStudy(Study[WhyCorpus, Asked[WhyCorpus], WhySummary]):
             lambda: WhySummary(model, subject, stored.results, stored.failed),
         )
 
+    def limits_of(self, summaries: Sequence[WhySummary]) -> str:
+        """The limitations, and what shares and brackets are, unless documents were selected."""
+        if all(summary.asked.corpus.typed for summary in summaries):
+            return self.limits
+        return f"{self.limits} {self.shares}"
+
     def tables_of(self, summaries: Sequence[WhySummary]) -> Mapping[str, Table[Any]]:
         """The tables, without the counts of causes for a selected document: the verdict names its
         only one."""
@@ -321,14 +329,14 @@ class WhyStudy(Study[WhyCorpus, Asked[WhyCorpus], WhySummary]):
                 "the evidence is not read, which can be the cause of any of these misses."
             )
         unspecific = [
-            f"{n:,} of {summary.count(cause):,} ({cause})"
+            f"{n:,} of the {summary.count(cause):,} misses with the cause “{cause}”"
             for cause in CAUSES
             if (n := summary.unspecific(cause))
         ]
         if unspecific:
             sentences.append(
-                f"In {' and '.join(unspecific)}, the control of the change suffices, too, so the "
-                "change is no evidence of the cause."
+                f"For {' and '.join(unspecific)}, the control also brings the document into "
+                f"{top}, so these misses are no evidence of the cause."
             )
         return " ".join(sentences)
 

@@ -325,7 +325,7 @@ def test_shifting_positions_equals_passing_other_position_ids(
 ) -> None:
     retriever = tiny(name)
     found = shifted_positions(retriever, PAIR, (0, 5, 9999))
-    assert found.tokens == (0, 5) and "1 shifts exceed" in found.note
+    assert found.tokens == (0, 5) and "1 shift exceeds the model's " in found.note
     assert abs(found.scores[0] - found.scores[1]) > 1e-5
     encoded = retriever.encode_texts([PAIR.document], "document")
     table = position_table(retriever)

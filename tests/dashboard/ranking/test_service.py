@@ -121,7 +121,7 @@ def test_tables_have_the_measures_and_queries(ranked: Ranked) -> None:
         (
             0.1,
             "With 304 queries, this can't be distinguished from the PSI of a model that ignores "
-            "position; that is no evidence that the model does.",
+            "position, which is no evidence that this model ignores it.",
         ),
     ],
 )

@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from poslens.cache.kinds import interventions
 from poslens.compute.compute import Compute
 from poslens.dashboard.__main__ import app
 from poslens.figures.palettes import Style
+from poslens.studies.cause.study import CAUSE
 from poslens.studies.positions import run as positions_run
 from poslens.studies.positions.study import POSITIONS
 from poslens.studies.positions.summary import ndcg_by_position
@@ -358,3 +360,19 @@ def test_one_pair_is_told_why_it_is_not_tested(corpus: str) -> None:
     assert "not tested with a single pair" in verdicts[0]
     constant = poslens.cause(Alike(), corpus, interventions=["ablation"], by="filler").verdicts[0]
     assert "changes the score as much as removing a part of the first third" in constant
+
+
+def test_causes_are_stated_in_plain_sentences() -> None:
+    same = Comparison(Estimate(0.0, -0.01, 0.01, n=30), 0.05, (-0.01, 0.01), 1.0, 1.0)
+    cause = SimpleNamespace(
+        last_minus_first=Estimate(0.0002, -0.0001, 0.0005, n=30), lost=Estimate(0.0414, 0.03, 0.05)
+    )
+
+    def verdict(method: str) -> str:
+        asked = SimpleNamespace(method=SimpleNamespace(name=method))
+        return CAUSE.verdict(SimpleNamespace(name="m", cause=cause, test=same, asked=asked))  # type: ignore[arg-type]
+
+    ablation, relocation = verdict("ablation"), verdict("relocation")
+    assert "part of the first or of the last third lowers the score about equally" in ablation
+    assert "(last minus first: +0.0002 [-0.0001, +0.0005]; " in ablation
+    assert " Where the evidence is truncated, the score is lower by 0.0414 [" in relocation

@@ -96,7 +96,7 @@ def test_planted_biases_can_be_left_out(tmp_path: Path) -> None:
     page = open_page("methods", tab="Preferences", methods=["saliency"], documents="2").run()
     assert not page.exception and not page.error
     texts = [one.value.replace("\\", "") for one in page.markdown]  # without escapes
-    assert any("on the order-blind encoder" in text for text in texts)
+    assert any("on an encoder that ignores word order" in text for text in texts)
 
 
 def test_other_models_are_refused() -> None:
@@ -107,11 +107,12 @@ def test_other_models_are_refused() -> None:
 def test_curves_state_the_certified_preference() -> None:
     method = make_method("saliency")
     found = certified()[repr(method)]
-    assert verdict(method).startswith("Check of the method itself: on the order-blind encoder, ")
+    ignores = "on an encoder that ignores word order"
+    assert verdict(method).startswith(f"Check of the method itself: {ignores}, ")
     assert found.order_blind.text("+.2f") in verdict(method)
     assert short_verdict(method) == (
-        f"{found.order_blind.text('+.2f')} (the method's primacy-recency index on the "
-        f"order-blind encoder, {found.n_documents} documents of the sample)"
+        f"{found.order_blind.text('+.2f')} (the method's primacy-recency index "
+        f"{ignores}, {found.n_documents} documents of the sample)"
     )
     posir = make_method("saliency", {"resampling": "point"})
     assert repr(posir) in certified(), "curve settings are measured too"

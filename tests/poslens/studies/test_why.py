@@ -440,7 +440,13 @@ def test_a_control_that_suffices_is_reported() -> None:
     asked = Asked(resolve("MiniLM"), corpus, WHY.parameters.settings({}))
     named = {item.name: explained[item.document_id] for item in items}
     summary = WhySummary(service().identify(resolve("MiniLM")), asked, named, {})
-    assert "In 2 of 3 (dilution), the control of the change suffices" in WHY.verdict(summary)
+    assert (
+        "For 2 of the 3 misses with the cause “dilution”, the control also brings the document "
+        "into the top 10, so these misses are no evidence of the cause."
+    ) in WHY.verdict(summary)
+    assert "Shares are of" in WHY.limits_of([summary])
+    typed = replace(summary, asked=replace(asked, corpus=replace(corpus, typed=True)))
+    assert "Shares are of" not in WHY.limits_of([typed]), "one document has no shares"
     rows = WHY.tables["causes"].frame([summary]).set_index("cause")
     assert rows.loc["dilution", "unspecific"] == 2 and rows.loc["not read", "unspecific"] == 0
 
