@@ -270,8 +270,9 @@ def bias_chart(
         type="category",
         ticks="",
         showline=False,
-        # Labels turn only if the page is too narrow for horizontal ones.
-        autotickangles=[0, 45],
+        # Labels turn only if the page is too narrow for horizontal ones; at less than 90 degrees,
+        # lines of neighbors would overlap.
+        autotickangles=[0, 90],
         automargin=True,
         tickfont={"size": min(style.small, room / longest)},
     )

@@ -155,7 +155,7 @@ def ladder_chart(
         ticks="",
         tickvals=labels,
         ticktext=[tick_label(label) for label in labels],
-        autotickangles=[0, 45],
+        autotickangles=[0, 90],  # at less than 90 degrees, lines of neighbors would overlap
         automargin=True,
     )
     figure.update_yaxes(

@@ -227,6 +227,7 @@ def test_the_labels_fit_a_column(results) -> None:
     titles = [TESTS[name].title for name in COLDER_TESTS]
     assert [label.replace("<br>", " ") for label in axis.categoryarray] == titles
     assert len(set(axis.categoryarray)) == len(COLDER_TESTS)
+    assert axis.autotickangles == (0, 90), "lines of neighbors would overlap at 45 degrees"
 
 
 def test_incomplete_tests_are_reported_without_a_result(results) -> None:
