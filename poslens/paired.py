@@ -272,13 +272,13 @@ class DifferenceRow:
 
     model: str = column("The model, or the model and what else distinguishes the result.")
     against: str = column("What it is compared with.", title="compared with")
-    measure: str = column("What was measured.")
+    measure: str = column("What was measured.", first=2)
     value: float = column("The model's value.", of_share=PERCENT)
     other_value: float = column(
         "The other model's value.", title="value of the other", of_share=PERCENT
     )
     difference: Comparison | None = column(
-        "Value minus other value, paired.", form="+.3f", first=True, of_share=PERCENTAGE_POINTS
+        "Value minus other value, paired.", form="+.3f", first=1, of_share=PERCENTAGE_POINTS
     )
     n: int = column("Items that both results have.")
     units: str = column("What the items are, such as pairs, queries or documents.")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from functools import cache
 from itertools import product
+from types import MappingProxyType
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -65,13 +66,15 @@ def column(
     form: str = ".3f",
     shown: bool = True,
     in_files: bool = True,
-    first: bool = False,
+    first: int = 0,
     of_share: str = "",
+    words: Mapping[str, str] = MappingProxyType({}),
 ) -> Any:
     """A field of a row: its meaning, its name in files and its heading on a page (by default the
-    field's name), its number format, and whether files and pages include it. Pages show a `first`
-    column before the others, because a phone shows only the first ones. `of_share` is the format in
-    rows whose field `share` is true."""
+    field's name), its number format, and whether files and pages include it. Pages show columns
+    with a number `first` before the others, in its order, because a phone shows only the first
+    ones; those after number 1 only if their values differ. `of_share` is the format in rows whose
+    field `share` is true. Pages show `words` instead of the values that it has as keys."""
     return field(
         metadata={
             "meaning": meaning,
@@ -82,6 +85,7 @@ def column(
             "in_files": in_files,
             "first": first,
             "of_share": of_share,
+            "words": words,
             "keys": {},
         }
     )
@@ -164,9 +168,8 @@ def shown(row: Any) -> dict[str, Any]:
                 elif value is not None and form.endswith("%"):
                     cells[key] = 100 * value
                 else:
-                    cells[key] = value
-    first = [_heading(item) for item in fields(row) if item.metadata.get("first")]
-    return {heading: cells[heading] for heading in (*first, *cells)}
+                    cells[key] = item.metadata.get("words", {}).get(value, value)
+    return cells
 
 
 def is_of_share(form: str) -> bool:
@@ -333,10 +336,17 @@ class Table(Generic[Summary]):
         return frame
 
     def text_frame(self, summaries: Sequence[Summary]) -> pd.DataFrame:
-        """All rows, as shown on pages."""
+        """All rows, as shown on pages, which begin with the `first` columns."""
         import pandas as pd
 
-        return pd.DataFrame([shown(row) for row in self._all_rows(summaries)])
+        frame = pd.DataFrame([shown(row) for row in self._all_rows(summaries)])
+        first = sorted(
+            (place, _heading(item))
+            for item in fields(self.row)
+            if (place := item.metadata.get("first")) and _heading(item) in frame
+        )
+        names = [name for place, name in first if place == 1 or frame[name].nunique() > 1]
+        return frame[[*names, *(name for name in frame if name not in names)]]
 
     def estimates(self, summary: Summary) -> dict[str, Estimate]:
         """The estimates in the rows of one summary by their page headings, for the provenance of

@@ -39,6 +39,13 @@ Aggregate = Literal["sum", "mean", "max"]
 
 LENGTH_BUCKETS = ("Q1", "Q2", "Q3", "Q4")
 BUCKET_EDGES = (512, 1024, 1536)
+BUCKET_WORDS = {
+    "Q1": "≤ 512 tokens",
+    "Q2": "513–1,024 tokens",
+    "Q3": "1,025–1,536 tokens",
+    "Q4": "> 1,536 tokens",
+}
+"""The length buckets in words, because Q1 can be taken for a quartile or a query."""
 
 _TOGETHER = 64
 """Number of documents whose curves are computed together."""

@@ -127,14 +127,16 @@ class ComparedRow:
     """A row with a comparison."""
 
     model: str = column("Name of the model.")
-    change: Comparison | None = column("Change of the share.", form="+.2f", first=True)
+    measure: str = column("What was measured.", first=2, words={"Q1": "short texts"})
+    change: Comparison | None = column("Change of the share.", form="+.2f", first=1)
 
 
 def test_pages_show_a_comparison_first_and_its_verdict_in_a_column() -> None:
     comparison = paired(np.zeros(12), np.full(12, 0.5), None, 0.1)
-    row, table = ComparedRow("a", comparison), Table(ComparedRow, lambda rows: rows)
+    row, table = ComparedRow("a", "Q1", comparison), Table(ComparedRow, lambda rows: rows)
     assert comparison is not None and entries(row) == {
         "model": "a",
+        "measure": "Q1",
         "change": 0.5,
         "change_low": 0.5,
         "change_high": 0.5,
@@ -144,19 +146,23 @@ def test_pages_show_a_comparison_first_and_its_verdict_in_a_column() -> None:
         "change_documents_needed": None,
     }
     assert shown(row) == {
-        "change": "+0.50 [+0.50, +0.50]",
         "model": "a",
+        "measure": "short texts",
+        "change": "+0.50 [+0.50, +0.50]",
         "verdict": "higher",
         "p (Holm)": "< 0.001",
     }
-    assert next(iter(shown(row))) == "change"
+    other = ComparedRow("a", "Q2", comparison)
+    columns = [list(table.text_frame([rows]))[:3] for rows in ([row, other], [row])]
+    assert columns[0] == ["change", "measure", "model"], "a phone shows these"
+    assert columns[1] == ["change", "model", "measure"], "one measure distinguishes no rows"
     assert set(shown(row)) == set(table.meanings())
     rng = np.random.default_rng(2)
-    open_ = ComparedRow("c", paired(np.zeros(12), rng.normal(0, 1, 12), None, 0.1))
+    open_ = ComparedRow("c", "", paired(np.zeros(12), rng.normal(0, 1, 12), None, 0.1))
     assert open_.change is not None and open_.change.needed is not None
     assert shown(open_)["verdict"] == (f"too few documents, about {open_.change.needed:,} needed")
-    unknown = ComparedRow("b", None)
-    assert set(list(entries(unknown).values())[1:]) == {None} and shown(unknown)["change"] == ""
+    unknown = ComparedRow("b", "x", None)
+    assert set(list(entries(unknown).values())[2:]) == {None} and shown(unknown)["change"] == ""
     assert list(table.frame([[row], [unknown]])) == list(entries(row))
     assert list(get_type_hints(answer_of(ComparedRow))) == list(entries(row))
 

@@ -9,7 +9,7 @@ from functools import cached_property
 import plotly.graph_objects as go
 
 from poslens.attribution.curves.bootstrap import Estimate
-from poslens.attribution.curves.positions import LENGTH_BUCKETS, length_bucket
+from poslens.attribution.curves.positions import BUCKET_WORDS, LENGTH_BUCKETS, length_bucket
 from poslens.attribution.datasets import Collection
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.position_effect import (
@@ -209,7 +209,7 @@ class PositionGroupRow(ModelRow):
     """The queries of one length or language, or of documents that the model reads whole."""
 
     by: str = column("all, read whole (the documents), length or language.", title="grouped by")
-    group: str = column("The length bucket or the language; else empty.")
+    group: str = column("The length bucket or the language; else empty.", words=BUCKET_WORDS)
     queries: int = column(QUERIES)
     documents: int = column(DOCUMENTS)
     first: Estimate | None = column(AT.format("first"))
@@ -231,7 +231,9 @@ class PositionQueryRow(ModelRow):
     best: int = column("Best rank at any position.", shown=False)
     worst: int = column("Worst rank at any position.", shown=False)
     read_whole: bool = column("Whether the model reads the whole document.", shown=False)
-    length: str | None = column("Bucket of the document's length in tokens; null if unknown.")
+    length: str | None = column(
+        "Bucket of the document's length in tokens; null if unknown.", words=BUCKET_WORDS
+    )
     language: str | None = column("Language of the pair; null if unknown.")
     id: str = column("Id of the pair.")
 

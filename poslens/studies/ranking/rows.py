@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from poslens.attribution.curves.bootstrap import Estimate
+from poslens.attribution.curves.positions import BUCKET_WORDS
 from poslens.rows import P_VALUE, ModelRow, column, columns
 
 QUERIES = "Number of queries."
@@ -85,7 +86,7 @@ class MeasuresRow(ModelRow):
 class PsiRow(ModelRow):
     """How much rankings depend on the position of the evidence, for one length."""
 
-    length: str | None = column(LENGTH)
+    length: str | None = column(LENGTH, words=BUCKET_WORDS)
     psi: float | None = column(PSI, key="PSI")
     permuted: float | None = column(PERMUTED, key="PSI under permutation")
     p: float | None = column(P, form=P_VALUE)
@@ -110,7 +111,7 @@ class PsiStratumRow(PsiRow):
 class EvidenceRow:
     """The queries whose evidence is in one bin of its document."""
 
-    length: str | None = column(LENGTH)
+    length: str | None = column(LENGTH, words=BUCKET_WORDS)
     bin: int = column(BIN)
     position: float = column(CENTER)
     queries: int = column(QUERIES)
@@ -121,7 +122,7 @@ class EvidenceRow:
 class BinsRow(ModelRow):
     """The queries whose evidence is in one bin, under a model."""
 
-    length: str | None = column(LENGTH)
+    length: str | None = column(LENGTH, words=BUCKET_WORDS)
     bin: int = column(BIN)
     position: float = column(CENTER)
     queries: int = column(QUERIES)
@@ -139,7 +140,7 @@ class QueriesRow:
     ndcg: float = column(NDCG, key="nDCG@10")
     rank: int | None = column(RANK)
     position: float | None = column(EVIDENCE, form=".0%")
-    length: str | None = column(LENGTH)
+    length: str | None = column(LENGTH, words=BUCKET_WORDS)
     language: str | None = column(LANGUAGE)
     id: str = column("Id of the query.")
     model: str = column("Name of the model.")
@@ -159,7 +160,7 @@ class QueryDifferenceRow:
     rank: int | None = column(RANK)
     rank_against: int | None = column(RANK, key="rank against")
     position: float | None = column(EVIDENCE, form=".0%")
-    length: str | None = column(LENGTH)
+    length: str | None = column(LENGTH, words=BUCKET_WORDS)
     language: str | None = column(LANGUAGE)
     id: str = column("Id of the query.")
 

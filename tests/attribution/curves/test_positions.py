@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -23,6 +24,7 @@ from poslens.attribution.curves.curve_summary import (
 )
 from poslens.attribution.curves.positions import (
     BANDS,
+    BUCKET_WORDS,
     NORMALIZATIONS,
     RESAMPLINGS,
     Normalization,
@@ -263,6 +265,9 @@ def test_the_given_method_overrides_the_stored_one() -> None:
 )
 def test_length_buckets_of_posir(tokens: int, bucket: str) -> None:
     assert length_bucket(tokens) == bucket
+    numbers = [int(n.replace(",", "")) for n in re.findall(r"[\d,]+", BUCKET_WORDS[bucket])]
+    low = numbers[0] if "–" in BUCKET_WORDS[bucket] else 1 if bucket == "Q1" else numbers[0] + 1
+    assert low <= tokens and (bucket == "Q4" or tokens <= numbers[-1]), "the words say the same"
 
 
 # -- evidence ----------------------------------------------------------------------------------

@@ -376,3 +376,13 @@ def test_causes_are_stated_in_plain_sentences() -> None:
     assert "part of the first or of the last third lowers the score about equally" in ablation
     assert "(last minus first: +0.0002 [-0.0001, +0.0005]; " in ablation
     assert " Where the evidence is truncated, the score is lower by 0.0414 [" in relocation
+
+
+def test_pages_show_length_buckets_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POSLENS_SHIPPED", "yes")
+    table, summaries = POSITIONS.tables["groups"], _shipped(tmp_path, pairs=30)
+    words = set(table.text_frame(summaries)["group"])
+    assert words >= {"≤ 512 tokens", "513–1,024 tokens", "eng"} and "Q1" not in words
+    assert set(table.frame(summaries)["group"]) >= {"Q1", "Q2", "eng"}
