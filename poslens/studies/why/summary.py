@@ -300,11 +300,11 @@ class MissRow(ModelRow):
     position: float = column(
         "Midpoint of the evidence over the document, 0 to 1.",
         title="evidence position",
-        form=".2f",
+        form=".0%",
     )
-    best_position: float | None = column("The position that scores highest.", form=".2f")
+    best_position: float | None = column("The position that scores highest, 0 to 1.", form=".0%")
     evidence_read: float | None = column(
-        "Share of the evidence that the model reads; null if that is unknown.", form=".2f"
+        "Share of the evidence that the model reads, 0 to 1; null if that is unknown.", form=".0%"
     )
     shared_words: int = column("Number of query words that occur in the evidence.", shown=False)
     query_words: int = column("Number of distinct words of the query.", shown=False)

@@ -444,6 +444,8 @@ def test_a_control_that_suffices_is_reported() -> None:
         "For 2 of the 3 misses with the cause “dilution”, the control also brings the document "
         "into the top 10, so these misses are no evidence of the cause."
     ) in WHY.verdict(summary)
+    (position, *_) = WHY.tables["misses"].text_frame([summary])["evidence position"]
+    assert position == 50, "in percent, as in sentences"
     assert "Shares are of" in WHY.limits_of([summary])
     typed = replace(summary, asked=replace(asked, corpus=replace(corpus, typed=True)))
     assert "Shares are of" not in WHY.limits_of([typed]), "one document has no shares"
