@@ -21,6 +21,10 @@ from poslens.studies.faithfulness import service as faithfulness_service
 from poslens.studies.faithfulness.figures import deletion_insertion, scalable
 
 PARAMETERS = ErasureParameters()
+GAINS = {
+    "gain over random (deletion)": st.column_config.NumberColumn("deletion gain", format="%.4f"),
+    "gain over random (insertion)": st.column_config.NumberColumn("insertion gain", format="%.4f"),
+}
 RUN_TIME = {"seconds": st.column_config.NumberColumn("run time (s)", format="%.2f")}
 _ASKED = "faithfulness.asked"
 
@@ -132,7 +136,7 @@ def _curves(
             )
     table = _frame(results)
     four = st.column_config.NumberColumn(format="%.4f")
-    show_table(table, column_config=dict.fromkeys(table.columns[1:], four) | RUN_TIME)
+    show_table(table, column_config=dict.fromkeys(table.columns[1:], four) | GAINS | RUN_TIME)
     st.caption(MEASURES)
     panels.caption(provenance)
     panels.downloads(
