@@ -96,6 +96,10 @@ def script_without_sentences(text: str) -> str:
     return next((s for s in _UNMARKED if 2 * len(_SCRIPTS[s].findall(text)) > n), "")
 
 
+OTHER_SCRIPT = "choose a document in another script"
+"""What the reasons of failures due to a script contain, also those stored by earlier versions."""
+
+
 def require_sentences(text: str) -> None:
     """Refuse texts that cannot be split into sentences.
 
@@ -105,7 +109,7 @@ def require_sentences(text: str) -> None:
     if script := script_without_sentences(text):
         raise UserError(
             f"The document is in {script} script, which PosLens cannot split into sentences: "
-            "choose a document in another script."
+            f"{OTHER_SCRIPT}."
         )
 
 

@@ -11,6 +11,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from poslens.attribution.errors import UserError
 from poslens.attribution.nouns import counted, plural
+from poslens.attribution.text import OTHER_SCRIPT
 from poslens.compute.runs import Job, Run, duration
 from poslens.dashboard.server import people
 from poslens.dashboard.widgets import say
@@ -183,8 +184,8 @@ def failed_items(
     failed: Sequence[tuple[Job, Mapping[str, str]]], prefix: str = "", *, unit: str = "pair"
 ) -> None:
     """The failed items of jobs with the reasons, the amount of text that a retry would send to
-    endpoints, and a button that retries them. `prefix` is that of the jobs' board, which reports
-    errors that keep the jobs from starting."""
+    endpoints, and a button that retries them, unless all are in a script that is not supported.
+    `prefix` is that of the jobs' board, which reports errors that keep the jobs from starting."""
     failed = [(job, reasons) for job, reasons in failed if reasons]
     if not failed:
         return
@@ -195,6 +196,8 @@ def failed_items(
     # Several runs can fail on the same item.
     owner = ("", "result") if several else (failed[0][0].label, unit)
     with no_result(frame, *owner, where=f"in {len(failed)} runs" if several else ""):
+        if frame["reason"].str.contains(OTHER_SCRIPT, regex=False).all():
+            return
         _costs([job for job, _ in failed if not job.active], retry_failed=True)
         st.button(
             "Retry",

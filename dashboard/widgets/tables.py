@@ -21,6 +21,8 @@ from poslens.rows import VERDICT, Table, scaled
 
 MOST_ROWS = 1000
 """Maximum number of listed failures or rejected rows."""
+MOST_REASONS = 5
+"""Maximum number of reasons above the table of failures."""
 _COUNTS = (
     *("pairs", "queries", "documents", "sentences", "sentences in several documents"),
     *("truncated", "failed", "n", "units"),
@@ -151,12 +153,15 @@ def no_result(
     *,
     where: str = "",
 ) -> Iterator[None]:
-    """An expander, labeled with the count, that lists the items without a result and the reasons.
+    """An expander, labeled with the count, with the most frequent reasons why items have no result,
+    and a table of the items, whose column `reason` a narrow screen does not show.
     The body of the `with` block adds possible actions. `of` names their owner, `unit` one
     item, and `where`, such as "in 4 runs", ends the label."""
     text = f"{counted(len(frame), unit)}{f' of {of}' if of else ''} failed"
     text = f"{text} {where}".rstrip()
     with st.expander(plain(text)):
+        for reason, n in frame["reason"].value_counts().head(MOST_REASONS).items():
+            st.markdown(plain(f"{counted(n, unit)}: {reason}"))
         _rows(frame.head(MOST_ROWS), len(frame), key)
         yield
 

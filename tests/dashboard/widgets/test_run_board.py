@@ -11,6 +11,7 @@ from streamlit.testing.v1 import AppTest
 
 from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers.endpoint_cost import Cost
+from poslens.attribution.text import require_sentences
 from poslens.cache.jobs.loop import Progress
 from poslens.compute.runs import Job, Report, Run, Runs, Sending
 from tests.support.pages import SECONDS
@@ -293,3 +294,17 @@ def test_the_strip_shows_active_runs_that_the_page_does_not(setting: Setting) ->
     assert other is not None and not other.stopping
     stopped.wait()
     assert text_of(page.run()) == "25% · about 2 min left | Stop B"
+
+
+def test_each_reason_is_shown_once_and_an_unsupported_script_is_not_retried(
+    setting: Setting,
+) -> None:
+    with pytest.raises(UserError) as refused:
+        require_sentences("น้ำแข็ง")
+    script = str(refused.value)
+    setting.failed = {"p1": script, "p2": "It has no token.", "p3": script}
+    _, text = setting.shown()
+    assert text.count(f"2 documents: {script}") == 1 and "1 document: It has no token." in text
+    assert "Retry" in text
+    setting.failed = {"p1": script, "p3": script}
+    assert "Retry" not in setting.shown()[1]
