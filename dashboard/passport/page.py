@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+import plotly.graph_objects as go
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
@@ -15,6 +17,7 @@ from poslens.dashboard.server.own_texts import service_for
 from poslens.dashboard.widgets import choices, panels, say
 from poslens.dashboard.widgets.run_board import any_active, run_board, watched
 from poslens.dashboard.widgets.tables import column_settings, show_table
+from poslens.figures.figure_base import same_range
 from poslens.studies.passport import cohort
 from poslens.studies.passport import service as passports
 from poslens.studies.passport.document import FORMATS, document_bytes
@@ -102,26 +105,23 @@ def read(spec: RetrieverSpec) -> ModelPassport | None:
         return None
 
 
-def card(passport: ModelPassport, *, alone: bool) -> None:
-    """A model's card: one column, or as many as fit the window if it is the only card (`alone`)."""
+def card(passport: ModelPassport) -> DeltaGenerator:
+    """The heading of a model's card, and the container of its parts, which has as many columns as
+    fit."""
     st.markdown(f"## {panels.plain(passport.name)}")
     say.caption(passport.heading)
-    parts = st.container(horizontal=alone, gap="large")
-    for part in passport.parts:
-        with parts.container(width=WIDTH), panels.guarded():
-            part_section(passport, part)
+    return st.container(horizontal=True, gap="large")
 
 
-def part_section(passport: ModelPassport, part: Part) -> None:
-    """One question with its answer, its numbers and their limitations."""
+def part_section(name: str, part: Part, figure: go.Figure | None) -> None:
+    """One question about the model of this name: the answer, its numbers and their limitations."""
     say.heading(part.title)
     if part.absent:
         say.info(part.absent)
         return
     say.sentence(part.finding)
-    style = panels.screen_style(width_px=WIDTH, height_px=280, font_size=12, line_width=1.6)
-    if (figure := part.figure(style)) is not None:
-        panels.show(figure, f"passport.{passport.name}.{part.key}", part.title)
+    if figure is not None:
+        panels.show(figure, f"passport.{name}.{part.key}", part.title)
     # A list instead of a table, because its lines wrap.
     st.markdown("\n".join(f"- {panels.plain(f'{n.name}: {n.text}')}" for n in part.numbers))
     say.caption(f"Limitation: {part.limits}")
@@ -140,17 +140,21 @@ def is_active() -> bool:
 def board() -> None:
     """Progress and cards."""
     above = st.container()
-    row = st.container(horizontal=True, gap="large")
-    cards: list[ModelPassport] = []
-    for spec in specs:
-        with above:
-            model_card = read(spec)
-        if model_card is not None:
-            cards.append(model_card)
-            # Part by part: reading a passport for the first time takes a while.
-            alone = len(specs) == 1
-            with row.container(width="stretch" if alone else WIDTH):
-                card(model_card, alone=alone)
+    row = st.container(horizontal=True, key="side_by_side.passport")
+    with above:
+        cards = [model_card for spec in specs if (model_card := read(spec)) is not None]
+    places = []
+    for model_card in cards:
+        with row.container():
+            places.append(card(model_card))
+    style = panels.screen_style(width_px=WIDTH, height_px=280, font_size=12, line_width=1.6)
+    # Part by part: reading a passport for the first time takes a while.
+    for parts in zip(*(model_card.parts for model_card in cards), strict=True):
+        figures = [part.figure(style) for part in parts]
+        same_range([figure for figure in figures if figure is not None])
+        for model_card, place, part, figure in zip(cards, places, parts, figures, strict=True):
+            with place.container(width=WIDTH), panels.guarded():
+                part_section(model_card.name, part, figure)
     jobs = [passports.job(compute, passport) for passport in cards]
     with above:
         if any(passport.missing for passport in cards) or any_active(jobs):

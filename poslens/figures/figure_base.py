@@ -118,6 +118,16 @@ def near_unit(figure: go.Figure) -> dict[str, Any]:
     return {"range": [low / 10, 1.03 if high == 10 else high / 10]}
 
 
+def same_range(figures: Sequence[go.Figure]) -> None:
+    """Give the y axes of figures side by side one range, if all of them have a fixed one, so that
+    the figures can be compared."""
+    ranges = [figure.layout.yaxis.range for figure in figures]
+    if ranges and all(ranges):
+        lows, highs = zip(*ranges, strict=True)
+        for figure in figures:
+            figure.update_yaxes(range=[min(lows), max(highs)])
+
+
 _PATTERNS = ("", "/", ".", "x")
 
 

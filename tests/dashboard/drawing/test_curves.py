@@ -581,3 +581,13 @@ def test_means_over_whole_texts_end_where_few_were_read_and_state_the_number() -
     assert len(curve_figures.mean_curves([whole], STYLE).data) == 2
     with pytest.raises(ValueError, match="common axis"):
         curve_figures.mean_curves([found, curve()], STYLE)
+
+
+def test_figures_side_by_side_have_one_range_if_all_are_fixed() -> None:
+    low, high, free = (go.Figure() for _ in range(3))
+    low.update_yaxes(range=[0.7, 1.0])
+    high.update_yaxes(range=[0.8, 1.03])
+    figure_base.same_range([low, free])
+    assert low.layout.yaxis.range == (0.7, 1.0) and free.layout.yaxis.range is None
+    figure_base.same_range([low, high])
+    assert low.layout.yaxis.range == high.layout.yaxis.range == (0.7, 1.03)
