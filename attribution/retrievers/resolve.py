@@ -206,7 +206,7 @@ def resolve(name: str) -> RetrieverSpec:
         return registered
     local = [known_name for known_name, spec in known().items() if spec.source[:4] != "hub:"]
     raise UserError(
-        f"There is no retriever {name[:80]!r}: choose from {', '.join(local)} or the other presets "
+        f"There is no model {name[:80]!r}: choose from {', '.join(local)} or the other presets "
         "(`python -m poslens models`), or use a Hugging Face id such as organization/model."
     )
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import streamlit as st
 
-from poslens.figures.plain import plain
+from poslens.figures.plain import plain, with_code
 
 
 def sentence(text: object) -> None:
@@ -26,17 +26,17 @@ def caption(text: object, **details: Any) -> None:
 
 def info(text: object) -> None:
     """A message in a box."""
-    st.info(plain(text))
+    st.info(with_code(text))
 
 
 def warning(text: object, icon: str | None = None) -> None:
     """A warning in a box."""
-    st.warning(plain(text), icon=icon)
+    st.warning(with_code(text), icon=icon)
 
 
 def error(text: object, icon: str | None = None) -> None:
     """An error in a box."""
-    st.error(plain(text), icon=icon)
+    st.error(with_code(text), icon=icon)
 
 
 def success(text: object, icon: str | None = None) -> None:

@@ -17,6 +17,7 @@ _REDRAWN = re.compile(
     r"|https?(?=://)|www(?=\.)|@(?=[-\w]+\.[-.\w]*[^\W\d_])",
     re.IGNORECASE,
 )
+_CODE = re.compile(r"`([-\w ./'=\[\]]+)`")
 _MARKS = frozenset(r"\`*_{}[]()#+-.!|<>$~:&=^@")
 
 
@@ -27,5 +28,22 @@ def parted(text: str) -> str:
 
 def plain(text: object) -> str:
     """`text` for Streamlit's Markdown, on one line, with no part of it interpreted as markup."""
-    one_line = parted(" ".join(str(text).split()))
-    return "".join(f"\\{c}" if c in _MARKS else c for c in one_line)
+    return _escaped(_one_line(text))
+
+
+def with_code(text: object) -> str:
+    """As `plain`, but a command between backticks is code, in which Markdown interprets
+    nothing."""
+    outside_and_inside = _CODE.split(_one_line(text))
+    return "".join(
+        f"`{part}`" if number % 2 else _escaped(part)
+        for number, part in enumerate(outside_and_inside)
+    )
+
+
+def _one_line(text: object) -> str:
+    return " ".join(str(text).split())
+
+
+def _escaped(text: str) -> str:
+    return "".join(f"\\{c}" if c in _MARKS else c for c in parted(text))

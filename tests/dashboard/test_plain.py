@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from poslens.figures.plain import plain
+from poslens.figures.plain import plain, with_code
 
 ROOT = Path(__file__).parents[2]
 FILES = [
@@ -135,7 +135,7 @@ class Checker(ast.NodeVisitor):
                 return self.safe(value)
             case ast.Call(ast.Name("counted"), [_, noun], _):
                 return self.safe(noun)
-            case ast.Call(ast.Name("plain" | "len" | "range"), _, _):
+            case ast.Call(ast.Name("plain" | "with_code" | "len" | "range"), _, _):
                 return True
             case ast.Call(ast.Attribute(ast.Name("panels"), "plain"), _, _):
                 return True
@@ -292,3 +292,11 @@ def test_addresses_do_not_become_links(text: str) -> None:
 @pytest.mark.parametrize("text", ["MiniLM@last", "MiniLM-recency@0.5", "a/b", "eng-pol", "p < .05"])
 def test_escaped_names_can_be_copied(text: str) -> None:
     assert re.sub(r"\\(.)", r"\1", plain(text)) == text
+
+
+def test_commands_in_messages_are_code_and_nothing_else_is() -> None:
+    assert with_code("E5 is missing: run `pip install '.[data]'`.") == (
+        "E5 is missing\\: run `pip install '.[data]'`\\."
+    )
+    for text in ("`<b>` x", "`https://evil.example`", "`:red[x]`", "``` x", "a ` b", "`![a](b)`"):
+        assert with_code(text) == plain(text)

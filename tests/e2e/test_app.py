@@ -294,12 +294,12 @@ def test_export_figures_and_the_heatmap(app: App, visit: Visit, tmp_path: Path) 
     [
         ("/?dataset=nope", "There is no data set 'nope'"),
         ("/?pair=nope", "has no pair 'nope'"),
-        ("/?models=nope", "There is no retriever 'nope'"),
+        ("/?models=nope", "There is no model 'nope'"),
         ("/?models=mpnet", "models fetch mpnet"),
         ("/?text=Own+text&q=words&d=%E2%80%8B", "MiniLM reads no word of the"),
         ("/?text=Own+text&q=%5BSEP%5D&d=words", "MiniLM reads no word of the"),
-        ("/curves?models=..%2F..%2Fetc", "There is no retriever"),
-        ("/compare?a=MiniLM&b=nope", "There is no retriever 'nope'"),
+        ("/curves?models=..%2F..%2Fetc", "There is no model"),
+        ("/compare?a=MiniLM&b=nope", "There is no model 'nope'"),
     ],
 )
 def test_invalid_addresses_are_answered_in_one_sentence(

@@ -127,6 +127,6 @@ def test_names_in_the_address_are_shown_as_text(
     app: App, go: Callable[..., Page], text: str
 ) -> None:
     page = go(f"{app.url}/?models={quote(text)}&pair={quote(text)}&dataset={quote(text)}")
-    expect(page.get_by_text("There is no retriever").first).to_be_visible()
+    expect(page.get_by_text("There is no model").first).to_be_visible()
     expect(page.get_by_text("There is no data set").first).to_be_visible()
     assert "Traceback" not in page.inner_text("body")

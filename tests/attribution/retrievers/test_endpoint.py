@@ -565,7 +565,7 @@ def test_addresses_are_completed(written: str, url: str) -> None:
 
 def test_only_endpoints_named_at_startup_can_be_used(server: EndpointServer) -> None:
     spec = parse(f"E5={server.url}").spec
-    with pytest.raises(UserError, match="There is no retriever 'E5'"):
+    with pytest.raises(UserError, match="There is no model 'E5'"):
         resolve.resolve("E5")
     monkey = parse("Other=http://127.0.0.1:9/v1").spec
     with pytest.raises(UserError, match="was not started with"):

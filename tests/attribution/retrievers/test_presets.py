@@ -296,7 +296,7 @@ def test_code_runs_only_if_allowed_by_name(
     assert trap.read_text() == "run" and type(retriever.backbone).__name__ == "Mine"
     # The code is then part of the fingerprint.
     assert "mine.py" in dict(resolve.locate(coded).places())
-    with pytest.raises(UserError, match="There is no retriever 'nobody'"):
+    with pytest.raises(UserError, match="There is no model 'nobody'"):
         resolve.allow_code(["nobody"])
 
 

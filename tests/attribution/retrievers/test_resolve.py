@@ -71,7 +71,7 @@ def test_invalid_names_are_refused(name: str) -> None:
     with pytest.raises(UserError) as caught:
         resolve(name)
     sentence = str(caught.value)
-    assert sentence.startswith("There is no retriever ")
+    assert sentence.startswith("There is no model ")
     assert "MiniLM" in sentence and "\n" not in sentence and len(sentence) < 400
 
 

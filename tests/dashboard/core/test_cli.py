@@ -241,7 +241,7 @@ def test_a_model_equals_itself() -> None:
         (["explain", "--query", "x"], "The document is missing: give --document or"),
         (["explain", "--query", "x", "--document-file", "/dev/zero"], "has more than 2,000,000"),
         (["explain", "--query", "x", "--document-file", "/nonexistent"], "can't be read"),
-        (["explain", "--query", "x", "--document", "y", "--model", "nope"], "no retriever"),
+        (["explain", "--query", "x", "--document", "y", "--model", "nope"], "There is no model"),
         (["explain", "--query", "x", "--document", "y", "--method", "nope"], "no method 'nope'"),
         (["explain", "--query", "x", "--document", "y", "--model", "mpnet"], "models fetch mpnet"),
         (

@@ -66,7 +66,7 @@ def ended(process: subprocess.Popen[bytes]) -> tuple[int, str, str]:
             "saliency is unavailable for BM25",
         ),
         (["precompute", "--dataset", LONG], "There is no data set"),
-        (["precompute", "--model", LONG], "There is no retriever"),
+        (["precompute", "--model", LONG], "There is no model"),
         (["curve", "--data", f"a={LONG}"], "is not a folder or a file"),
         (["run", "--model", f"a={LONG}"], "File name too long"),
         (["run", "--published", LONG], "File name too long"),

@@ -310,7 +310,7 @@ def test_published_curves_are_written_by_one_command(tmp_path: Path) -> None:
             "remove --axis text",
         ),
         (["rank", "--dataset", "nope"], "no data set 'nope'"),
-        (["rank", "--model", "nope"], "no retriever"),
+        (["rank", "--model", "nope"], "There is no model"),
         (["run", "--published", "/nonexistent"], "is not a folder"),
     ],
 )

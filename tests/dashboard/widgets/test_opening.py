@@ -41,7 +41,7 @@ def test_run_opens_the_named_models_and_data(mine: Path) -> None:
     assert opened(*several).dataset == "docs"
     assert opened(*several, "--dataset", "more").dataset == "more"
     refused = CliRunner().invoke(app, ["run", "--model", "no such model"])
-    assert refused.exit_code == 2 and "There is no retriever" in refused.stderr
+    assert refused.exit_code == 2 and "There is no model" in refused.stderr
 
 
 def test_run_refuses_invalid_settings(monkeypatch: pytest.MonkeyPatch) -> None:
