@@ -43,6 +43,7 @@ def section(view: CurvesView, kind: Control) -> None:
         return figure.draw(summaries, style, provenance)
 
     title = f"Curves minus their control ({CONTROLS[kind]})"
+    say.heading(title)
     panels.show(draw(panels.screen_style()), "curves.null.figure", title)
     for verdict in results.verdicts:
         say.sentence(verdict)

@@ -165,6 +165,8 @@ def results(
 ) -> None:
     """Draw the curves, how to read them, their numbers and differences, the pairs behind a point,
     provenance and downloads."""
+    if curves and null_controls.chosen(view.method) is not None:
+        say.heading("Curves before subtraction")
     figure = st.container()
     with st.container(horizontal=True, gap="medium"):
         about = "The uncertainty of the mean, or how much documents differ."

@@ -249,3 +249,15 @@ def test_an_unreadable_model_does_not_affect_the_others(
     assert not app.exception
     assert any("cutter" in error.value for error in app.error)
     assert app.get("plotly_chart"), "BM25's curve is drawn"
+
+
+@pytest.mark.usefixtures("own_service")
+def test_the_curves_with_and_without_a_control_have_headings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("POSLENS_SHIPPED", "yes")
+    app = open_page("curves", models=["MiniLM"], control="unrelated query").run()
+    assert not app.exception and not app.error
+    headings = [one.value.replace("\\", "") for one in app.markdown]
+    assert "**Curves minus their control (unrelated query)**" in headings
+    assert "**Curves before subtraction**" in headings
