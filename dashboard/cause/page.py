@@ -110,7 +110,7 @@ if st.query_params.get("documents") == "true" and "tab" not in st.query_params:
     st.session_state["tab"] = st.query_params["tab"] = TABS[1]
     del st.query_params["documents"]
 
-st.markdown("# Cause: does moving the evidence change the score?")
+st.markdown("# Cause: which changes to a document change its score?")
 pair_tab, data_tab, bias_tab = st.tabs(TABS, key="tab", bind="query-params")
 if bias_tab.open:
     with bias_tab:
