@@ -128,7 +128,7 @@ def status(stored_map: StoredMap) -> None:
     map_job = job()
     missing = len(source) - len(stored_map.items) - stored_map.n_flat
     if stored_map.n_flat and not map_job.active:
-        st.caption(
+        say.caption(
             f"{stored_map.n_flat:,} of {len(source):,} {of} are not shown, because their vector is "
             "zero or constant and has no nearest neighbor."
         )

@@ -162,9 +162,10 @@ def study_section(
         return plan(study, compute, specs, corpus, settings)
 
     first = planned()
+    nothing = not first.subjects and not others
     for reason in first.refused:
-        say.caption(reason)
-    if not first.subjects and not others:
+        (say.info if nothing else say.caption)(reason)
+    if nothing:
         return None
     prefix = f"{study.name}."
     if start:
@@ -197,7 +198,7 @@ def study_section(
                 if results_so_far.summaries:
                     _results(data, results_so_far, on_click)
                 elif not errors:
-                    say.info(_nothing_yet(study, done > 0, any_active(jobs)))
+                    say.info(_nothing_yet(done > 0, any_active(jobs)))
             failed_items(ended, prefix, unit="item")
 
     watched(lambda: any_active(first.jobs), board)
@@ -227,6 +228,10 @@ def _widget(name: str, parameter: Parameter[Any]) -> Any:
             step=parameter.step,
             help=parameter.help,
         )
+    if isinstance(parameter, Several):
+        # An empty field has the default, which for no or all options means all that fit.
+        means_all = parameter.closed and parameter.default in ((), parameter.options)
+        placeholder = "all" if means_all else None
     if isinstance(parameter, Several) and (titles := parameter.titles):
         return url_state.several(
             parameter.title,
@@ -235,6 +240,7 @@ def _widget(name: str, parameter: Parameter[Any]) -> Any:
             parameter.default,
             titles.__getitem__,
             help=parameter.help,
+            placeholder=placeholder,
         )
     bound: dict[str, Any] = {"key": name, "bind": "query-params", "help": parameter.help}
     if isinstance(parameter, Several):
@@ -243,6 +249,7 @@ def _widget(name: str, parameter: Parameter[Any]) -> Any:
             parameter.options,
             default=list(parameter.default),
             accept_new_options=not parameter.closed,
+            placeholder=placeholder,
             **bound,
         )
     if isinstance(parameter, Switch):
@@ -260,11 +267,11 @@ def _widget(name: str, parameter: Parameter[Any]) -> Any:
     raise TypeError(f"{type(parameter).__name__} has no widget")
 
 
-def _nothing_yet(study: Study[Any, Any, Any], begun: bool, active: bool) -> str:
+def _nothing_yet(begun: bool, active: bool) -> str:
     """Why there is no result, and what to press unless a run is active."""
     if not begun and not active:
         return "No results have been computed. Press Compute."
-    sentence = f"{study.title}: nothing to show yet, because more results are needed."
+    sentence = "Nothing to show yet, because more results are needed."
     return sentence if active else f"{sentence} Press Compute remaining."
 
 

@@ -123,7 +123,7 @@ def _option(name: str, parameter: Parameter[Any]) -> Any:
     choices = f"[{'|'.join(offered)}]"
     option = typer.Option(
         parameter.option or f"--{name.replace('_', '-')}",
-        help=parameter.help,
+        help=parameter.help + " Repeatable." * isinstance(parameter, Several),
         metavar=choices if offered and len(choices) <= MAX_METAVAR else None,
     )
     if isinstance(parameter, Several):

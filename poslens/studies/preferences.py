@@ -226,8 +226,7 @@ class Preferences(Study[PreferenceCorpus, PreferenceSubject, PreferenceSummary])
             options=FITTING,
             closed=True,
             titles={name: METHODS[name].title for name in FITTING},
-            help="Attribution method to measure, with default parameters; repeatable. All that fit "
-            "by default.",
+            help="Attribution methods, with default parameters; by default, all that fit.",
         ),
         documents=Integer(
             default=DOCUMENTS,

@@ -25,8 +25,7 @@ METHOD_CHOICE = Several(
     options=tuple(METHODS),
     closed=True,
     titles={name: entry.title for name, entry in METHODS.items()},
-    help="Attribution method (see `methods`); repeatable. By default all that the model supports, "
-    "except slow ones.",
+    help="Attribution methods; by default, all that the model supports, except slow ones.",
 )
 
 READABLE = Switch(

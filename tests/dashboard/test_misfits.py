@@ -95,9 +95,9 @@ def spoiled(own_service: None) -> None:
         ("methods", {"methods": ["saliency"]}, "0 of 3 tests of this pair are stored"),
         ("cause", {"tab": "Data set"}, "No results have been computed"),
         ("passport", {}, "Not computed yet"),
-        ("audit", {}, "nothing to show yet"),  # failure reasons of two documents remain
+        ("audit", {}, "Nothing to show yet"),  # failure reasons of two documents remain
         ("ranking", {"tab": "Rankings"}, "No results have been computed"),
-        ("map", {}, "of 68 are not computed yet"),
+        ("map", {}, "of 68 documents are not computed yet"),
     ],
 )
 def test_pages_treat_misfits_as_missing(

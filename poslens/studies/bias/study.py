@@ -102,7 +102,7 @@ TEST_CHOICE = Several(
     options=tuple(TESTS),
     closed=True,
     titles={name: test.title for name, test in TESTS.items()},
-    help="Repeatable; all that the data set has by default.",
+    help="Tests to run; by default, all for which the data set has pairs.",
 )
 
 UNVARIED = "none"

@@ -154,7 +154,7 @@ def job(
             retriever, model, method, pairs, given.root, options=options
         ),
         scope=scope,
-        doing="intervention",
+        doing="",  # the label names the intervention
         label=f"{spec.name}, {method.name}",
     )
 

@@ -21,7 +21,13 @@ from poslens.attribution.evaluation.chunk_plan import (
     EncodingTime,
     IndexSetting,
 )
-from poslens.attribution.evaluation.chunks import late_vectors, read_spans, require_fit, windows_of
+from poslens.attribution.evaluation.chunks import (
+    WHOLE,
+    late_vectors,
+    read_spans,
+    require_fit,
+    windows_of,
+)
 from poslens.attribution.evaluation.document_index import Ints
 from poslens.attribution.retrievers.base import Pooled, Retriever
 from poslens.attribution.retrievers.dense import DenseRetriever
@@ -73,7 +79,7 @@ def run_plan(
         missing = store.missing(model, setting, retry=options.retry_failed)
         if not missing:
             continue
-        options.on_stage(str(setting))
+        options.on_stage("whole documents" if setting.chunks == WHOLE else str(setting))
         try:
             require_family(retriever.spec, setting.chunks)
             require_fit(retriever, setting.chunks)

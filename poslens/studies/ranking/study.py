@@ -98,7 +98,7 @@ class RankingStudy(Study[RankingTask, Asked[RankingSetup], Any]):
             option="--run",
             default=(),
             options=(),
-            help="NAME=FILE of rankings from another program, in TREC format; repeatable.",
+            help="NAME=FILE of rankings from another program, in TREC format.",
         ),
         own_corpus=Switch(
             title="Search the query's own corpus",

@@ -179,4 +179,4 @@ def test_the_page_shows_an_incomplete_audit_as_a_sample(offices: str) -> None:
 def test_samples_too_small_for_an_interval_are_not_shown(offices: str) -> None:
     partly(offices, 3)
     page = open_page("audit", dataset=offices, models=["BM25"]).run()
-    assert any("nothing to show yet" in one.value for one in page.info)
+    assert any("Nothing to show yet" in one.value for one in page.info)

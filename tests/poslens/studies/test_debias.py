@@ -36,7 +36,7 @@ from poslens.studies.debias.study import DEBIAS
 from poslens.study_plan import Plan, plan, stored
 from tests.attribution.debiasing.debias_testing import judged_rows
 from tests.support.names import temporary_names
-from tests.support.pages import SECONDS, page_file
+from tests.support.pages import SECONDS, open_page, page_file
 
 SETTINGS = DEBIAS.parameters.settings({"steps": 2, "pairs": 12, "strengths": (0.5,)})
 
@@ -374,3 +374,8 @@ def test_a_first_visit_shows_the_bias_to_remove(monkeypatch: pytest.MonkeyPatch)
     assert any("position_effect" in chart.proto.spec for chart in page.get("plotly_chart"))
     sentences = [one.value.replace("\\", "") for one in page.markdown]
     assert any(sentence.startswith("MiniLM-primacy: nDCG@10 ") for sentence in sentences)
+
+
+def test_a_page_without_results_says_why_in_a_box() -> None:
+    page = open_page("debias", models=["BM25"]).run()
+    assert any("cannot be trained" in one.value for one in page.info)

@@ -133,3 +133,10 @@ def test_indices_by_strength_are_drawn_with_their_intervals() -> None:
     np.testing.assert_allclose(trace.y, [x / 2 for x in STRENGTHS])
     np.testing.assert_allclose(trace.error_y.array, 0.2)
     np.testing.assert_allclose(trace.error_y.arrayminus, 0.1)
+
+
+def test_an_empty_choice_of_all_is_called_all() -> None:
+    page = open_page("methods", tab="Preferences", documents="2").run()
+    (methods,) = [one for one in page.multiselect if one.label == "Methods"]
+    assert methods.proto.placeholder == "all" and "repeatable" not in methods.help.lower()
+    assert "Repeatable." in run("--help").stdout
