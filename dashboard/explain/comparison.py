@@ -172,10 +172,10 @@ def word_by_word(subject: ExplainedSubject, view: View) -> dict[str, panels.Draw
             provenance=provenance,
         )
 
+    # Labels that fit a narrow figure don't overlap on a phone either.
+    style = panels.screen_style(width_px=panels.BESIDE_PX)
     with st.expander("Compare word by word"):
-        panels.show(
-            draw(panels.screen_style()), "compare.words", ("Attribution of each word by A and by B")
-        )
+        panels.show(draw(style), "compare.words", "Attribution of each word by A and by B")
     return {"Words": draw}
 
 
