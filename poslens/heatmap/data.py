@@ -143,7 +143,9 @@ class Pane:
     `tokens` are (start, end, score) of the tokens that are not special; several may share a
     character, and some are empty. `truncated_at` is the offset from which the model read nothing,
     or None. `signed` selects the diverging color scale, for scores whose negative values have a
-    meaning. `unit` is the scores' unit, for the legend. With a `link`, pointing at a unit of the
+    meaning. `signs` says in the legend what a positive and a negative score mean; with it, the two
+    have the colors of the first two lines of figures. `unit` is the scores' unit, for the legend.
+    With a `link`, pointing at a unit of the
     query or the document colors the other text by that unit's contributions. `rail` is the chart
     next to a document, and `head` the line above its column.
 
@@ -162,6 +164,7 @@ class Pane:
     evidence: Span | None = None
     truncated_at: int | None = None
     signed: bool = False
+    signs: tuple[str, str] | None = None
     unit: str = ""
     link: Link | None = None
     rail: Rail | None = None

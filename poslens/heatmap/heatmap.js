@@ -222,7 +222,8 @@ function readTheme(state) {
   const { backgroundColor, color } = getComputedStyle(state.root);
   if (state.colors === backgroundColor + color) return false;
   state.colors = backgroundColor + color;
-  const scale = buildScale(readColor(backgroundColor), readColor(color));
+  const swapped = state.panes.some(({ pane }) => pane.signs);
+  const scale = buildScale(readColor(backgroundColor), readColor(color), swapped);
   const { sheet } = state;
   // classes, because inline styles on thousands of cells take twice as long
   sheet.replaceSync(scale.cells.map((cell, step) =>

@@ -31,6 +31,8 @@ function paint(state) {
   const units = new Set(groups.map(({ unit }) => unit).filter(Boolean));
   const [unit] = units;
   if (units.size === 1) bars.push(element("span", "hm-unit", unit, { title: unit }));
+  const signs = state.panes.find(({ pane }) => pane.signs)?.pane.signs ?? [];
+  bars.push(...signs.map((text, i) => signKey(state, text, i === 0 ? 1 : -1)));
   for (const group of groups) {
     group.top = Math.max(...group.panes.map(({ units }) => scaleTop(units, group.signed)));
     const bar = legendBar(state, group, units.size > 1);
@@ -118,6 +120,15 @@ function legendBar(state, { unit, signed, top, side }, withUnit) {
   for (const note of notes) title.append(element("span", "hm-scale-note", note));
   const item = scaleBar(state, title, top, signed);
   item.title = [[side, unit].filter(Boolean).join(": "), ...notes].join("; ");
+  return item;
+}
+
+/** Returns a swatch in the color of positive (`sign` 1) or negative (-1) scores, with a text. */
+function signKey(state, text, sign) {
+  const item = element("span", "hm-key");
+  const swatch = item.appendChild(element("span", "hm-swatch", "", { "aria-hidden": "true" }));
+  swatch.style.background = state.scale.cells[scaleIndex(0.6 * sign, 1, true)];
+  item.append(text);
   return item;
 }
 

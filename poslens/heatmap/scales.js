@@ -1,7 +1,8 @@
 // Colors of the token heatmap: pure functions from a score's share of the scale to a color.
 //
 // Positive scores use the ramp of ColorBrewer's YlOrBr, negative ones that of its Blues. Unsigned
-// scores use only the first, so a warm color means the same on both scales. Each ramp can be read
+// scores use only the first, so a warm color means the same on both scales. A difference between
+// two models swaps the ramps, so that each model has the color of its line in figures. Each ramp can be read
 // by lightness alone, and blue and orange can be distinguished with protanopia, deuteranopia and
 // tritanopia. The dark theme's ramps have the same hues but run from dark to light. Zero is the
 // page's background in both themes.
@@ -87,17 +88,18 @@ function textOn(cell, ink) {
 }
 
 /**
- * Builds the scale of a theme. `background` and `ink` are the page's colors as [r, g, b].
+ * Builds the scale of a theme. `background` and `ink` are the page's colors as [r, g, b]; `swapped`
+ * swaps the ramps of positive and negative scores.
  * Returns { dark, cells, texts }: hex colors at index SCALE_STEPS + step, for steps from
  * -SCALE_STEPS (most negative) to SCALE_STEPS.
  */
-function buildScale(background, ink) {
+function buildScale(background, ink, swapped) {
   const dark = luminance(background) < 0.18;
   const ramps = RAMPS[dark ? "dark" : "light"];
   const cells = [];
   const texts = [];
   for (let step = -SCALE_STEPS; step <= SCALE_STEPS; step += 1) {
-    const ramp = step < 0 ? ramps.negative : ramps.positive;
+    const ramp = step < 0 === swapped ? ramps.positive : ramps.negative;
     const color = step === 0 ? background : rampColor(background, ramp, Math.abs(step) / SCALE_STEPS);
     const shown = color.map(Math.round);
     cells.push(toHex(shown));

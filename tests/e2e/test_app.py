@@ -146,6 +146,7 @@ def test_compare_two_models(app: App, visit: Visit) -> None:
     press(page.get_by_role("radio", name="A − B"), lambda: "paint=" in page.url)
     joined = "MiniLM-primacy − MiniLM-recency"
     expect(page.locator(".hm-model", has_text=joined).first).to_be_visible()
+    expect(page.locator(".hm-legend .hm-key").first).to_have_text("MiniLM-primacy higher")
     expect(page.locator(".hm-pane[data-side=document]")).to_have_count(1)
     no_error(page)
 

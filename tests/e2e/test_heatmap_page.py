@@ -236,6 +236,27 @@ def test_evidence_marks_do_not_change_layout_and_color(show: Show) -> None:
     assert "evidence" in marked.locator(".hm-legend").inner_text()
 
 
+def test_a_difference_has_the_colors_of_the_models_lines(show: Show) -> None:
+    pane = document(
+        "more less",
+        [(0, 4, 1), (5, 9, -1)],
+        signed=True,
+        signs=("a higher", "b higher"),
+        unit="Saliency (1 = document's 99th percentile)",
+    )
+    page = show([pane])
+    legend = page.locator(".hm-legend")
+    assert legend.locator(".hm-key").all_inner_texts() == ["a higher", "b higher"]
+    swatches = legend.locator(".hm-swatch").evaluate_all(
+        "nodes => nodes.map((node) => getComputedStyle(node).backgroundColor)"
+    )
+    for shown in (colors(page), swatches):
+        (r, _, b), (r_of_b, _, b_of_b) = (map(int, c[4:-1].split(", ")) for c in shown)
+        assert b > r and r_of_b > b_of_b
+    unit = legend.locator(".hm-unit")
+    assert unit.evaluate("node => node.scrollWidth <= node.clientWidth"), "it is cut"
+
+
 def test_special_tokens_are_listed_without_color(show: Show) -> None:
     specials = (Special("[CLS]", 0.12), Special("[SEP]", 0.31))
     page = show([document("a", [(0, 1, 1)], specials=specials)])

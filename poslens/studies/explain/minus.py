@@ -102,6 +102,7 @@ def minus_panes(a: Explained, b: Explained, rail: Rail | None, head: Head) -> Se
                 evidence=(evidence.start, evidence.end) if evidence else None,
                 truncated_at=read if first.truncated or second.truncated else None,
                 signed=True,
+                signs=(f"{a.attribution.model} higher", f"{b.attribution.model} higher"),
                 unit=quantity(method),
                 rail=rail if is_document else None,
                 head=head if is_document else None,
