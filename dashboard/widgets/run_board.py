@@ -10,7 +10,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from poslens.attribution.errors import UserError
-from poslens.attribution.nouns import counted, plural
+from poslens.attribution.nouns import plural
 from poslens.attribution.text import OTHER_SCRIPT
 from poslens.compute.runs import Job, Run, duration
 from poslens.dashboard.server import people
@@ -61,15 +61,16 @@ def run_board(
     verb: str = "Compute",
     idle: str = "",
     others: bool = False,
+    n_failed: int = 0,
 ) -> int:
-    """Progress and button of `jobs`, which start and stop together. Returns the number of stored
-    items.
+    """Progress and button of `jobs`, which start and stop together. Returns the number of items
+    that are stored or have failed.
 
-    Widget keys are `prefix`, the action (start, stop), and `suffix`. Progress counts stored items,
-    in `unit`s. With `idle`, that text is shown while nothing runs, and progress is that of the run
-    alone. `label` is shown in a column on the left, which is omitted without it. The button's label
-    is `verb`, followed by "remaining" if some items are stored. With `others`, a note says if
-    another process computes the same items.
+    Widget keys are `prefix`, the action (start, stop), and `suffix`. Progress counts items in
+    `unit`s, of which `n_failed` have failed. With `idle`, that text is shown while nothing runs,
+    and progress is that of the run alone. `label` is shown in a column on the left, which is
+    omitted without it. The button's label is `verb`, followed by "remaining" if some items are
+    stored. With `others`, a note says if another process computes the same items.
     """
     error_key = f"{prefix}error{suffix}"
     runs = [run for job in jobs if (run := job.run) is not None and run.active]
@@ -82,11 +83,11 @@ def run_board(
         bar.caption(plain(idle))
     elif total and done >= total and not runs:
         # Everything is finished.
-        bar.caption(plain(f"{done:,} of {total:,} {unit}".rstrip()))
+        bar.caption(plain(_counts(done, total, unit, n_failed)))
     else:
         elsewhere = others and done < total and any(job.active_elsewhere for job in jobs)
         note = "computed by another process" if elsewhere else ""
-        _bar(bar, runs, done, total, unit, rate_unit, note)
+        _bar(bar, runs, done, total, unit, rate_unit, note, n_failed=n_failed)
     if runs and not all(map(people.may_stop, runs)):
         button.caption("Another user started this run.")
     elif runs:
@@ -114,10 +115,9 @@ def run_board(
     return done
 
 
-def results_unit(noun: str, n_runs: int, n_failed: int = 0) -> str:
-    """What the progress of one or several runs counts, and how many items failed."""
-    failed = f" ({counted(n_failed, 'item')} failed)" if n_failed else ""
-    return ("results" if n_runs > 1 else plural(noun)) + failed
+def results_unit(noun: str, n_runs: int) -> str:
+    """What the progress of one or several runs counts."""
+    return "results" if n_runs > 1 else plural(noun)
 
 
 def start_once(jobs: Sequence[Job]) -> None:
@@ -193,9 +193,8 @@ def failed_items(
     rows = [(job.label, *row) for job, reasons in failed for row in reasons.items()]
     frame = pd.DataFrame(rows, columns=["run", unit, "reason"])
     frame = frame if several else frame.drop(columns="run")
-    # Several runs can fail on the same item.
-    owner = ("", "result") if several else (failed[0][0].label, unit)
-    with no_result(frame, *owner, where=f"in {len(failed)} runs" if several else ""):
+    owner = "" if several else failed[0][0].label
+    with no_result(frame, owner, unit, where=f"in {len(failed)} runs" if several else ""):
         if frame["reason"].str.contains(OTHER_SCRIPT, regex=False).all():
             return
         _costs([job for job, _ in failed if not job.active], retry_failed=True)
@@ -222,6 +221,12 @@ def _own_counts(run: Run) -> tuple[int, int]:
     return run.progress.done, run.progress.total
 
 
+def _counts(done: int, total: int, unit: str, n_failed: int = 0) -> str:
+    """How many of the items are stored, and how many of those `done` have failed."""
+    failed = f", {n_failed:,} failed" if n_failed else ""
+    return f"{done - n_failed:,} of {total:,} {unit}".rstrip() + failed
+
+
 def _bar(
     place: DeltaGenerator,
     runs: Sequence[Run],
@@ -231,11 +236,12 @@ def _bar(
     rate_unit: str = "",
     note: str = "",
     *,
+    n_failed: int = 0,
     share_alone: bool = False,
 ) -> None:
     stage = runs[0].stage if runs else ""
     # A stage of unknown length has nothing to count.
-    counts = "" if stage and not total else f"{done:,} of {total:,} {unit}".rstrip()
+    counts = "" if stage and not total else _counts(done, total, unit, n_failed)
     share = min(1.0, done / total) if total else float(not runs)
     inside = ""
     if len(runs) == 1 and runs[0].part is not None:

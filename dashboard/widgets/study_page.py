@@ -177,10 +177,9 @@ def study_section(
             jobs = planned().jobs
             results = st.container()
             ended = [(job, job.failures()) for job in jobs if not job.active]
-            # Progress counts failed items too.
-            n_failed = sum(len(reasons) for _, reasons in ended)
-            unit = results_unit(study.unit, len(jobs), n_failed)
-            done = run_board(jobs, prefix, unit=unit) if jobs else 0
+            n_failed = sum(len(reasons) for job, reasons in ended if job.counts_items)
+            unit = results_unit(study.unit, len(jobs))
+            done = run_board(jobs, prefix, unit=unit, n_failed=n_failed) if jobs else 0
             if not any_active(jobs):
                 _estimates(study, compute, first)
             with results, panels.guarded():

@@ -249,10 +249,12 @@ class Job:
 
     `label` distinguishes it from other jobs of its kind, and `doing` names the kind where several
     are listed. `n_done` returns how many of the `total` items are stored or have failed, and
-    `failures` returns the reasons by item. `n_at_work` counts the active runs in all processes of
-    this host. Without `can_start` only stored results can be shown. `parts` and `upkeep` are those
-    of `Run`. `sending` names the endpoint that receives texts; None without one. What is sent may
-    depend on `first`, an incomplete job on this machine, which the work otherwise does itself.
+    `failures` returns the reasons by item. Without `counts_items`, `total` is not the number of
+    items but, for example, of parts, each of which can have failed items. `n_at_work` counts the
+    active runs in all processes of this host. Without `can_start` only stored results can be shown.
+    `parts` and `upkeep` are those of `Run`. `sending` names the endpoint that receives texts; None
+    without one. What is sent may depend on `first`, an incomplete job on this machine, which the
+    work otherwise does itself.
     """
 
     runs: Runs
@@ -263,6 +265,7 @@ class Job:
     work: Work
     n_done: Callable[[], int] = int
     failures: Callable[[], Mapping[str, str]] = dict
+    counts_items: bool = True
     n_at_work: Callable[[], int] = int
     can_start: bool = True
     parts: tuple[Job, ...] = ()

@@ -168,6 +168,7 @@ class Hubs(Study[Collection, Asked[Collection], HubSummary]):
             again,
             n_done=n_done,
             failures=failures,
+            counts_items=False,
             doing="hubs",
         )
 

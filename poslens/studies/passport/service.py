@@ -249,6 +249,7 @@ def job(
         parts=jobs,
         n_done=lambda: sum(job.n_done() >= job.total for job in jobs),
         failures=lambda: failures_of(named),
+        counts_items=False,
         can_start=not passport.model.stored_only,
     )
 

@@ -150,6 +150,7 @@ class Simulatability(Study[Collection, Simulated, SimulatabilitySummary]):
             label=f"{spec.name}, {subject.method.name}",
             n_done=n_done,
             failures=lambda: attribution().failures(),
+            counts_items=False,
             doing="simulatability",
         )
 

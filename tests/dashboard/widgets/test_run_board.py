@@ -29,7 +29,7 @@ class Setting:
         self.stage = ""
         self.end = threading.Event()
         self.retried: list[bool] = []
-        self.options: dict[str, str | bool] = {}
+        self.options: dict[str, str | bool | int] = {}
         self.suffix = ".y"
         self.failed: dict[str, str] = {}
         self.failed_of_b: dict[str, str] = {}
@@ -260,10 +260,18 @@ def test_the_amount_that_a_retry_sends_is_shown_unless_it_runs(setting: Setting)
     assert sentence not in setting.shown()[1]
 
 
+def test_failed_items_are_not_counted_as_results(setting: Setting) -> None:
+    setting.options = {"unit": "results", "n_failed": 2}
+    setting.done = {"A": 4, "B": 4}
+    assert "6 of 8 results, 2 failed" in setting.shown()[1]
+    setting.done = {"A": 4, "B": 3}
+    assert "5 of 8 results, 2 failed" in setting.shown()[1]
+
+
 def test_failures_of_several_jobs_are_in_one_table(setting: Setting) -> None:
     setting.failed, setting.failed_of_b = {"p1": "It has no token."}, {"p1": "It is empty."}
     page, _ = setting.shown()
-    assert page.expander[0].label == "2 results failed in 2 runs"
+    assert page.expander[0].label == "2 documents failed in 2 runs"
     table = page.dataframe[0].value
     assert list(table.columns) == ["run", "document", "reason"]
     assert table.to_numpy().tolist() == [
