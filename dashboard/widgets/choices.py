@@ -40,9 +40,23 @@ DEFAULT = "{}.default"
 """The session's key of what the page selects by default, for the data set and the models."""
 
 
+def report_unknown_data_set() -> None:
+    """Warn if the address names a data set that doesn't exist. For the main area: a warning next to
+    the list would be hidden on phones, where the sidebar is closed."""
+    names = [*datasets.names(), *own_texts.uploads()]
+    asked = st.query_params.get("dataset")
+    if asked is None or asked in names:
+        return
+    hint = " Uploaded files belong to one browser session: upload the file again."
+    say.warning(
+        f"There is no data set {asked[:80]!r}, so the page opens with its default. Available data "
+        f"sets: {', '.join(names)}.{hint if asked.startswith('upload-') else ''}"
+    )
+
+
 def data_set(default: str = datasets.SAMPLE, *, with_uploader: bool = True) -> DataSet:
-    """Choose a data set or upload one; warns if the address names one that doesn't exist. Pages
-    that place the uploader elsewhere turn off `with_uploader`."""
+    """Choose a data set or upload one. Pages that place the uploader elsewhere turn off
+    `with_uploader`."""
     uploads = own_texts.uploads()
     default = opening.current().dataset or default
     names = [*datasets.names(), *uploads]
@@ -51,14 +65,6 @@ def data_set(default: str = datasets.SAMPLE, *, with_uploader: bool = True) -> D
         # second, and a rerun requested before the new choice arrived would restore the old one.
         st.session_state["dataset"] = just_uploaded
     _follow_default("dataset", default)
-    asked = st.query_params.get("dataset")
-    if asked is not None and asked not in names:
-        hint = " Uploaded files belong to one browser session: upload the file again."
-        text = (
-            f"There is no data set {asked[:80]!r}, so {default} is shown. Available data sets: "
-            f"{', '.join(names)}.{hint if asked.startswith('upload-') else ''}"
-        )
-        say.warning(text)
     # Names, not titles: the address contains what the list shows, and two files may share a title.
     name = st.selectbox(
         "Data set", names, index=names.index(default), key="dataset", bind="query-params"

@@ -146,17 +146,20 @@ def _ordered(
 
 def _asked(selection: Selection, order: str) -> TextPair | None:
     """The pair that the address names, else the first; None if no pair passes the filters."""
+    missing = ""
     if asked := url_state.get("pair"):
         try:
             return selection.data.pair(asked)
         except UserError as error:
-            say.warning(error)
+            missing = str(error)
     if not selection.pairs:
         return None
     # Prefer a document that most models read completely, for a better first impression.
     codes, buckets = facet_labels(selection.pairs, "bucket")
     short = np.flatnonzero(codes == buckets.index("Q1")) if order == AS_GIVEN else codes[:0]
     chosen = selection.pairs[int(short[0]) if len(short) else 0]
+    if missing:
+        say.warning(f"{missing} The pair {chosen.pair_id} is shown instead.")
     url_state.put("pair", chosen.pair_id)
     return chosen
 

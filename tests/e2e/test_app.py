@@ -294,7 +294,7 @@ def test_export_figures_and_the_heatmap(app: App, visit: Visit, tmp_path: Path) 
     ("address", "sentence"),
     [
         ("/?dataset=nope", "There is no data set 'nope'"),
-        ("/?pair=nope", "has no pair 'nope'"),
+        ("/?pair=nope", "The pair architecture-classical-orders-q1 is shown instead."),
         ("/?models=nope", "There is no model 'nope'"),
         ("/?models=mpnet", "models fetch mpnet"),
         ("/?text=Own+text&q=words&d=%E2%80%8B", "MiniLM reads no word of the"),
@@ -309,6 +309,12 @@ def test_invalid_addresses_are_answered_in_one_sentence(
     page = go(f"{app.url}{address}")
     expect(page.get_by_text(sentence).first).to_be_visible()
     no_error(page)
+
+
+def test_a_phone_shows_that_there_is_no_such_data_set(app: App, visit: Visit) -> None:
+    page = visit(f"{app.url}/passport?dataset=nope", width=390)
+    warning = page.get_by_test_id("stMain").get_by_text("There is no data set 'nope'")
+    expect(warning).to_be_in_viewport()
 
 
 def test_a_text_many_times_too_long_is_truncated_and_reported(app: App, visit: Visit) -> None:

@@ -20,6 +20,7 @@ def page() -> None:
 
     if st.session_state.get("without"):
         return
+    choices.report_unknown_data_set()
     st.session_state["times drawn"] = st.session_state.get("times drawn", 0) + 1
     with st.sidebar, panels.guarded():
         data = choices.data_set()
