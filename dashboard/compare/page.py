@@ -52,4 +52,5 @@ elif data is not None and method is not None:
             say.heading(DIFFERENCES.question)
             say.sentence(DIFFERENCES.reads)
             settings = DIFFERENCES.parameters.settings()
-            study_section(DIFFERENCES, data, (first, second), settings)
+            # Each model is compared with the one before: A minus B, as for one pair.
+            study_section(DIFFERENCES, data, (second, first), settings)

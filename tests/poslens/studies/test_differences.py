@@ -204,8 +204,8 @@ def test_the_page_shows_the_data_set_in_a_tab(monkeypatch: pytest.MonkeyPatch) -
     page.run()
     assert not page.exception and not page.error
     assert any(
-        "MiniLM\\-recency compared with MiniLM\\-primacy" in one.value for one in page.markdown
-    )
+        "MiniLM\\-primacy compared with MiniLM\\-recency" in one.value for one in page.markdown
+    ), "A minus B, as for one pair"
     (table,) = [one.value for one in page.dataframe if "difference" in one.value.columns]
     assert table.columns[0] == "difference", "a phone shows only the first columns"
     assert len(table) == 5 and table["verdict"].str.contains("higher|lower|few|equi").all()
