@@ -314,7 +314,7 @@ def positions(figure: go.Figure) -> go.Figure:
     figure.update_xaxes(
         range=[0, 100],
         tickvals=list(range(0, 101, 20)),
-        unifiedhovertitle={"text": "%{x:.1f}% of the document"},
+        unifiedhovertitle={"text": "%{x:.1f}%"},
     )
     return figure.update_layout(hovermode="x unified")
 
@@ -354,7 +354,7 @@ def line(
         mode="lines+markers",
         line=style.line(index),
         **marks(index, len(values), style),
-        hovertemplate="bin %{customdata}: %{y:.4g}",
+        hovertemplate="%{y:.4g}",
         name=name,
     )
     return group(trace, f"curve {index}", panel or name, role)
