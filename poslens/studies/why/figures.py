@@ -25,8 +25,6 @@ from poslens.figures.legends import with_legend
 from poslens.figures.palettes import Style, escape
 from poslens.studies.why.summary import CHANGES, NULLS, WhySummary, rank_words
 
-_SIDES = ("top left", "top right", "bottom left", "bottom right")
-
 
 def causes_chart(
     summaries: Sequence[WhySummary], style: Style, provenance: Provenances = ()
@@ -71,6 +69,14 @@ def causes_chart(
     return with_legend(figure, style)
 
 
+def _label_sides(ranks: Mapping[str, int]) -> dict[str, str]:
+    """Where the label of each model's rank is: above the marker of the best rank and below that of
+    the worst, so that it is not next to another model's marker; at the side of the others."""
+    order = sorted(ranks, key=ranks.__getitem__)
+    sides = {name: ("middle left", "middle right")[at % 2] for at, name in enumerate(order)}
+    return {**sides, order[-1]: "bottom center", order[0]: "top center"}
+
+
 def ladder_chart(
     explanations: Mapping[str, Why], style: Style, provenance: Provenances = ()
 ) -> go.Figure:
@@ -89,13 +95,19 @@ def ladder_chart(
         for cause, words in CHANGES.items()
         if any(cause in explanation.steps for explanation in explanations.values())
     ]
-    for index, (name, explanation) in enumerate(explanations.items()):
-        color = str(style.line(index)["color"])
-        marker = style.marker(index, 0.7, later=len(explanations) - 1 - index)
-        steps: list[tuple[str, int, int | None, str]] = [(labels[0], explanation.rank, None, "")]
+    steps_of: dict[str, list[tuple[str, int, int | None, str]]] = {}
+    ranks: dict[str, dict[str, int]] = {label: {} for label in labels}
+    for name, explanation in explanations.items():
+        steps_of[name] = [(labels[0], explanation.rank, None, "")]
         for cause, words in CHANGES.items():
             if step := explanation.steps.get(cause):
-                steps.append((words.capitalize(), step.rank, step.null, NULLS[cause]))
+                steps_of[name].append((words.capitalize(), step.rank, step.null, NULLS[cause]))
+        for label, rank, *_ in steps_of[name]:
+            ranks[label][name] = rank
+    sides = {label: _label_sides(at_step) for label, at_step in ranks.items()}
+    for index, (name, steps) in enumerate(steps_of.items()):
+        color = str(style.line(index)["color"])
+        marker = style.marker(index, 0.7, later=len(explanations) - 1 - index)
         figure.add_trace(
             go.Scatter(
                 x=[label for label, *_ in steps],
@@ -103,10 +115,7 @@ def ladder_chart(
                 mode="lines+markers+text",
                 name=legend_name(name, style),
                 text=[rank_words(rank) for _, rank, *_ in steps],
-                # Models often have equal ranks, so each model's labels are at another corner.
-                textposition="top center"
-                if len(explanations) == 1
-                else _SIDES[index % len(_SIDES)],
+                textposition=[sides[label][name] for label, *_ in steps],
                 textfont={"size": style.small, "color": style.colors.ink},
                 cliponaxis=False,
                 line={"color": faint(color, 0.45), "width": style.line_width},

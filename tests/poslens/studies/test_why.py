@@ -30,9 +30,11 @@ from poslens.cache.storage.schema import Owner
 from poslens.cache.storage.store import ModelKey
 from poslens.compute.compute import service
 from poslens.dashboard.__main__ import app
+from poslens.figures.palettes import Style
 from poslens.names import data_name
 from poslens.studies.why import search as why_search
 from poslens.studies.why import study as why_study
+from poslens.studies.why.figures import ladder_chart
 from poslens.studies.why.search import QueryRanking, known_ranking, ranking, search_job
 from poslens.studies.why.study import WHY
 from poslens.studies.why.summary import WhyCorpus, WhySummary, remedy, sentence
@@ -420,6 +422,25 @@ def test_only_studies_that_accept_the_model_are_suggested(
     assert remedy("position", spec) == (
         f"Smaller chunks{' or a debiased model' * debiased} may bring it up."
     )
+
+
+def test_the_labels_of_a_step_are_on_the_far_sides_of_the_markers() -> None:
+    def labeled(*models: tuple[int, int]) -> list[tuple[str, str]]:
+        """The sides of each model's labels, from its ranks before and after a change."""
+        explained = {
+            f"m{at}": Why(
+                "d", 10, 90, rank, 0.5, "marked", 0, 5, 0.5, 1.0, None, Step(moved), best_position=0
+            )
+            for at, (rank, moved) in enumerate(models)
+        }
+        drawn = ladder_chart(explained, Style())
+        return [trace.textposition for trace in drawn.data if trace.text]
+
+    above, below = "top center", "bottom center"
+    assert labeled((47, 6)) == [(above, above)]
+    assert labeled((47, 6), (48, 4)) == [(above, below), (below, above)]
+    assert labeled((47, 6), (48, 6)) == [(above, above), (below, below)]
+    assert labeled((12, 6), (11, 5), (13, 7))[0] == ("middle right", "middle right")
 
 
 def test_a_control_that_suffices_is_reported() -> None:
