@@ -85,7 +85,7 @@ def board() -> None:
         with progress:
             unit = results_unit("pair", len(computing))
             run_board(computing, unit=unit, rate_unit="pairs", others=True)
-    if not curves and not view.active():
+    if computing and not curves and not view.active():
         st.info("No curve has been computed for these pairs. Press Compute.")
     if curves and control is not None:
         controls.section(view, control)

@@ -183,6 +183,12 @@ def test_the_provenance_of_the_chart_names_its_bands(long_and_short: str) -> Non
     assert "band" not in published
 
 
+def test_a_page_of_models_that_do_not_exist_has_nothing_to_compute(long_and_short: str) -> None:
+    app = open_page("curves", dataset=long_and_short, models=["nope"]).run()
+    assert any("There is no retriever" in one.value for one in app.error)
+    assert not app.info and not any("Compute" in one.label for one in app.button)
+
+
 def test_published_curves_are_drawn_without_computed_ones(long_and_short: str) -> None:
     app = open_page("curves", dataset="sample", models=["BM25"], published=FIGURE_5[:1]).run()
     assert not app.exception and not app.error
