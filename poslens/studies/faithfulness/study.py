@@ -176,7 +176,7 @@ class FaithfulnessTest(OfPairs[SelectedPairs, TestedOrder, OrderSummary]):
     question = (
         "Does deleting a method's top words lower the score faster than deleting random words?"
     )
-    unit = "test"
+    unit = "pair"
     reads = (
         "Words are removed in order of attribution, highest first (deletion), or restored to an "
         "empty text in that order (insertion). If a method is faithful, the score drops early in "
@@ -237,7 +237,7 @@ class FaithfulnessTest(OfPairs[SelectedPairs, TestedOrder, OrderSummary]):
         ]
 
     def job(self, compute: Compute, subject: TestedOrder) -> Job:
-        """A job that attributes and tests the pairs; progress counts tests."""
+        """A job that attributes and tests the pairs; progress counts pairs."""
         compute.require_fit(compute.identify(subject.spec), subject.method)
         tested, parameters = subject.tested, subject.parameters
         return service.job(

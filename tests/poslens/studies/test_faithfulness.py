@@ -125,17 +125,17 @@ def test_incomplete_results_state_everywhere_that_they_are_not_final(pairs: str)
     results = so_far(FAITHFULNESS, service(), planned.subjects, planned.jobs)
     assert len(results.verdicts) == 3 and results.differences
     assert all(
-        each.endswith(" Not final: compute the remaining 8 tests.") for each in results.verdicts
+        each.endswith(" Not final: compute the remaining 8 pairs.") for each in results.verdicts
     )
     assert all(sentence.endswith(" Not final.") for sentence in results.differences)
     for shown in ("", "tests"):
         for source in results.provenances(shown):
-            assert source.n_pairs == 5 and source.selection.endswith(", 5 of 13 tests so far")
+            assert source.n_pairs == 5 and source.selection.endswith(", 5 of 13 pairs so far")
     page = open_page("methods", dataset=data.name, models=["BM25"], pairs="0", tab="Data set").run()
     assert not page.exception and not page.error
     shown = " ".join(each.value for each in (*page.markdown, *page.caption)).replace("\\", "")
-    assert shown.count("Not final: compute the remaining 8 tests.") == 3
-    assert "5 of 13 tests so far" in shown
+    assert shown.count("Not final: compute the remaining 8 pairs.") == 3
+    assert "5 of 13 pairs so far" in shown
 
     poslens.faithfulness("BM25", pairs, pairs=0)
     results = so_far(FAITHFULNESS, service(), planned.subjects, planned.jobs)
