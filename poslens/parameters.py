@@ -34,11 +34,12 @@ class Parameter(Generic[T]):
 @dataclass(frozen=True, kw_only=True)
 class Integer(Parameter[int | None]):
     """A whole number from `low` to `high`; the page's buttons change it by `step`. A default of
-    None means no limit: the page shows an empty field."""
+    None means no limit: the page shows an empty field with the placeholder `unlimited`."""
 
     low: int
     high: int = 10_000_000
     step: int = 1
+    unlimited: str = "all"
 
     def parse(self, value: Any) -> int:
         try:

@@ -225,6 +225,7 @@ def _widget(name: str, parameter: Parameter[Any]) -> Any:
             parameter.high,
             parameter.default,
             step=parameter.step,
+            placeholder=None if parameter.default is not None else parameter.unlimited,
             help=parameter.help,
         )
     if isinstance(parameter, Several):

@@ -55,7 +55,6 @@ def whole_number(
         high,
         value,
         key=key,
-        placeholder="all" if default is None else None,
         **details,
     )
     put(name, "" if chosen is None else str(chosen), usual)

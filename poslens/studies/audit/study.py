@@ -181,6 +181,7 @@ class Audit(Study[Collection, AuditIndex, AuditSummary]):
             default=None,
             low=1,
             high=100,
+            unlimited="any",
             help="Stop once the 95% interval of the share of unretrieved sentences is at most this "
             "many percentage points wide. PosLens audits the documents in random order. By "
             "default, it audits all of them.",

@@ -427,6 +427,8 @@ def test_the_page_audits_a_sample(things: str) -> None:
     captions = [one.value.replace("\\", "") for one in page.caption]
     assert any("6 of 12 documents, drawn with seed 0" in one for one in captions)
     assert any("72 sentences and questions of 6 documents" in one for one in captions)
+    empty = {one.label: one.placeholder for one in page.number_input}
+    assert (empty["Documents"], empty["Interval width"]) == ("all", "any")
     (field,) = (one for one in page.number_input if one.label == "Documents")
     field.set_value(None).run()
     captions = [one.value.replace("\\", "") for one in page.caption]
