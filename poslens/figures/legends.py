@@ -60,6 +60,10 @@ def with_legend(figure: go.Figure, style: Style, *, above: bool = False) -> go.F
             "tracegroupgap": 0,
             "font": {"size": style.small},
             "bgcolor": "rgba(0,0,0,0)",
+            # An invisible border that keeps labels away from the last row: plotly.js makes the top
+            # margin as high as the legend and the axes need, so a larger margin adds nothing.
+            "bordercolor": "rgba(0,0,0,0)",
+            "borderwidth": 0.4 * style.font_size if above else 0,
         },
         margin={"t": figure.layout.margin.t + between},
     )

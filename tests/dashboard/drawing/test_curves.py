@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from dataclasses import replace
@@ -427,6 +428,30 @@ def test_axis_titles_fit_on_a_phone(n: int) -> None:
 
 def drawn_in(figure: go.Figure, style: Style) -> ET.Element:
     return ET.fromstring(figure_bytes(figure, "svg", style, provenance()))
+
+
+def test_the_evidence_label_is_not_read_as_an_entry_of_the_legend() -> None:
+    names = ("MiniLM-primacy", "MiniLM-recency")
+    evidence = dict.fromkeys(names, (0.0, 0.1))
+    drawn = curve_figures.pair_curves(dict.fromkeys(names, CENTERS), evidence, STYLE, "y")
+    svg = drawn_in(drawn, STYLE)
+
+    def baseline(css_class: str) -> float:
+        """The lowest baseline of the texts of this class."""
+        found = list[float]()
+
+        def visit(node: ET.Element, y: float) -> None:
+            moved = re.match(r"translate\([^,]+,([^)]+)\)", node.get("transform", ""))
+            y += float(moved[1]) if moved else 0
+            if node.get("class") == css_class:
+                found.append(y + float(node.get("y", 0)))
+            for child in node:
+                visit(child, y)
+
+        visit(svg, 0)
+        return max(found)
+
+    assert baseline("annotation-text") - baseline("legendtext") > 1.5 * STYLE.small
 
 
 @pytest.mark.parametrize("high", [0.13, 0.26, 0.52, 0.99, 3.1])
