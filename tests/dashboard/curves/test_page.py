@@ -185,7 +185,7 @@ def test_the_provenance_of_the_chart_names_its_bands(long_and_short: str) -> Non
 
 def test_a_page_of_models_that_do_not_exist_has_nothing_to_compute(long_and_short: str) -> None:
     app = open_page("curves", dataset=long_and_short, models=["nope"]).run()
-    assert any("There is no retriever" in one.value for one in app.error)
+    assert any("There is no model" in one.value for one in app.error)
     assert not app.info and not any("Compute" in one.label for one in app.button)
 
 
