@@ -59,7 +59,9 @@ def clustered_proportion(
     if alone == n or n_successes in (0, n):
         return agresti_coull(n_successes, n, alone)
     errors = [standard_error(rows, groups) for groups in (*groupings, None)]
-    *over_groups, over_trials = (0.0 if error is None else error**2 for error in errors)
+    if None in errors:  # a single document or query, which tells as much as one trial
+        return agresti_coull(n_successes, n, 1)
+    *over_groups, over_trials = (error**2 for error in errors if error is not None)
     variance = sum(over_groups) - over_trials * (len(over_groups) - 1)
     effect = max(1.0, max(variance, *over_groups) / over_trials)
     return agresti_coull(n_successes, n, n / effect)

@@ -157,6 +157,8 @@ class Comparison:
         interval, units = self.difference.interval, self.difference.resampled
         if verdict == "too few documents":
             if interval is None:
+                if self.difference.n_resampled >= MIN_DOCUMENTS:
+                    return f"Too few {units} to decide: a few of them have most of the items."
                 more = (self.needed or 0) > MIN_DOCUMENTS
                 verdict_needs = f", a verdict about {self.needed:,}" if more else ""
                 return (
@@ -344,8 +346,11 @@ def paired_by_document(
         return None
     means = document_means(new - old, groups)
     n, value = len(means), float(means.mean())
-    # Differences that vary by rounding only are the same.
-    same = np.ptp(means) <= ROUNDING * max(np.abs(old).max(), np.abs(new).max())
+    # Differences that vary by rounding only are the same, and those of rounding alone are 0.
+    rounding = ROUNDING * max(np.abs(old).max(), np.abs(new).max())
+    same = np.ptp(means) <= rounding
+    if same and abs(value) <= rounding:
+        value = 0.0
     if n < (MIN_DOCUMENTS if same else 2):
         return by_standard_error(Estimate(value, n=len(old), n_resampled=n), None, 0, margin)
     error = 0.0 if same else float(means.std(ddof=1)) / math.sqrt(n)

@@ -43,13 +43,14 @@ def with_detected_family(spec: RetrieverSpec, folder: Path) -> RetrieverSpec:
     until its files are downloaded.
 
     Raises:
-        UserError: a pooling or a calibration was chosen for a model that has none.
+        UserError: a pooling, dimensions or a calibration were chosen for a model of another kind.
     """
     if not spec.source.startswith("hub:") or spec.family != "dense" or spec.base in presets():
         return spec
     family = family_of_folder(folder)
     for setting, reason in (
         (spec.pooling, "which has no pooling to replace"),
+        (spec.dimensions, "whose vectors can't be truncated"),
         (spec.calibration, "whose attention cannot be calibrated"),
     ):
         if family is not dense.FAMILY and setting is not None:

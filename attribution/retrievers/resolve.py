@@ -8,12 +8,13 @@ from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from poslens.attribution.debiasing.folder import debiased_models, read_manifest
 from poslens.attribution.errors import UserError
 from poslens.attribution.names import Names
 from poslens.attribution.retrievers import calibration, endpoint_address, model_rules
-from poslens.attribution.retrievers.model_folder import Contents, contents
+from poslens.attribution.retrievers.model_folder import contents
 from poslens.attribution.retrievers.safe_files import DamagedFolder
 from poslens.attribution.retrievers.specs import (
     BM25,
@@ -42,6 +43,9 @@ _NUMBER = re.compile(r"[+-]?\d*\.?\d+")
 _DIMENSIONS = re.compile(r"([1-9]\d{0,5})d")
 
 _LENGTHS = "sentence_bert_config.json"
+
+_RESERVING = frozenset("roberta xlm-roberta xlm-roberta-xl camembert mpnet".split())
+"""Types of transformers that number positions from that of padding plus 1."""
 
 _REVISION = re.compile(r"main|[0-9a-f]{7,40}")
 
@@ -176,6 +180,8 @@ def resolve(name: str) -> RetrieverSpec:
         return _remembered.get(name) or _as_configured(name.removesuffix(f"@{CONFIGURED}"))
     base, separator, pooling = name.rpartition("@")
     if separator and (dimensions := _DIMENSIONS.fullmatch(pooling)):
+        if f"@{CONFIGURED}" in base or calibration.split(base) is not None:
+            raise UserError(f"Write @{pooling} before @{CONFIGURED} and @calibrated.")
         return _remembered.get(name) or with_dimensions(resolve(base), int(dimensions[1]))
     if separator and (_known(base) or _HUB_ID.fullmatch(base)):
         if _REVISION.fullmatch(pooling):
@@ -222,9 +228,9 @@ def _as_configured(name: str) -> RetrieverSpec:
 
 
 def configured_limit(spec: RetrieverSpec) -> int | None:
-    """Tokens, including special ones, at which the model's configuration truncates: that of
-    sentence-transformers, or else the tokenizer's, which cannot exceed the model's positions. None
-    if the files don't state this, or are not on this machine."""
+    """Tokens of a document, including special ones, at which the model's configuration truncates:
+    that of sentence-transformers or of ColBERT, or else the tokenizer's; not past the model's
+    positions. None if the files state none of these, or are not on this machine."""
     try:
         files = None if spec.without_files else contents(locate(spec).folder)
     except (UserError, DamagedFolder):
@@ -232,23 +238,44 @@ def configured_limit(spec: RetrieverSpec) -> int | None:
     if files is None:
         return None
     places = {place for _, place in files.modules} | {""}
-    stated = (files.config(place, _LENGTHS).get("max_seq_length") for place in places)
-    limits = {limit for limit in stated if type(limit) is int and limit > 0}
-    if not limits:
-        limits = set(filter(None, (_tokenizer_limit(files, place) for place in places)))
+    stated = [_size(files.config(place, _LENGTHS), "max_seq_length") for place in places]
+    if not any(stated):
+        tokenizers = (files.config(place, "tokenizer_config.json") for place in places)
+        stated = [_size(tokenizer, "model_max_length") for tokenizer in tokenizers]
+    if spec.family == "late_interaction":
+        lengths = (
+            files.config("config_sentence_transformers.json"),
+            files.config("artifact.metadata"),
+        )
+        of_documents = [
+            size
+            for config, key in zip(lengths, ("document_length", "doc_maxlen"), strict=True)
+            if (size := _size(config, key))
+        ]
+        if not of_documents:  # the library's default, which the files don't state
+            return None
+        stated = [min(of_documents)]
+    positions = list(
+        filter(None, (_positions(files.config(place, "config.json")) for place in places))
+    )
+    limits = {min([limit, *positions]) for limit in stated if limit} or set(positions)
     # If encoders of queries and documents differ, there is no single limit.
     return limits.pop() if len(limits) == 1 else None
 
 
-def _tokenizer_limit(files: Contents, place: str) -> int | None:
-    """The tokenizer's limit in the folder of a module, at most the model's positions; None if
-    neither is stated. Tokenizers without a limit state 10^30."""
-    stated = (
-        files.config(place, "tokenizer_config.json").get("model_max_length"),
-        files.config(place, "config.json").get("max_position_embeddings"),
-    )
-    limits = [limit for limit in stated if type(limit) is int and 0 < limit < 10**9]
-    return min(limits) if type(stated[0]) is int and limits else None
+def _size(config: Mapping[str, Any], key: str) -> int | None:
+    """A number of tokens in a configuration; None if it is not stated. Tokenizers without a limit
+    state 10^30."""
+    size = config.get(key)
+    return size if type(size) is int and 0 < size < 10**9 else None
+
+
+def _positions(config: Mapping[str, Any]) -> int | None:
+    """The number of tokens for which a transformer has positions; None if that is not stated."""
+    positions, padding = _size(config, "max_position_embeddings"), config.get("pad_token_id")
+    if positions and config.get("model_type") in _RESERVING and type(padding) is int:
+        positions -= padding + 1
+    return positions
 
 
 def _without_hub(hub_id: str) -> RetrieverSpec | None:

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from poslens.attribution.errors import UserError
+from poslens.attribution.nouns import counted
 from poslens.attribution.paths import expanded
 from poslens.attribution.retrievers.calibration import Calibration, decimals, rounded
 from poslens.attribution.retrievers.model_folder import Contents, contents
@@ -300,7 +301,7 @@ def with_dimensions(spec: RetrieverSpec, dimensions: int) -> RetrieverSpec:
         )
     if spec.dimensions is not None:
         raise UserError(f"{spec.name} is already truncated: remove {suffix}.")
-    words = f"first {dimensions:,} dimensions"
+    words = f"first {counted(dimensions, 'dimension')}"
     note = f"Vectors truncated to their {words}."
     return _variant(spec, suffix, words, note, dimensions=dimensions)
 

@@ -32,7 +32,8 @@ Model = Annotated[
         "--model",
         autocompletion=model_names,
         help="Preset, Hugging Face id, folder, or NAME=FOLDER; @cls, @mean, @weightedmean, @last "
-        "or @max after it changes the pooling, @configured truncates texts where its own "
+        "or @max after it changes the pooling, @64d truncates its vectors to 64 dimensions, "
+        "@configured truncates texts where its own "
         "configuration does, @calibrated or @calibrated(strength=0.5, block=128, "
         "layers=3) calibrates its attention.",
     ),

@@ -64,8 +64,8 @@ def chosen(baseline: Baseline, only: Sequence[str] | None = None) -> list[str]:
     names = list(only or (name for name in NAMES if _stated(name, baseline) and name != "drift"))
     if not names:
         raise UserError(
-            "The baseline has none of the parts relocation, position_effect, ranking, audit and "
-            "misses: write it again with `poslens passport`."
+            "The baseline has no number of relocation, position_effect, ranking, audit or misses: "
+            "write it again with `poslens passport`."
         )
     return names
 
@@ -163,7 +163,9 @@ def left_out(baseline: Baseline) -> list[str]:
     names = (
         name
         for name in NAMES
-        if part_of(name, baseline) in baseline.numbers and not _stated(name, baseline)
+        if name != "drift"
+        and part_of(name, baseline) in baseline.numbers
+        and not _stated(name, baseline)
     )
     reasons = {name: baseline.absent.get(part_of(name, baseline), "") for name in names}
     return [

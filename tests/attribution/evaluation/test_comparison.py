@@ -22,6 +22,7 @@ from poslens.attribution.evaluation.comparison import (
     judged,
     p_in_words,
     paired,
+    paired_by_document,
     paired_statistics,
     size_in_words,
 )
@@ -397,3 +398,14 @@ def test_indices_are_compared_over_mean_curves_of_the_same_texts() -> None:
     same = compare(after, after)
     assert same is not None and same.verdict == "equivalent" and same.difference.value == 0
     assert compare(before[:0], after[:0]) is None
+
+
+def test_rounding_is_no_difference_and_few_equal_documents_decide_nothing() -> None:
+    scores = RNG.uniform(0.2, 0.9, 20)
+    documents = [f"d{n}" for n in range(20)]
+    rounded = paired_by_document(scores, scores + 1e-8, documents, 0.005)
+    assert rounded is not None and (rounded.verdict, rounded.difference.value) == ("equivalent", 0)
+    few = paired_by_document(scores[:2], scores[:2], documents[:2], 0.005)
+    assert few is not None and (few.verdict, few.needed) == ("too few documents", 10)
+    ten = paired_by_document(scores[:10], scores[:10], documents[:10], 0.005)
+    assert ten is not None and ten.verdict == "equivalent"

@@ -149,6 +149,9 @@ def test_trials_of_one_document_count_as_often_as_their_standard_error_implies()
     # Independent trials, and trials without a failure.
     assert clustered_proportion([n >= 5 for n in range(50)], range(50)) == agresti_coull(45, 50)
     assert clustered_proportion([1] * 50, documents).interval == agresti_coull(10, 10).interval
+    # One document tells as much as one trial.
+    single = clustered_proportion([0, 1] * 5, ["d"] * 10)
+    assert single.interval == agresti_coull(5, 10, 1).interval
 
 
 def test_trials_can_depend_on_each_other_in_two_ways() -> None:

@@ -98,3 +98,6 @@ def test_a_name_combines_dimensions_with_other_suffixes() -> None:
     spec = resolve("MiniLM@last@64d@configured")
     assert (spec.pooling, spec.dimensions, spec.max_length) == ("lasttoken", 64, 256)
     assert resolve("MiniLM@64d@calibrated").dimensions == 64
+    for name in ("MiniLM@configured@64d", "MiniLM@calibrated@64d"):
+        with pytest.raises(UserError, match="Write @64d before @configured and @calibrated"):
+            resolve(name)

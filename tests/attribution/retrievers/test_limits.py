@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +21,9 @@ from poslens.attribution.retrievers.resolve import (
     resolve,
 )
 from poslens.cache.keys import used_model
+
+ROBERTA = {"max_position_embeddings": 514, "model_type": "roberta", "pad_token_id": 1}
+"""It numbers positions from 2."""
 
 
 def folder_with(place: Path, lengths: object) -> Path:
@@ -82,24 +87,58 @@ def test_a_folder_truncates_as_configured_by_default(tmp_path: Path) -> None:
 def test_a_configuration_without_a_limit_states_none(tmp_path: Path, lengths: object) -> None:
     folder = folder_with(tmp_path / "mine", lengths)
     (folder / "tokenizer_config.json").write_text("{}")
+    config = json.loads((folder / "config.json").read_text())
+    del config["max_position_embeddings"]
+    (folder / "config.json").write_text(json.dumps(config))
     spec = register_folder("mine", folder)
     assert configured_limit(spec) is None
     assert limits.reads(spec) == "as many tokens as its own files say"
 
 
 @pytest.mark.parametrize(
-    ("tokenizer", "positions", "limit"),
-    [(200, 512, 200), (512, 128, 128), (10**30, 256, 256), (200, None, 200), (10**30, None, None)],
+    ("stated", "tokenizer", "config", "limit"),
+    [
+        (None, 200, {"max_position_embeddings": 512}, 200),
+        (None, 512, {"max_position_embeddings": 128}, 128),
+        (None, 10**30, {"max_position_embeddings": 256}, 256),
+        (None, 200, {}, 200),
+        (None, 10**30, {}, None),
+        (1024, 10**30, {"max_position_embeddings": 512}, 512),
+        # RoBERTa numbers positions from 2.
+        (
+            None,
+            512,
+            {"max_position_embeddings": 514, "model_type": "roberta", "pad_token_id": 1},
+            512,
+        ),
+        (
+            None,
+            600,
+            {"max_position_embeddings": 514, "model_type": "roberta", "pad_token_id": 1},
+            512,
+        ),
+    ],
 )
-def test_the_tokenizer_limits_a_model_without_a_configuration_for_it(
-    tmp_path: Path, tokenizer: int, positions: int | None, limit: int | None
+def test_the_tokenizer_and_the_positions_limit_a_model(
+    tmp_path: Path, stated: int | None, tokenizer: int, config: dict[str, Any], limit: int | None
 ) -> None:
-    folder = folder_with(tmp_path / "mine", {})
+    folder = folder_with(tmp_path / "mine", {"max_seq_length": stated})
     (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": tokenizer}))
-    config = json.loads((folder / "config.json").read_text())
-    config |= {"max_position_embeddings": positions}
-    (folder / "config.json").write_text(json.dumps(config))
+    own = json.loads((folder / "config.json").read_text())
+    del own["max_position_embeddings"]
+    (folder / "config.json").write_text(json.dumps(own | config))
     assert configured_limit(register_folder("mine", folder)) == limit
+
+
+@pytest.mark.parametrize(("lengths", "limit"), [({"document_length": 64}, 64), ({}, None)])
+def test_the_document_length_limits_late_interaction(
+    tmp_path: Path, lengths: dict[str, int], limit: int | None
+) -> None:
+    folder = folder_with(tmp_path / "mine", {"max_seq_length": 128})
+    path = folder / "config_sentence_transformers.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | lengths))
+    spec = replace(register_folder("mine", folder), family="late_interaction")
+    assert configured_limit(spec) == limit
 
 
 def test_the_limit_of_a_model_without_files_is_unknown() -> None:
