@@ -113,6 +113,11 @@ def require_sentences(text: str) -> None:
         )
 
 
+_BEFORE_PERIOD = regex.compile(r"[^\S\x00-\x7f](?=\s*\.)")
+"""White space of several bytes, such as a no-break space. Between a capital letter and a period it
+makes sentencex panic."""
+
+
 @lru_cache(maxsize=256)
 def sentences(text: str, language: str | None = None) -> tuple[tuple[int, int], ...]:
     """Character spans [start, end) of the sentences, without surrounding white space.
@@ -122,6 +127,7 @@ def sentences(text: str, language: str | None = None) -> tuple[tuple[int, int], 
     paragraphs.
     """
     code = _SENTENCEX.get(language or "eng", "en")
+    text = _BEFORE_PERIOD.sub(" ", text)
     spans: list[tuple[int, int]] = []
     cursor = 0
     for boundary in get_sentence_boundaries(code, text):

@@ -205,7 +205,11 @@ def compared(
         return None
     narrow = interval(values, groups, statistic, kind=kind, level=0.9)
     p = p_value(values, groups, statistic, kind=kind)
-    return comparison_of(values, groups, margin, statistic, difference, narrow, p, largest)
+    draft = comparison_of(values, groups, margin, statistic, difference, narrow, p, largest)
+    if draft.error is None or kind == "bca" or narrow is None:
+        return draft
+    # The jackknife doesn't estimate the error of a statistic that is not smooth.
+    return replace(draft, error=(narrow[1] - narrow[0]) / 2 / _z(LEVEL))
 
 
 def comparison_of(

@@ -102,8 +102,9 @@ class Truncation:
 
     @property
     def reads_all(self) -> bool:
-        """Whether the text was read to its end."""
-        return self.word == self.n_words
+        """Whether the text was read to its end: to its last word, or to a word whose token is the
+        last one, as where the following words belong to the same unknown token."""
+        return self.word == self.n_words or self.last >= self.n_tokens
 
     @property
     def as_claimed(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from poslens.attribution.errors import UserError
@@ -203,6 +203,7 @@ def test_offsets_count_characters_after_emoji() -> None:
 
 
 @given(some_text, st.sampled_from([None, "eng", "cmn", "ara", "tha", "hin"]))
+@example("Vitamin C\u00a0. It is B\u3000\u3000.", "eng")  # made sentencex panic
 @settings(max_examples=200)
 def test_sentences_partition_any_text(text: str, language: str | None) -> None:
     lawful(text, sentences(text, language))

@@ -237,7 +237,9 @@ def write_calibrated(compute: Compute, summaries: Sequence[DebiasSummary], folde
     from poslens.attribution.retrievers.calibrated_transformer import export
 
     recommended = [summary for summary in summaries if summary.recommended]
-    if len(recommended) != 1:
+    if not recommended:
+        raise UserError("No calibrated model is recommended, so nothing is written.")
+    if len(recommended) > 1:
         raise UserError(
             f"{len(recommended)} calibrated models are recommended, but a folder can contain only "
             "one, so nothing is written."

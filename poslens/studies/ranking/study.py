@@ -354,10 +354,11 @@ class RankingStudy(Study[RankingTask, Asked[RankingSetup], Any]):
         psi, permuted, p = profile.psi, profile.psi_under_permutation, profile.p
         if psi is None or permuted is None or p is None:
             return f"{ndcg}."
+        over = "" if groups is None else " over groups of evidence positions"
         return (
-            f"{ndcg}. The position sensitivity index (PSI) is {psi:.3f}, against a mean of "
+            f"{ndcg}. The position sensitivity index (PSI){over} is {psi:.3f}, against a mean of "
             f"{permuted:.3f} when evidence positions are permuted across queries (p = {p:.2g}). "
-            + service.psi_verdict(p, evaluation.n)
+            + service.psi_verdict(p, profile.n)
         )
 
     def provenance(self, summary: Any) -> Provenance:

@@ -25,7 +25,7 @@ from poslens.attribution.debiasing.export import copy_model, write_model
 from poslens.attribution.debiasing.folder import ADAPTER, MANIFEST, Manifest
 from poslens.attribution.debiasing.training import Training
 from poslens.attribution.errors import UserError
-from poslens.attribution.retrievers import resolve
+from poslens.attribution.retrievers import limits, resolve
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.retrievers.load import load
 from poslens.cache.storage.store import ModelKey
@@ -98,7 +98,9 @@ def test_a_folder_contains_the_trained_model(tiny: Build, home: Path, kind: str)
         provenance = of_model(
             ModelIdentity(each, ModelKey("x", "x"), "", "", "cpu"), "any", "short"
         )
-        assert provenance.max_length == (None if each is copied else 64)
+        # A copied folder states what its tokenizer and its positions limit.
+        assert provenance.max_length == limits.context_limit(each)
+        assert each is copied or provenance.max_length == 64
         trained_by = (
             "; tiny/base debiased in 6 steps on 60 sentences of half of the 30 documents of "
         )

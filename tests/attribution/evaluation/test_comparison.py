@@ -409,3 +409,17 @@ def test_rounding_is_no_difference_and_few_equal_documents_decide_nothing() -> N
     assert few is not None and (few.verdict, few.needed) == ("too few documents", 10)
     ten = paired_by_document(scores[:10], scores[:10], documents[:10], 0.005)
     assert ten is not None and ten.verdict == "equivalent"
+
+
+def test_the_number_needed_for_a_statistic_that_is_not_smooth_is_from_its_interval() -> None:
+    """Leaving out one document hardly moves a maximum over columns, so the jackknife's error is
+    far smaller than the interval."""
+    rows = RNG.normal(0, 1, (40, 4))
+
+    def apart(means: np.ndarray) -> np.ndarray:
+        return np.asarray(means[:, :2].max(1) - means[:, 2:].max(1))
+
+    found = compared(rows, None, 0.05, apart, kind="percentile")
+    assert found is not None and found.narrow is not None and found.error is not None
+    width = found.narrow[1] - found.narrow[0]
+    assert found.error == pytest.approx(width / 2 / 1.6449, rel=1e-3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from poslens.attribution.evaluation.chunks import (
     require_fit,
     windows_of,
 )
-from poslens.attribution.evaluation.truncation import last_word, long_texts, truncation
+from poslens.attribution.evaluation.truncation import Truncation, last_word, long_texts, truncation
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.retrievers.load import load
 from poslens.attribution.retrievers.specs import RetrieverSpec, presets
@@ -313,3 +314,12 @@ def test_the_longest_accepted_windows_are_not_truncated(
     windows = [one for text in documents for one in windows_of(retriever, text, chunks)]
     read = retriever.encode_texts(windows, "document").texts
     assert len(windows) > 1000 and not any(text.truncated for text in read)
+
+
+def test_a_text_that_ends_in_an_unknown_token_is_read_to_the_end() -> None:
+    """Words of a script that the tokenizer doesn't know become one token, so the vector no longer
+    changes after the first of their characters."""
+    read = Truncation(1, n_words=80, word=72, n_tokens=100, first=100, last=100, claimed=512)
+    assert read.reads_all and read.as_claimed
+    cut = replace(read, first=90, last=90, claimed=90)
+    assert not cut.reads_all and cut.as_claimed

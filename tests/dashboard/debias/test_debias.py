@@ -323,7 +323,7 @@ def test_the_page_shows_the_results_of_the_command(mine: str, tmp_path: Path) ->
     assert printed["provenance"][0]["dataset"] == mine
     # Here the plain model is better.
     refused = CliRunner().invoke(app, [*asked, "--out", str(tmp_path / "none")])
-    assert refused.exit_code == 2 and "0 calibrated models are recommended" in refused.stderr
+    assert refused.exit_code == 2 and "No calibrated model is recommended" in refused.stderr
     assert not (tmp_path / "none").exists()
     figure = tmp_path / "front.json"
     more = ["--figure", str(figure), "--table", "queries", "--format", "csv"]
@@ -364,4 +364,4 @@ def test_a_model_that_cannot_be_calibrated_leaves_the_page_intact() -> None:
     page.query_params["steps"] = "0"
     page.run()
     assert not page.exception
-    assert any("BM25 is not a dense model" in each.value for each in page.caption)
+    assert any("BM25 is not a dense model" in each.value for each in page.info)

@@ -344,9 +344,11 @@ def test_the_verdict_names_the_direction_of_the_loss_past_the_limit(
     """On the shipped results of the sample, and on an effect in the other direction."""
     monkeypatch.setenv("POSLENS_SHIPPED", "yes")
     (summary,) = poslens.cause("MiniLM", interventions="relocation").summaries
-    assert " The score is lower by 0.0394 [" in CAUSE.verdict(summary)
+    assert " Where the evidence is truncated, the score is lower by 0.0394 [" in CAUSE.verdict(
+        summary
+    )
     gained = replace(summary, cause=replace(summary.cause, lost=summary.cause.lost.times(-1)))
-    assert " The score is higher by 0.0394 [" in CAUSE.verdict(gained)
+    assert "is truncated, the score is higher by 0.0394 [" in CAUSE.verdict(gained)
 
 
 @pytest.mark.usefixtures("own_service")

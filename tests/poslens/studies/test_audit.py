@@ -238,11 +238,8 @@ def run(*arguments: str) -> tuple[int, str, str]:
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    from poslens.compute import compute
-
-    made = Compute(tmp_path / "home")
-    monkeypatch.setattr(compute, "service", lambda: made)
+def home(own_service: None, tmp_path: Path) -> Path:
+    """A folder, for commands that find no results of other tests."""
     return tmp_path
 
 
@@ -450,7 +447,7 @@ def test_a_model_that_cannot_be_audited_leaves_the_page_intact(
 ) -> None:
     page = open_page("audit", **({"dataset": things, "models": ["BM25"]} | query)).run()
     assert not page.exception
-    shown = [one.value for one in (*page.error, *page.caption)]
+    shown = [one.value for one in (*page.error, *page.info, *page.caption)]
     assert any(message in one.replace("\\", "") for one in shown), shown
     assert "Audit: what can't an index retrieve" in "".join(one.value for one in page.markdown)
 

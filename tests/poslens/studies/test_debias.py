@@ -362,7 +362,7 @@ def test_the_page_refuses_a_model_that_cannot_be_trained(home: Path) -> None:
     page.query_params["models"] = "BM25"
     page.run()
     assert not page.exception
-    assert any("cannot be trained here" in one.value for one in page.caption)
+    assert any("cannot be trained here" in one.value for one in page.info)
 
 
 @pytest.mark.usefixtures("own_service")
