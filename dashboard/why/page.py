@@ -40,8 +40,8 @@ def list_misses(opened: Opened) -> None:
     left, right = st.columns(2)
     by_name = {summary.name: summary for summary in opened.summaries}
     under = left.selectbox("Model", list(by_name), key="why.under")
-    cause = right.selectbox("Cause, or click a bar", [ANY, *CAUSES], key="why.cause")
     summary = by_name[under or next(iter(by_name))]
+    cause = right.selectbox("Cause, or click a bar", [ANY, *summary.causes], key="why.cause")
     table = WHY.tables["misses"]
     frame = table.text_frame([summary])
     if frame.empty:
