@@ -383,7 +383,7 @@ def test_only_parts_of_the_baseline_are_computed_and_compared(
     assert parts(stored, ["drift"]) == parts(stored, ["relocation"]) == {"relocation"}
     with pytest.raises(UserError, match="--part ranking"):
         checking.chosen(two, ["ranking"])
-    with pytest.raises(UserError, match="none of the parts relocation, position_effect"):
+    with pytest.raises(UserError, match="no number of relocation, position_effect"):
         checking.chosen(replace(stored, numbers={"needles": {}}))
 
 
