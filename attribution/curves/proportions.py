@@ -54,7 +54,7 @@ def clustered_proportion(
     """
     rows = np.asarray(successes, dtype=np.float64)[:, None]
     n, n_successes = len(rows), int(rows.sum())
-    groupings = [groups for groups in (documents, others) if groups]
+    groupings = [groups for groups in (documents, others) if len(groups)]
     alone = min((len(set(groups)) for groups in groupings), default=n)
     if alone == n or n_successes in (0, n):
         return agresti_coull(n_successes, n, alone)

@@ -112,7 +112,8 @@ def _p_value(
     value: float,
 ) -> float:
     """Two-sided p of a difference of sizes that has this value, by Student's t."""
-    degrees = effective_size(np.bincount(numbered(groups or range(len(rows))))) - 1
+    sizes = np.bincount(numbered(range(len(rows)) if groups is None else groups))
+    degrees = effective_size(sizes) - 1
 
     def below(of_before: int, of_after: int, n: int) -> float:
         statistic = _signed(of_before, of_after)

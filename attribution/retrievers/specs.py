@@ -55,10 +55,10 @@ class RetrieverSpec:
     with its causal mask off. `parameters` are in millions, of both encoders if there are two.
     `dequantized_bits` is the precision that weights were converted from; None if there was no loss.
     `answers` are the words for relevant and not relevant of a sequence-to-sequence reranker.
-    `strength` scales an adapter's weights; None is 1. `dimensions` is the number of dimensions that
-    vectors are truncated to; None leaves that to the model's configuration. `calibration` is the
-    attention calibration; with None, attention is unchanged. `training` says how PosLens debiased
-    the model, if it did.
+    `strength` scales an adapter's weights; None is 1. Vectors keep only their first `dimensions`;
+    with None, as many as the model's configuration says. `calibration` is the attention
+    calibration; with None, attention is unchanged. `training` says how PosLens debiased the model,
+    if it did.
     `alias_of` is the model's own name if the user chose another `name`.
     """
 

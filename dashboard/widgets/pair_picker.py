@@ -27,7 +27,7 @@ from poslens.compute.selection import (
     evidence_position,
     facet_labels,
     facets,
-    read_unlike,
+    pairs_read_unlike,
 )
 from poslens.compute.selection import HELP as ORDER_HELP
 from poslens.dashboard.server.own_texts import service_for
@@ -134,7 +134,7 @@ def _ordered(
     def unlike(first: StoredCurves, second: StoredCurves) -> frozenset[str]:
         assert method is not None  # there are stored results
         both, curves = (key(0), key(1)), (first, second)
-        return read_unlike(compute.store, both, method, selection.pairs, curves)
+        return pairs_read_unlike(compute.store, both, method, selection.pairs, curves)
 
     try:
         pairs, values = arrange(selection.pairs, order, stored, unlike)

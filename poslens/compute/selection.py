@@ -160,8 +160,8 @@ def arrange(
     pair id. Pairs without a value come last.
 
     `stored(i)` returns the stored results of the i-th selected model, and `unlike` the ids of the
-    pairs whose documents the first two read differently (`read_unlike`); each is called only for
-    orders that need it.
+    pairs whose documents the first two read differently (`pairs_read_unlike`). Both are called only
+    for orders that need them.
     """
     if order == AS_GIVEN:
         return pairs, {}
@@ -211,7 +211,7 @@ def _values(
     return dict(zip(first.pair_ids, values.tolist(), strict=True))
 
 
-def read_unlike(
+def pairs_read_unlike(
     store: Store,
     models: tuple[ModelKey, ModelKey],
     method: Method,

@@ -51,7 +51,7 @@ from poslens.cache.storage.store import StoredCurves
 from poslens.compute import coverage
 from poslens.compute.compute import Compute, Explained, service
 from poslens.compute.provenance import of_controlled, of_curve, of_model, resampling
-from poslens.compute.selection import apart, read_unlike
+from poslens.compute.selection import apart, pairs_read_unlike
 from poslens.figures.curves import Mean
 from poslens.heatmap.data import Fact, Head, Rail
 from poslens.studies.curves import null_controls
@@ -264,7 +264,7 @@ def difference(
     def compared() -> Difference | None:
         first, second = (compute.store.curves(model, method, data.pairs) for model in models)
         keys, curves = (identity.key, other.key), (first, second)
-        unlike = read_unlike(compute.store, keys, method, data.pairs, curves)
+        unlike = pairs_read_unlike(compute.store, keys, method, data.pairs, curves)
         gap = difference_of(first, second, data, unlike)
         if gap is None or gap.mean is None:
             return gap
