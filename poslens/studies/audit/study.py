@@ -129,9 +129,9 @@ class Audit(Study[Collection, AuditIndex, AuditSummary]):
     )
     limits = (
         "Brackets are 95% bootstrap intervals over documents; none with fewer than 10 documents. "
-        "The verdict on one model after shuffling uses its 95% interval, unadjusted. Verdicts on "
-        'differences between models use Holm-adjusted p, so such a verdict can be "too few '
-        'documents" even if the interval excludes 0. Equivalent: the 90% interval of the '
+        "Verdicts use p, unadjusted for one model after shuffling and Holm-adjusted for "
+        'differences between models, so they can be "too few documents" even if the interval '
+        "excludes 0. Equivalent: the 90% interval of the "
         f"difference is within ±{100 * SHARE_MARGIN:g}{POINTS}, even if the 95% interval "
         "excludes 0. Where models truncate is measured on the longest texts, or on documents "
         "joined to one long text. Last minus first: the share in the last third of each document "
