@@ -11,9 +11,9 @@ from typing import Any, Literal, NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from poslens.attribution.types import TextPair
+from poslens.attribution.types import TextPair, text_digest
 
-LabelName = Literal["dataset", "language", "domain", "query_type"]
+LabelName = Literal["dataset", "language", "domain", "query_type", "query_language"]
 
 
 class Labels(NamedTuple):
@@ -84,6 +84,16 @@ class Pairs(Sequence[TextPair]):
         return fingerprints(pair.text_digest for pair in self)
 
     @cached_property
+    def _sorted_texts(self) -> NDArray[np.int64]:
+        return np.sort(self.texts)
+
+    def joins(self, query: str, document: str) -> bool:
+        """Whether a pair joins these two texts."""
+        (text,) = fingerprints([text_digest(query, document)])
+        place = int(self._sorted_texts.searchsorted(text))
+        return place < len(self) and bool(self._sorted_texts[place] == text)
+
+    @cached_property
     def documents(self) -> NDArray[np.int64]:
         """Index of each pair's document among the distinct documents [n], numbered in order of
         first occurrence."""
@@ -120,7 +130,8 @@ class Pairs(Sequence[TextPair]):
         return any(pair.query for pair in self)
 
     def labels(self, name: LabelName) -> Labels:
-        """The column of data set names, languages, domains or query types."""
+        """The column of data set names, languages, domains, query types or stated languages of
+        queries."""
         if name not in self._labels:
             self._labels[name] = self._read_labels(name)
         return self._labels[name]

@@ -78,7 +78,8 @@ class TextPair:
 
     `document_tokens` is the data set's own token count of the document (PosIR's
     `pos_token_length`), used to sort pairs into length buckets before any model is loaded.
-    `query_type` is the data set's name for the kind of query, used to filter pairs.
+    `query_type` is the data set's name for the kind of query, used to filter pairs. `language` is
+    the document's language, and the query's too unless `query_language` states another.
     """
 
     pair_id: str
@@ -90,6 +91,7 @@ class TextPair:
     dataset: str = "typed"
     document_tokens: int | None = None
     query_type: str | None = None
+    query_language: str | None = None
 
     def __post_init__(self) -> None:
         if self.evidence is not None and self.evidence.end > len(self.document):
@@ -99,10 +101,19 @@ class TextPair:
             )
 
     @property
+    def asked_in(self) -> str | None:
+        """The query's language."""
+        return self.query_language or self.language
+
+    @property
     def text_digest(self) -> bytes:
         """SHA-256 of the two texts."""
-        texts = f"{self.query}\0{self.document}"
-        return hashlib.sha256(texts.encode("utf-8", "surrogatepass")).digest()
+        return text_digest(self.query, self.document)
+
+
+def text_digest(query: str, document: str) -> bytes:
+    """SHA-256 of a query and a document."""
+    return hashlib.sha256(f"{query}\0{document}".encode("utf-8", "surrogatepass")).digest()
 
 
 class Token(NamedTuple):

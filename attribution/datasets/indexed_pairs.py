@@ -22,7 +22,9 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.pairs import LabelName, Labels, Pairs, fingerprints, midpoints
 from poslens.attribution.types import EvidenceSpan, TextPair
 
-LABELS: tuple[LabelName, ...] = ("dataset", "language", "domain", "query_type")
+LABELS: tuple[LabelName, ...] = (
+    *("dataset", "language", "domain", "query_type", "query_language"),
+)
 NUMBERS = ("texts", "documents", "characters", "starts", "ends", "document_tokens")
 """Numeric columns: a fingerprint of the texts, the document's number and its length in characters,
 start and end of the evidence, and the document's token count; -1 if there is none."""
@@ -111,6 +113,7 @@ class PairIndex:
                     labels["dataset"][at] or "",
                     tokens if tokens >= 0 else None,
                     labels["query_type"][at],
+                    labels["query_language"][at],
                 )
                 for at, (row, start, tokens) in enumerate(
                     zip(rows.tolist(), numbers["starts"], numbers["document_tokens"], strict=True)

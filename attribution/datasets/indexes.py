@@ -24,7 +24,7 @@ from poslens.attribution.datasets.indexed_pairs import DamagedIndexError, Indexe
 from poslens.attribution.datasets.types import DataSet, LostDocument, Rejection
 from poslens.attribution.retrievers.specs import data_folder
 
-LAYOUT = 1
+LAYOUT = 2
 """Part of the state of every index: raise it when the layout of the file changes."""
 
 

@@ -278,7 +278,7 @@ def from_pairs(data: DataSet) -> Collection:
         query_id, document_id = data.ids.get(pair.pair_id, (None, None))
         query_id = query_id or queries.of(pair.query, pair.pair_id)
         document_id = document_id or documents.of(pair.document, pair.pair_id)
-        judged.append(Judgment(pair, query_id, document_id, query_language=pair.language))
+        judged.append(Judgment(pair, query_id, document_id, query_language=pair.asked_in))
         corpus.setdefault(document_id, Document(document_id, pair.document, "", pair.language))
     rows: list[Judgment | Rejection] = [*judged, *data.rejected]
     return Judged(data.name, data.title, rows, lambda: iter(corpus.values())).collection()

@@ -38,11 +38,12 @@ EVIDENCE = optional("evidence", as_text)
 START, END = optional("evidence_start", as_whole), optional("evidence_end", as_whole)
 LANGUAGE, DOMAIN = optional("language", as_language), optional("domain", as_label)
 QUERY_TYPE = optional("query_type", as_label)
+QUERY_LANGUAGE = optional("query_language", as_language)
 PAIR_ID = optional("pair_id", as_label)
 QUERY_ID, DOCUMENT_ID = optional("query_id", as_label), optional("document_id", as_label)
 COLUMNS = (
     *(QUERY, DOCUMENT, EVIDENCE, START, END),
-    *(LANGUAGE, DOMAIN, QUERY_TYPE, PAIR_ID, QUERY_ID, DOCUMENT_ID),
+    *(LANGUAGE, QUERY_LANGUAGE, DOMAIN, QUERY_TYPE, PAIR_ID, QUERY_ID, DOCUMENT_ID),
 )
 
 
@@ -140,6 +141,7 @@ def _pair(row: Row, dataset: str, prefix: str, seen: _Seen) -> TextPair:
         domain=row[DOMAIN],
         dataset=dataset,
         query_type=row[QUERY_TYPE],
+        query_language=row[QUERY_LANGUAGE],
     )
     seen.pairs[pair_id] = where
     if query_id is not None or document_id is not None:

@@ -221,6 +221,7 @@ def _read_domain(
             dataset=dataset,
             document_tokens=about[TOKENS],
             query_type=about[QUERY_TYPE],
+            query_language=iso_639_3(asked_in) if asked_in else None,
         )
         ids.add(pair.pair_id)
         return pair

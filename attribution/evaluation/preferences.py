@@ -31,6 +31,7 @@ from poslens.attribution.interventions.displacement import position_table
 from poslens.attribution.interventions.null_controls import control
 from poslens.attribution.methods import attribute_batches
 from poslens.attribution.methods.propagation import bert_layers
+from poslens.attribution.pairs import Pairs
 from poslens.attribution.retrievers.base import Retriever
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.text import sentences
@@ -212,9 +213,7 @@ def thirds(
     return Thirds(values[..., 0].T, values[..., 1].T)
 
 
-def with_query(
-    condition: Condition, pairs: Sequence[TextPair], among: Sequence[TextPair]
-) -> list[TextPair]:
+def with_query(condition: Condition, pairs: Sequence[TextPair], among: Pairs) -> list[TextPair]:
     """The pairs of a condition: with their own query, or that of another document of `among`."""
     if not condition.unrelated:
         return list(pairs)

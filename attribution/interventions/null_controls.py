@@ -35,6 +35,7 @@ from poslens.attribution.evaluation.comparison import (
 from poslens.attribution.interventions.filler import filler
 from poslens.attribution.interventions.relocation import Pieces
 from poslens.attribution.methods import METHODS, make_method
+from poslens.attribution.pairs import Pairs
 from poslens.attribution.text import require_sentences, sentences
 from poslens.attribution.types import Array, EvidenceSpan, Method, TextPair, as_array
 
@@ -52,13 +53,13 @@ QUERY_CONTROLS: tuple[Control, Control] = ("unrelated", "profile")
 profile."""
 
 
-def control(kind: Control, pair: TextPair, pairs: Sequence[TextPair], seed: int = SEED) -> TextPair:
+def control(kind: Control, pair: TextPair, pairs: Pairs, seed: int = SEED) -> TextPair:
     """`pair` with its query or its document replaced; the id names the control.
 
-    `unrelated`: the query of another of `pairs`, in the same language, about another document,
-    chosen at random. `shuffled`: the sentences in random order, with the evidence's new position.
-    `filler`: neutral text with as many characters as the document, without evidence. `profile`: the
-    pair unchanged, for another method (`null_method`).
+    `unrelated`: another query of `pairs`, in the same language, chosen at random from those that no
+    pair joins with this document. `shuffled`: the sentences in random order, with the evidence's
+    new position. `filler`: neutral text with as many characters as the document, without evidence.
+    `profile`: the pair unchanged, for another method (`null_method`).
 
     Raises:
         UserError: no other pair's query is suitable, or the document has only one sentence.
@@ -71,9 +72,9 @@ def control(kind: Control, pair: TextPair, pairs: Sequence[TextPair], seed: int 
 
         def fits(other: TextPair) -> bool:
             return (
-                other.language == pair.language
-                and other.document != pair.document
+                other.asked_in == pair.asked_in
                 and other.query != pair.query
+                and not pairs.joins(other.query, pair.document)
             )
 
         # Random draws succeed quickly in most data sets; a list of all would be slow per pair.
@@ -83,8 +84,8 @@ def control(kind: Control, pair: TextPair, pairs: Sequence[TextPair], seed: int 
         fitting = [other.query for other in pairs if fits(other)]
         if not fitting:
             raise UserError(
-                f"No other document of the data set has a query in the language of pair "
-                f"{pair.pair_id}: choose a data set with several documents in each language."
+                f"Every other query in the language of pair {pair.pair_id} belongs to the same "
+                "document: choose a data set with several documents in each language."
             )
         return replace(changed, query=fitting[int(generator.integers(len(fitting)))])
     if kind == "filler":

@@ -29,6 +29,7 @@ from poslens.attribution.evaluation.preferences import (
     with_query,
 )
 from poslens.attribution.methods import METHODS, make_method
+from poslens.attribution.pairs import Pairs
 from poslens.attribution.retrievers.base import Retriever
 from poslens.attribution.retrievers.dense import FAMILY, DenseRetriever
 from poslens.attribution.retrievers.resolve import resolve
@@ -59,7 +60,7 @@ class PreferenceCorpus:
     with a known bias (conditions)."""
 
     pairs: tuple[TextPair, ...]
-    among: tuple[TextPair, ...]
+    among: Pairs
     methods: tuple[Method, ...]
     conditions: tuple[Condition, ...]
 
@@ -254,7 +255,7 @@ class Preferences(Study[PreferenceCorpus, PreferenceSubject, PreferenceSummary])
         methods = tuple(make_method(name) for name in settings.methods)
         conditions = (ORDER_BLIND,) if settings.order_blind_only else CONDITIONS
         pairs = pairs_for(data, settings.documents)
-        return PreferenceCorpus(pairs, tuple(data.pairs), methods, conditions)
+        return PreferenceCorpus(pairs, data.pairs, methods, conditions)
 
     def subjects(
         self, compute: Compute, spec: RetrieverSpec, corpus: PreferenceCorpus, settings: Settings

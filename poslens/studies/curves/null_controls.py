@@ -39,12 +39,14 @@ def controls(kind: Control, pairs: Sequence[TextPair], among: Sequence[TextPair]
     """The control pair of each of `pairs` that has one, in order, cached; unrelated queries are
     drawn from `among`."""
 
+    sources = columns_of(among)
+
     def control_pairs() -> Iterator[TextPair]:
         for pair in pairs:
             with suppress(UserError):
-                yield control(kind, pair, among)
+                yield control(kind, pair, sources)
 
-    key = (kind, columns_of(pairs).digest, columns_of(among).digest)
+    key = (kind, columns_of(pairs).digest, sources.digest)
     return _controls.get(key, lambda: Pairs(control_pairs()))
 
 

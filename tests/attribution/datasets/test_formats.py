@@ -109,11 +109,12 @@ def test_multiclaim_gives_posts_and_claims_in_both_versions(tmp_path: Path, pack
         "Pierwsza\nlinia obraz",
         "Tvrzení",
     )
-    assert (first.language, first.domain) == ("ces", "two languages")
+    assert (first.language, first.asked_in, first.domain) == ("ces", "pol", "two languages")
     assert (second.document, second.language, second.domain) == ("Teza", "pol", "one language")
     first, second = english.pairs
     assert (first.query, first.document) == ("First\nline picture", "A claim")
-    assert (first.language, first.domain, first.dataset) == ("eng", "two languages", "mc-english")
+    assert (first.language, first.asked_in) == ("eng", "eng")
+    assert (first.domain, first.dataset) == ("two languages", "mc-english")
     assert original.title == "mc (MultiClaim, original)"
     # Each set refers to the other's version as a pair with the same key and texts.
     for one, another, called in (
@@ -210,6 +211,7 @@ def test_queries_of_one_language_with_documents_of_another(tmp_path: Path) -> No
     found = datasets.read("x")
     (pair,) = found.pairs
     assert (pair.query, pair.document, pair.language) == ("when", "Mgła się podnosi.", "pol")
+    assert pair.asked_in == "eng"
     assert pair.evidence == EvidenceSpan(0, 17)
     assert [(r.row, r.reason) for r in found.rejected] == [
         (2, "q2/d1: eng query q2 does not exist")

@@ -11,6 +11,7 @@ from array import array
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from poslens.attribution.datasets import formats, index_writer, indexes
 from poslens.attribution.datasets.indexed_pairs import IndexedPairs, PairIndex, packed, unpacked
 from poslens.attribution.datasets.types import DataSet
 from poslens.attribution.errors import UserError
-from poslens.attribution.pairs import Pairs
+from poslens.attribution.pairs import LabelName, Pairs
 from poslens.attribution.types import TextPair
 from poslens.compute.mean_curves import pairs_digest
 from poslens.compute.selection import Filters, facets
@@ -124,7 +125,7 @@ def same_columns(pairs: Pairs, expected: Pairs) -> bool:
         for name in ("ids", "texts", "documents", "document_tokens"):
             assert getattr(own, name).tolist() == getattr(other, name).tolist()
         assert np.array_equal(own.evidence_positions, other.evidence_positions, equal_nan=True)
-        for label in ("dataset", "language", "domain", "query_type"):
+        for label in get_args(LabelName):
             (codes, values), (other_codes, other_values) = own.labels(label), other.labels(label)
             assert codes.tolist() == other_codes.tolist() and values == other_values
         assert {k: v.tolist() for k, v in own.places.items()} == {

@@ -33,6 +33,7 @@ FULL = {
     "document": DOCUMENT,
     "evidence": "It lifts at noon.",
     "language": "en",
+    "query_language": "pl",
     "domain": "weather",
     "query_type": "question",
 }
@@ -80,6 +81,7 @@ def test_every_format_gives_the_same_pairs(name: str, pack: bool) -> None:
     (pair,) = found.pairs
     assert (pair.pair_id, pair.query, pair.document) == ("p1", "when does fog lift", DOCUMENT)
     assert (pair.language, pair.domain, pair.dataset) == ("eng", "weather", found.name)
+    assert pair.asked_in == pair.query_language == "pol"
     assert pair.evidence == EvidenceSpan(27, 44) and pair.query_type == "question"
     assert found.rejected == ()
 

@@ -189,7 +189,7 @@ def test_index_and_null_controls_find_no_bias(
     assert index is not None and index.interval is not None
     assert index.interval[0] <= 0 <= index.interval[1]
     for kind in ("shuffled", "unrelated"):
-        nulls = [control(kind, pair, pairs) for pair in pairs]
+        nulls = [control(kind, pair, Pairs(pairs)) for pair in pairs]
         null = np.array(curves(METHODS["saliency"].compute(blind, SALIENCY, nulls)))
         found = minus_null(kind, own, null, documents(pairs))
         assert found.index is not None and found.index.interval is not None

@@ -42,6 +42,7 @@ from poslens.attribution.interventions.null_controls import (
 )
 from poslens.attribution.interventions.relocation import Relocation
 from poslens.attribution.methods import make_method
+from poslens.attribution.pairs import Pairs
 from poslens.attribution.retrievers.load import load
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.attribution.types import EvidenceSpan, TextPair
@@ -86,27 +87,54 @@ def test_an_unrelated_query_belongs_to_another_document_in_the_same_language(
 
 
 def test_a_missing_unrelated_query_is_reported() -> None:
-    with pytest.raises(UserError, match="No other document"):
-        control("unrelated", PAIR, [PAIR, TextPair("o", "other", PAIR.document)])
+    with pytest.raises(UserError, match="belongs to the same document"):
+        control("unrelated", PAIR, Pairs([PAIR, TextPair("o", "other", PAIR.document)]))
+
+
+def test_an_unrelated_query_is_in_the_querys_own_language() -> None:
+    """Posts in two languages and their claims in others, as in MultiClaim."""
+    pair = TextPair("p", "mgła", "Fog lifts.", language="eng", query_language="pol")
+    slovak = TextPair("s", "para", "Steam rises.", language="eng", query_language="slk")
+    polish = TextPair("q", "lód", "Eis ist hart.", language="deu", query_language="pol")
+    pairs = Pairs([pair, *[slovak] * 50, polish])
+    assert {control("unrelated", pair, pairs, seed).query for seed in range(9)} == {"lód"}
+    # A query whose language is not stated has its document's.
+    german = TextPair("g", "hart", "Eis ist hart.", language="deu")
+    assert (
+        control("unrelated", german, Pairs([polish, german, slovak, other("x", "deu")])).query
+        == "x"
+    )
+
+
+def test_an_unrelated_query_is_not_relevant_to_the_document() -> None:
+    """One claim is the document of two posts, one of which also has another claim."""
+    pair = TextPair("p", "does fog lift", "Fog lifts.")
+    both = TextPair("b", "fog and ice", pair.document), TextPair("i", "fog and ice", "Ice is hard.")
+    pairs = Pairs([pair, *both, *[both[1]] * 50, other("x", None)])
+    assert {control("unrelated", pair, pairs, seed).query for seed in range(9)} == {"x"}
+
+
+def other(query: str, language: str | None) -> TextPair:
+    return TextPair(query, query, f"About {query}.", language=language)
 
 
 def test_shuffling_keeps_sentences_and_follows_the_evidence(sample: DataSet) -> None:
     with pytest.raises(UserError, match="in Thai script, which PosLens cannot split"):
-        control("shuffled", next(p for p in sample.pairs if p.language == "tha"), [])
+        control("shuffled", next(p for p in sample.pairs if p.language == "tha"), Pairs())
     for pair in (PAIR, *(p for p in sample.pairs[::29] if p.language != "tha")):
-        null = control("shuffled", pair, [])
+        null = control("shuffled", pair, Pairs())
         assert null.document != pair.document
         assert Counter(null.document) == Counter(pair.document)
         if null.evidence is not None and pair.evidence is not None:
             before = pair.document[pair.evidence.start : pair.evidence.end]
             assert null.document[null.evidence.start : null.evidence.end] == before
     with pytest.raises(UserError, match="one sentence"):
-        control("shuffled", TextPair("p", "q", "One sentence is here."), [])
+        control("shuffled", TextPair("p", "q", "One sentence is here."), Pairs())
 
 
 def test_filler_is_as_long_as_the_document(sample: DataSet) -> None:
     for pair in sample.pairs[::29]:
-        null = control("filler", pair, [])
+        null = control("filler", pair, Pairs())
         assert len(null.document) == len(pair.document) and null.evidence is None
     assert set(CONTROLS) == {"unrelated", "shuffled", "filler", "profile"}
 
@@ -193,7 +221,7 @@ def test_pairs_of_one_document_do_not_narrow_the_intervals() -> None:
 
 def test_the_profile_is_another_method_on_the_same_pair() -> None:
     method = make_method("saliency", {"normalization": "max", "resampling": "point"})
-    assert control("profile", PAIR, []) == PAIR
+    assert control("profile", PAIR, Pairs()) == PAIR
     null = null_method("profile", method)
     assert (null.name, null.curve_params) == ("profile", method.curve_params)
     assert null_method("unrelated", method) == method
@@ -201,8 +229,8 @@ def test_the_profile_is_another_method_on_the_same_pair() -> None:
     assert controlled_id("unrelated", control("unrelated", PAIR, others()).pair_id) == "p"
 
 
-def others() -> list[TextPair]:
-    return [TextPair("o", "another question", "Something else.")]
+def others() -> Pairs:
+    return Pairs([TextPair("o", "another question", "Something else.")])
 
 
 def test_only_controls_that_can_change_a_curve_are_offered() -> None:
