@@ -20,16 +20,14 @@ from poslens.attribution.curves.bootstrap import Statistic, Values, ratio
 from poslens.attribution.curves.curve_summary import index_sums
 from poslens.attribution.evaluation.comparison import (
     INDEX_MARGIN,
-    POINTS,
     Comparison,
     adjusted,
-    adjustment,
     compared,
     document_means,
-    p_in_words,
     paired_by_document,
     paired_statistics,
 )
+from poslens.attribution.evaluation.comparison_words import POINTS, adjustment, p_in_words
 from poslens.attribution.nouns import counted
 from poslens.attribution.types import ROUNDING
 from poslens.cache.columns import columns_of

@@ -17,7 +17,8 @@ from poslens.attribution.curves.bootstrap import MIN_DOCUMENTS, Estimate
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.datasets.types import spread_words
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.comparison import change_in_words, documents_needed, judged
+from poslens.attribution.evaluation.comparison import documents_needed, judged
+from poslens.attribution.evaluation.comparison_words import change_in_words
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Provenance, TextPair
 from poslens.compute.compute import Compute

@@ -10,7 +10,6 @@ interval are within the margin: two one-sided tests (Schuirmann 1987).
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
@@ -31,6 +30,9 @@ from poslens.attribution.curves.bootstrap import (
     p_value,
     standard_error,
 )
+from poslens.attribution.evaluation.comparison_words import p_in_words
+from poslens.attribution.evaluation.rare_differences import Unseen
+from poslens.attribution.evaluation.sample_size import LEVEL, documents_to_decide, exceeded_with
 from poslens.attribution.types import ROUNDING
 
 Compared = TypeVar("Compared")
@@ -46,19 +48,9 @@ deviations of the model's scores: models have different scales."""
 SHARE_MARGIN = 0.02
 """Difference of two shares up to which they are equivalent."""
 
-POINTS = " percentage points"
-"""The unit of a difference of two shares times 100."""
-
 INDEX_MARGIN = 0.05
 """Difference of two primacy-recency indices, which range from -1 to 1, up to which they are
 equivalent."""
-
-LEVEL = 0.05
-FEW = 5
-"""Number of documents that must differ by more than the margin in one direction for the bootstrap
-to represent how much documents can differ in that direction."""
-POWER = 0.8
-"""Probability with which as many documents as `Comparison.needed` decide."""
 
 TEST = (
     "95% bootstrap intervals over documents; where all documents have the same value, by formula "
@@ -123,7 +115,7 @@ class Comparison:
             factor = max(factor, self.p_holm / self.p)
             if error is None and self.p < 1:
                 error = abs(self.difference.value / scipy.special.stdtrit(n - 1, self.p / 2))
-        return _needed(self.difference.value, self.margin, error, n, factor)
+        return documents_to_decide(self.difference.value, self.margin, error, n, factor)
 
     def rules_out(self, side: Literal["higher", "lower"]) -> bool:
         """Whether a difference beyond the margin on one side is ruled out: a one-sided test at 5%,
@@ -197,7 +189,7 @@ def compared(
     `largest` is the largest possible difference of a document, for measures of events or ranks,
     which stay equal in most documents. Resampling cannot draw documents that were not seen, so the
     90% interval is extended in each direction in which fewer than FEW documents differ by more than
-    the margin (`_Unseen`). If no document differs, that is also the 95% interval.
+    the margin (`Unseen`). If no document differs, that is also the 95% interval.
     """
     values = np.asarray(rows, dtype=np.float64)
     difference = estimate(values, groups, statistic, resampled=resampled, kind=kind)
@@ -209,7 +201,7 @@ def compared(
     if draft.error is None or kind == "bca" or narrow is None:
         return draft
     # The jackknife doesn't estimate the error of a statistic that is not smooth.
-    return replace(draft, error=(narrow[1] - narrow[0]) / 2 / _z(LEVEL))
+    return replace(draft, error=(narrow[1] - narrow[0]) / 2 / exceeded_with(LEVEL))
 
 
 def comparison_of(
@@ -228,7 +220,7 @@ def comparison_of(
     if largest is None:
         unseen = None
     else:
-        unseen = _Unseen.of(values, groups, statistic, difference.value, margin, largest)
+        unseen = Unseen.of(values, groups, statistic, difference.value, margin, largest)
     resampled = _verdict(difference, margin, narrow, p)
     if unseen is not None and narrow is not None:
         n = difference.n_resampled
@@ -244,63 +236,6 @@ def comparison_of(
         else:
             error = standard_error(values, groups, statistic)
     return Comparison(difference, margin, narrow, p, p, error, rare)
-
-
-@dataclass(frozen=True, slots=True)
-class _Unseen:
-    """Differences so rare that n documents can miss them.
-
-    If a share q of all documents lost `loss`, none of n would with probability (1 - q)^n (Clopper
-    and Pearson 1934). `loss` and `gain` are the largest possible, or 0 if FEW documents or more
-    differ by more than the margin in this direction: then resampling represents how much documents
-    can differ. `mean` is the mean difference of the documents that were seen.
-    """
-
-    mean: float
-    loss: float
-    gain: float
-    none_differ: bool
-
-    @classmethod
-    def of(
-        cls,
-        values: Values,
-        groups: Sequence[Hashable] | None,
-        statistic: Statistic,
-        mean: float,
-        margin: float,
-        largest: float,
-    ) -> _Unseen | None:
-        """What documents that were not seen could differ by, up to `largest`. None for a statistic
-        that single documents don't have, such as PSI, if it differs."""
-        index = numbered(groups if groups is not None else range(len(values)))
-        sums = np.zeros((int(index.max()) + 1, values.shape[1]))
-        np.add.at(sums, index, values)
-        alone = np.asarray(statistic(sums / np.bincount(index)[:, None]))
-        none_differ = not (np.abs(alone) > ROUNDING).any()
-        if none_differ and abs(mean) > ROUNDING:
-            return None
-        loss, gain = (
-            largest if (sign * alone > margin + ROUNDING).sum() < FEW else 0.0 for sign in (-1, 1)
-        )
-        return cls(mean, loss, gain, none_differ)
-
-    def ends(self, n: int, level: float) -> tuple[float, float]:
-        """The lowest and highest mean difference that n documents don't rule out at this level."""
-        share = 1 - level ** (1 / n)
-        return self.mean - share * self.loss, self.mean + share * self.gain
-
-    def needed(self, margin: float) -> int | None:
-        """Number of documents, at least MIN_DOCUMENTS, whose `ends` at 5% are within the margin;
-        None if no number suffices."""
-        rooms = (margin + self.mean, margin - self.mean)
-        if min(rooms) <= 0:
-            return None
-        shares = (
-            room / extra for room, extra in zip(rooms, (self.loss, self.gain), strict=True) if extra
-        )
-        share = min(shares, default=1.0)
-        return max(MIN_DOCUMENTS, math.ceil(math.log(LEVEL) / math.log1p(-min(share, 0.95))))
 
 
 def by_standard_error(
@@ -410,8 +345,11 @@ def documents_needed(difference: Estimate, margin: float) -> int | None:
     if difference.interval is None:
         return None
     low, high = difference.interval
-    return _needed(
-        difference.value, margin, (high - low) / 2 / _z(LEVEL / 2), difference.n_resampled
+    return documents_to_decide(
+        difference.value,
+        margin,
+        (high - low) / 2 / exceeded_with(LEVEL / 2),
+        difference.n_resampled,
     )
 
 
@@ -459,90 +397,3 @@ def _verdict(
     if p is not None and p < LEVEL:
         return "higher" if difference.value > 0 else "lower"
     return "equivalent" if max(-narrow[0], narrow[1]) <= margin else "too few documents"
-
-
-UNCHANGED = "does not change"
-
-
-def change_in_words(difference: Estimate, form: str = ".3f", unit: str = "") -> str:
-    """A change with its interval and unit, such as `drops by 0.054 [0.027, 0.082]`, or `does not
-    change` if all of it rounds to 0; if only the value does, it is `less than` one last digit.
-
-    The interval is in the direction of the change: its lower end is negative if it includes a
-    change in the other direction.
-    """
-    verb = "drops" if difference.value < 0 else "rises"
-    size = size_in_words(difference, form)
-    return f"{verb if difference.value else 'changes'} by {size}{unit}" if size else UNCHANGED
-
-
-def size_in_words(difference: Estimate, form: str) -> str:
-    """The size of a change as in `change_in_words`; empty if all of it rounds to 0."""
-    text = difference.times(-1 if difference.value < 0 else 1).text(form)
-    if not any(digit in text for digit in "123456789"):
-        return ""
-    value, space, ends = text.partition(" ")
-    if not any(digit in value for digit in "123456789"):  # such as 0.000
-        return f"less than {value[:-1]}1{space}{ends}"
-    return text
-
-
-def share_change(comparison: Comparison) -> str:
-    """The change of a share in percentage points, as `change_in_words`."""
-    return change_in_words(comparison.difference.times(100), ".1f", POINTS)
-
-
-def p_in_words(comparison: Comparison) -> str:
-    """The adjusted p, and over how many comparisons it is adjusted if there are several."""
-    p = comparison.p_holm or 0.0
-    # As many digits as show on which side of the level p is.
-    texts = (f"{p:.{digits}g}" for digits in range(2, 9))
-    text = next((text for text in texts if float(text) != LEVEL), f"{p:g}")
-    words = "p < 0.001" if p < 0.001 else f"p = {text}"
-    return ", ".join(filter(None, (words, adjustment(comparison))))
-
-
-def adjustment(comparison: Comparison) -> str:
-    """Over how many comparisons p is adjusted; empty for a single one."""
-    n = comparison.n_compared
-    return f"Holm-adjusted over {n:,} tests" if n > 1 else ""
-
-
-def _needed(
-    value: float, margin: float, error: float | None, n: int, factor: float = 1.0
-) -> int | None:
-    """Documents that would show, with probability POWER, either that the difference is not 0, if p
-    is multiplied by `factor`, or that it is within the margin, whichever takes fewer (normal
-    approximation)."""
-    if error is None or not error:
-        return MIN_DOCUMENTS if n < MIN_DOCUMENTS else None
-    apart, spread = abs(value), error * math.sqrt(n)
-    counts = []
-    if apart > ROUNDING * spread:
-        required = _z(LEVEL / factor / 2) + _z(1 - POWER)
-        counts.append(math.ceil((required * spread / apart) ** 2))
-    if margin - apart > ROUNDING * spread:
-        counts.append(_equivalent(apart, margin, spread))
-    return max(MIN_DOCUMENTS, n + 1, min(counts)) if counts else None
-
-
-def _equivalent(apart: float, margin: float, spread: float) -> int:
-    """Documents with which both one-sided tests show with probability POWER that a difference of
-    `apart` is within the margin."""
-
-    def power(n: int) -> float:
-        root = math.sqrt(n) / spread
-        ends = np.array([margin - apart, margin + apart]) * root - _z(LEVEL)
-        return float(scipy.special.ndtr(ends).sum() - 1)
-
-    # If one test decides alone, and if both are equally hard.
-    few, many = (
-        math.ceil(((_z(LEVEL) + _z(error)) * spread / (margin - apart)) ** 2)
-        for error in (1 - POWER, (1 - POWER) / 2)
-    )
-    return few + bisect_left(range(few, many), POWER, key=power)
-
-
-def _z(p: float) -> float:
-    """The value that a standard normal variable exceeds with probability p."""
-    return -float(scipy.special.ndtri(p))

@@ -9,7 +9,7 @@ from dataclasses import asdict
 import pandas as pd
 import streamlit as st
 
-from poslens.attribution.evaluation.comparison import POINTS, share_change
+from poslens.attribution.evaluation.comparison_words import POINTS, share_change
 from poslens.dashboard.widgets import panels, say
 from poslens.dashboard.widgets.guard import fragment
 from poslens.dashboard.widgets.study_page import Opened, study_page

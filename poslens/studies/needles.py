@@ -14,12 +14,8 @@ import numpy as np
 from poslens.attribution.curves.bootstrap import MIN_DOCUMENTS, Estimate, ratio_difference
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.comparison import (
-    POINTS,
-    SHARE_MARGIN,
-    estimate_of,
-    share_change,
-)
+from poslens.attribution.evaluation.comparison import SHARE_MARGIN, estimate_of
+from poslens.attribution.evaluation.comparison_words import POINTS, share_change
 from poslens.attribution.evaluation.needle import (
     MAX_LENGTH,
     MAX_NEEDLES,

@@ -12,7 +12,8 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.audit import QUERY_FORMS, TOP, audit_method, require_top
 from poslens.attribution.evaluation.audit_workload import workload
 from poslens.attribution.evaluation.chunks import chunks_of, require_fit
-from poslens.attribution.evaluation.comparison import POINTS, SHARE_MARGIN, Verdict, estimate_of
+from poslens.attribution.evaluation.comparison import SHARE_MARGIN, Verdict, estimate_of
+from poslens.attribution.evaluation.comparison_words import POINTS
 from poslens.attribution.nouns import counted
 from poslens.attribution.retrievers import limits
 from poslens.attribution.retrievers.dense import FAMILY as DENSE

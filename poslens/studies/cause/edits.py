@@ -11,10 +11,8 @@ import plotly.graph_objects as go
 
 from poslens.attribution.curves.bootstrap import Estimate, estimate
 from poslens.attribution.datasets import DataSet
-from poslens.attribution.evaluation.comparison import (
-    SCORE_MARGIN,
-    p_in_words,
-)
+from poslens.attribution.evaluation.comparison import SCORE_MARGIN
+from poslens.attribution.evaluation.comparison_words import p_in_words
 from poslens.attribution.interventions.segments import (
     EDITS,
     POSITIONS,

@@ -12,7 +12,8 @@ import numpy as np
 
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.comparison import Comparison, p_in_words
+from poslens.attribution.evaluation.comparison import Comparison
+from poslens.attribution.evaluation.comparison_words import p_in_words
 from poslens.attribution.interventions.segments import documents_of, require_vector
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Array, Method, Provenance

@@ -10,11 +10,8 @@ from typing import ClassVar
 import plotly.graph_objects as go
 
 from poslens.attribution.datasets import DataSet
-from poslens.attribution.evaluation.comparison import (
-    SCORE_MARGIN,
-    Comparison,
-    change_in_words,
-)
+from poslens.attribution.evaluation.comparison import SCORE_MARGIN, Comparison
+from poslens.attribution.evaluation.comparison_words import change_in_words
 from poslens.attribution.interventions.segments import (
     N_SEGMENTS,
     Cut,

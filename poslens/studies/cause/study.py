@@ -13,12 +13,8 @@ import plotly.graph_objects as go
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.comparison import (
-    DEVIATIONS_MARGIN,
-    Comparison,
-    change_in_words,
-    size_in_words,
-)
+from poslens.attribution.evaluation.comparison import DEVIATIONS_MARGIN, Comparison
+from poslens.attribution.evaluation.comparison_words import change_in_words, size_in_words
 from poslens.attribution.interventions.ablation import REPLACEMENTS, ablation_method
 from poslens.attribution.interventions.relocation import relocation_method, require_movable
 from poslens.attribution.types import TextPair

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from poslens.attribution.evaluation.comparison import POINTS, Comparison, paired
+from poslens.attribution.evaluation.comparison import Comparison, paired
+from poslens.attribution.evaluation.comparison_words import POINTS
 from poslens.attribution.evaluation.sizes import paired_sizes
 from poslens.attribution.nouns import counted, plural
 from poslens.attribution.retrievers import limits

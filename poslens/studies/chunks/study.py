@@ -11,7 +11,8 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.audit import require_top
 from poslens.attribution.evaluation.audit_workload import plan_workload
 from poslens.attribution.evaluation.chunk_plan import MEASURES, choose, settings_of
-from poslens.attribution.evaluation.comparison import POINTS, adjusted
+from poslens.attribution.evaluation.comparison import adjusted
+from poslens.attribution.evaluation.comparison_words import POINTS
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method, Provenance
 from poslens.cache.jobs.loop import Progress

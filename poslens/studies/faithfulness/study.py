@@ -13,11 +13,8 @@ import plotly.graph_objects as go
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.comparison import (
-    SHARE_MARGIN,
-    Comparison,
-    p_in_words,
-)
+from poslens.attribution.evaluation.comparison import SHARE_MARGIN, Comparison
+from poslens.attribution.evaluation.comparison_words import p_in_words
 from poslens.attribution.evaluation.faithfulness import (
     MAX_RANDOM,
     N_RANDOM,

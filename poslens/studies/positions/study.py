@@ -10,11 +10,8 @@ import numpy as np
 from poslens.arguments import chosen_pairs
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.comparison import (
-    Comparison,
-    adjusted_fields,
-    change_in_words,
-)
+from poslens.attribution.evaluation.comparison import Comparison, adjusted_fields
+from poslens.attribution.evaluation.comparison_words import change_in_words
 from poslens.attribution.evaluation.position_effect import (
     MARGIN,
     first_minus_last,

@@ -15,10 +15,10 @@ from poslens.attribution import datasets
 from poslens.attribution.datasets import Collection, DataSet
 from poslens.attribution.datasets.corpus import Query
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.comparison import LEVEL
 from poslens.attribution.evaluation.position_groups import GroupedRanking, grouped
 from poslens.attribution.evaluation.ranking_measures import NDCG, Evaluation, evaluate
 from poslens.attribution.evaluation.recommendation import MARGIN
+from poslens.attribution.evaluation.sample_size import LEVEL
 from poslens.attribution.evaluation.search import DEPTH, Ranking
 from poslens.attribution.nouns import counted
 from poslens.attribution.retrievers import limits

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from poslens.attribution.datasets import Collection, DataSet
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.comparison import POINTS, share_change
+from poslens.attribution.evaluation.comparison_words import POINTS, share_change
 from poslens.attribution.evaluation.simulatability import N_RANDOM
 from poslens.attribution.nouns import counted
 from poslens.attribution.retrievers.specs import RetrieverSpec

@@ -16,14 +16,16 @@ from poslens.attribution.evaluation.comparison import (
     INDEX_MARGIN,
     Comparison,
     adjusted,
-    change_in_words,
     compared,
     holm,
     judged,
-    p_in_words,
     paired,
     paired_by_document,
     paired_statistics,
+)
+from poslens.attribution.evaluation.comparison_words import (
+    change_in_words,
+    p_in_words,
     size_in_words,
 )
 
