@@ -10,12 +10,14 @@ from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
 import numpy as np
+import scipy  # loads scipy.special at its first use
 from numpy.typing import ArrayLike
 
-from poslens.attribution.curves.bootstrap import Estimate, estimate, standard_error
+from poslens.attribution.curves.bootstrap import Estimate, estimate, n_groups, standard_error
 
 _NAME = "Agresti-Coull"
-_Z = 1.959963984540054  # 97.5% quantile of the normal distribution
+_P = 0.975
+_Z = 1.959963984540054  # quantile of the normal distribution
 
 
 def agresti_coull(successes: int, n: int, independent: float | None = None) -> Estimate:
@@ -44,10 +46,12 @@ def clustered_proportion(
     """A proportion of trials [n] (0 or 1), of which those of one document depend on each other,
     with its Agresti-Coull interval for as many independent trials as give the same standard error
     (Dean and Pagano 2015, "Evaluating confidence interval methods for binomial proportions in
-    clustered surveys"). That is n if each trial has its own document; if all trials succeed or all
-    fail, it is the number of documents. With `others`, trials also depend on those with the same
-    value there: variances over both groupings are added, less that over trials (Cameron, Gelbach
-    and Miller 2011).
+    clustered surveys"), fewer with few documents, whose standard error is uncertain (Korn and
+    Graubard 1998, "Confidence intervals for proportions with small expected number of positive
+    counts estimated from survey data"). That is n if each trial has its own document; if all trials
+    succeed or all fail, it is the number of documents. With `others`, trials also depend on those
+    with the same value there: variances over both groupings are added, less that over trials
+    (Cameron, Gelbach and Miller 2011).
 
     Raises:
         ValueError: no trials.
@@ -58,13 +62,16 @@ def clustered_proportion(
     alone = min((len(set(groups)) for groups in groupings), default=n)
     if alone == n or n_successes in (0, n):
         return agresti_coull(n_successes, n, alone)
-    errors = [standard_error(rows, groups) for groups in (*groupings, None)]
-    if None in errors:  # a single document or query, which tells as much as one trial
+    if alone == 1:  # which tells as much as one trial
         return agresti_coull(n_successes, n, 1)
-    *over_groups, over_trials = (error**2 for error in errors if error is not None)
+    *over_groups, over_trials = (
+        ((standard_error(rows, groups) or 0.0) * scipy.special.stdtrit(n_groups(n, groups) - 1, _P))
+        ** 2
+        for groups in (*groupings, None)
+    )
     variance = sum(over_groups) - over_trials * (len(over_groups) - 1)
-    effect = max(1.0, max(variance, *over_groups) / over_trials)
-    return agresti_coull(n_successes, n, n / effect)
+    effect = max(variance, *over_groups) / over_trials
+    return agresti_coull(n_successes, n, n / max(1.0, float(effect)))
 
 
 def mean_share(
