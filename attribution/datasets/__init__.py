@@ -234,13 +234,13 @@ def judged(name: str) -> bool:
 
 
 def corpus_of(name: str) -> Collection:
-    """The documents of this data set, with or without judgments; cached, but documents are read on
-    demand.
+    """The documents of this data set; the `collection` itself if it has judgments. Cached, but
+    documents are read on demand.
 
     Raises:
         UserError: no data set has this name, or its files are invalid.
     """
-    return _searchable(formats.corpus, _known(name))
+    return collection(name) if judged(name) else _searchable(formats.corpus, name)
 
 
 @lru_cache(maxsize=8)

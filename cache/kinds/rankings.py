@@ -208,7 +208,9 @@ class RankingStore:
     def _names_documents(self, ranking: Ranking) -> bool:
         """Whether the corpus contains every document of a ranking."""
         named = np.fromiter(map(hash, ranking.document_ids), np.int64)
-        return bool(np.isin(named, self._document_hashes).all())
+        # Both sides of `isin` would be sorted for every ranking.
+        places = self._document_hashes.searchsorted(named)
+        return bool((self._document_hashes.take(places, mode="clip") == named).all())
 
     @cached_property
     def _document_hashes(self) -> NDArray[np.int64]:
