@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from numbers import Integral
 from pathlib import Path
@@ -269,7 +270,8 @@ def run_study(
         name: the study's name, such as "needles".
         dataset: a data set as in `explain`; by default the study's own.
         out: a new folder for what a study writes in addition to its results, such as the debiased
-            model of `poslens.debias(model, corpus, out="folder")`.
+            model of `poslens.debias(model, corpus, out="folder")`. If the results have nothing to
+            write, such as no recommended model, the last of `notes` says so.
         parameters: the study's parameters by name; `poslens NAME --help` lists them.
 
     Raises:
@@ -312,7 +314,10 @@ def run_study(
         notes = study.notes(data, corpus)
         result = StudyResult(study, summaries, failures, notes)
         if out is not None:
-            study.write_product(compute, result.summaries, Path(out))
+            unwritten = study.write_product(compute, result.summaries, Path(out))
+            if unwritten:
+                print(unwritten, file=sys.stderr)
+                result = replace(result, notes=[*notes, unwritten])
         return result
 
 

@@ -376,8 +376,11 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
         """
         raise NotImplementedError
 
-    def write_product(self, compute: Compute, summaries: Sequence[Summary], folder: Path) -> None:
+    def write_product(self, compute: Compute, summaries: Sequence[Summary], folder: Path) -> str:
         """Write the computed `product` to a folder. Only for a study with a `product`.
+
+        Returns:
+            Why nothing was written, if the results have no one product; otherwise "".
 
         Raises:
             UserError: it cannot be written.

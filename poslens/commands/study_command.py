@@ -174,16 +174,19 @@ def _run(study: Study[Any, Any, Any], given: dict[str, Any]) -> None:
         sentences += study.remarks(summaries)
     for sentence in (*sentences, *results.notes):
         print(sentence, file=sys.stderr)
+    unwritten = list[str]()
     if folder is not None:
         if not summaries:
             raise UserError(results.without_result[0])
-        study.write_product(service(), summaries, folder)
-        print(folder, file=sys.stderr)
-    nothing_to_draw = _print(study, results, table, figure, given["format"])
-    for error in dict.fromkeys((*results.without_result, *nothing_to_draw)):
+        if reason := study.write_product(service(), summaries, folder):
+            unwritten.append(reason)
+        else:
+            print(folder, file=sys.stderr)
+    unwritten += _print(study, results, table, figure, given["format"])
+    for error in dict.fromkeys((*results.without_result, *unwritten)):
         print_error(error)
     # A list of failures is complete even if a model has no result.
-    if nothing_to_draw or (results.without_result and table != FAILURES):
+    if unwritten or (results.without_result and table != FAILURES):
         raise typer.Exit(2)
 
 

@@ -228,43 +228,49 @@ _ON_CARD = {
 """Title and form of each measure on the card of a debiased model."""
 
 
-def write_calibrated(compute: Compute, summaries: Sequence[DebiasSummary], folder: Path) -> None:
-    """Write the recommended calibrated model to a new folder.
+def write_calibrated(compute: Compute, summaries: Sequence[DebiasSummary], folder: Path) -> str:
+    """Write the recommended calibrated model to a new folder, unless not exactly one is
+    recommended; returns as `Study.write_product`.
 
     Raises:
-        UserError: not exactly one model is recommended, or the folder exists.
+        UserError: the folder exists.
     """
     from poslens.attribution.retrievers.calibrated_transformer import export
 
     recommended = [summary for summary in summaries if summary.recommended]
     if not recommended:
-        raise UserError("No calibrated model is recommended, so nothing is written.")
+        return "No calibrated model is recommended, so nothing is written."
     if len(recommended) > 1:
-        raise UserError(
+        return (
             f"{len(recommended)} calibrated models are recommended, but a folder can contain only "
             "one, so nothing is written."
         )
     retriever = compute.retriever(recommended[0].model)
     with retriever.lock:
         export(retriever, folder)
+    return ""
 
 
 def write_debiased(
     summaries: Sequence[DebiasSummary], verdict: Callable[[DebiasSummary], str], folder: Path
-) -> None:
-    """Write the debiased model, with the results on its card, to a new folder.
+) -> str:
+    """Write the debiased model, with the results on its card, to a new folder, unless there is not
+    exactly one; returns as `Study.write_product`.
 
     Raises:
-        UserError: there is not exactly one debiased model, or the folder exists.
+        UserError: the folder exists, or cannot be written.
     """
     trained = [summary for summary in summaries if summary.point.kind == "debiased"]
-    if len(trained) != 1:
-        raise UserError(
-            f"{len(trained)} models were debiased, but a folder can contain only one: use one "
-            "--model."
+    if not trained:
+        return "No model was debiased, so nothing is written."
+    if len(trained) > 1:
+        return (
+            f"{len(trained)} models were debiased, but a folder can contain only one, so nothing "
+            "is written: debias one model."
         )
     _write_card(trained[0], verdict(trained[0]))
     copy_model(folder_of(trained[0].model.spec), folder)
+    return ""
 
 
 def _write_card(summary: DebiasSummary, verdict: str) -> None:

@@ -372,12 +372,11 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
 
     def write_product(
         self, compute: Compute, summaries: Sequence[DebiasSummary], folder: Path
-    ) -> None:
+    ) -> str:
         """Write the debiased model, or without training the recommended calibrated one."""
         if summaries and not summaries[0].trains:
-            write_calibrated(compute, summaries, folder)
-        else:
-            write_debiased(summaries, self.verdict, folder)
+            return write_calibrated(compute, summaries, folder)
+        return write_debiased(summaries, self.verdict, folder)
 
 
 def selection_sentence(plain: DebiasSummary) -> str:

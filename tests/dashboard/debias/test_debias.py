@@ -15,6 +15,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 from typer.testing import CliRunner
 
+import poslens
 from poslens.attribution import datasets
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.ranking_measures import NDCG
@@ -323,7 +324,13 @@ def test_the_page_shows_the_results_of_the_command(mine: str, tmp_path: Path) ->
     assert printed["provenance"][0]["dataset"] == mine
     # Here the plain model is better.
     refused = CliRunner().invoke(app, [*asked, "--out", str(tmp_path / "none")])
-    assert refused.exit_code == 2 and "No calibrated model is recommended" in refused.stderr
+    unwritten = "No calibrated model is recommended, so nothing is written."
+    assert refused.exit_code == 2 and unwritten in refused.stderr
+    assert json.loads(refused.stdout) == printed
+    measured = poslens.debias(
+        "MiniLM", mine, steps=0, pairs=0, strengths=(0.5,), blocks=(32,), out=tmp_path / "none"
+    )
+    assert len(measured.verdicts) == 2 and measured.remarks[-1] == unwritten
     assert not (tmp_path / "none").exists()
     figure = tmp_path / "front.json"
     more = ["--figure", str(figure), "--table", "queries", "--format", "csv"]

@@ -265,8 +265,14 @@ def test_the_folder_and_its_card_are_written(planned: Plan[DebiasPoint], tmp_pat
     assert "tiny-debiased: relocation difference" in card
     with pytest.raises(UserError, match="already exists"):
         DEBIAS.require_product(tmp_path / "out")
-    with pytest.raises(UserError, match="0 models were debiased"):
-        DEBIAS.write_product(service(), summaries[:1], tmp_path / "other")
+    assert DEBIAS.write_product(service(), summaries[:1], tmp_path / "other") == (
+        "No model was debiased, so nothing is written."
+    )
+    assert DEBIAS.write_product(service(), summaries * 2, tmp_path / "other") == (
+        "2 models were debiased, but a folder can contain only one, so nothing is written: debias "
+        "one model."
+    )
+    assert not (tmp_path / "other").exists()
 
 
 def test_the_call_writes_the_folder(planned: Plan[DebiasPoint], tmp_path: Path) -> None:
