@@ -11,6 +11,7 @@ from pathlib import Path
 
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.evaluation.preferences import Preference
+from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method
 from poslens.cache.storage.files import ModelKey
 from poslens.cache.storage.schema import Owner, Schema
@@ -70,22 +71,33 @@ def _values_of(method: str) -> str:
     return re.sub(r"matrix=\w+", "matrix", method)
 
 
-def short_verdict(method: Method) -> str:
+def short_verdict(method: Method, spec: RetrieverSpec) -> str:
     """What the method itself prefers, for captions: its primacy-recency index on an encoder that
-    cannot see order, if that was measured with the same parameters. Empty for a method that fits no
-    model with a known position bias."""
-    if (entry := preference(method)) is not None:
+    cannot see order, if that was measured with the same parameters and as texts are changed for
+    this model. Empty for a method that fits no model with a known position bias."""
+    if (entry := _preference(method, spec)) is not None:
         index = entry.order_blind.text("+.2f")
         return f"{index} ({INDEX} {ORDER_BLIND}, {entry.n_documents} documents of the sample)"
+    if preference(method) is not None:
+        return f"measured only where padding replaces words; for {spec.name}, words are deleted"
     if any(each.method.name == method.name for each in certified().values()):
         return "not measured with these parameters"
     return ""
 
 
-def verdict(method: Method) -> str:
-    """`short_verdict` as a sentence, to be shown with every curve of the method."""
-    if (entry := preference(method)) is not None:
-        measured = f"{words(entry.order_blind)} ({entry.n_documents} documents of the sample)"
-        return f"Check of the method itself: {measured}."
-    short = short_verdict(method)
-    return f"What this method itself prefers is unknown: {short}." if short else ""
+def verdict(method: Method, specs: Iterable[RetrieverSpec]) -> str:
+    """`short_verdict` in sentences, to be shown with every curve of the method by these models."""
+    sentences = []
+    for spec in specs:
+        if (entry := _preference(method, spec)) is not None:
+            measured = f"{words(entry.order_blind)} ({entry.n_documents} documents of the sample)"
+            sentences.append(f"Check of the method itself: {measured}.")
+        elif short := short_verdict(method, spec):
+            sentences.append(f"What this method itself prefers is unknown: {short}.")
+    return " ".join(dict.fromkeys(sentences))
+
+
+def _preference(method: Method, spec: RetrieverSpec) -> Preference | None:
+    # Models without files read no padding: words are deleted, and the text after them moves
+    # forward.
+    return None if spec.without_files else preference(method)

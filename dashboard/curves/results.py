@@ -214,7 +214,7 @@ def results(
     say.caption(" ".join(words))
     if text := small(len(view.selection.pairs)):
         say.caption(text)
-    null_controls.hint(view.method, null_controls.chosen(view.method))
+    null_controls.hint(view.method, null_controls.chosen(view.method), view.specs())
     what_is_read(view.specs(), view.selection.pairs, "curves")
     numbers = list(published_service.summary_rows([curve.summary for curve in curves], beside))
     show_table(SUMMARY.text_frame(numbers), column_config=column_settings(SUMMARY))

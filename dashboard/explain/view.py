@@ -277,7 +277,8 @@ def _curves(subject: ExplainedSubject, which: str, key: str) -> panels.Draw:
         f"{key}.curve",
         "Attribution by relative position in the tokens read, with the evidence shaded",
     )
-    null_controls.hint(subject.method, subject.kind, offered=subject.of_data_set)
+    specs = [result.model.spec for result in subject.results]
+    null_controls.hint(subject.method, subject.kind, specs, offered=subject.of_data_set)
     for column in subject.columns:
         if column.average is not None and column.average.controlled is not None:
             sentence = column.average.controlled.sentence

@@ -200,7 +200,8 @@ def board() -> None:
         "between distant groups have no meaning."
     )
     if color == "primacy-recency index" and method is not None:
-        say.caption(f"{verdict(method)} {METHODS[method.name].caveat}".strip())
+        preference = verdict(method, [choices.spec(name, data.name)])
+        say.caption(f"{preference} {METHODS[method.name].caveat}".strip())
     if isinstance(colors, np.ndarray) and (unknown := int(np.isnan(colors).sum())):
         st.caption(
             f"{unknown:,} points are gray: their {panels.plain(color)} is unknown."

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import streamlit as st
 
 from poslens.attribution.interventions.null_controls import (
@@ -10,6 +12,7 @@ from poslens.attribution.interventions.null_controls import (
     controls_for,
 )
 from poslens.attribution.methods import METHODS
+from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method
 from poslens.cache.shipped.preferences import verdict
 from poslens.dashboard.widgets import choices, say
@@ -49,11 +52,17 @@ NOT_MEASURED = (
 )
 
 
-def hint(method: Method, kind: Control | None, *, offered: bool = True) -> None:
-    """What the method itself prefers, what a curve without a null control doesn't show, and a
-    button that subtracts the control. `offered` is False for texts outside any data set, which have
-    no control: then only what concerns the method."""
-    if sentence := verdict(method):
+def hint(
+    method: Method,
+    kind: Control | None,
+    specs: Iterable[RetrieverSpec],
+    *,
+    offered: bool = True,
+) -> None:
+    """What the method itself prefers, what a curve of these models without a null control doesn't
+    show, and a button that subtracts the control. `offered` is False for texts outside any data
+    set, which have no control: then only what concerns the method."""
+    if sentence := verdict(method, specs):
         say.caption(sentence)
     entry = METHODS[method.name]
     text = entry.caveat or (NOT_MEASURED if entry.needs_query and offered else "")

@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
 from functools import wraps
 from pathlib import Path
@@ -20,6 +20,7 @@ from poslens.commands.command_options import errors_to, print_error, with_shared
 from poslens.commands.result_files import with_figure, with_out
 
 if TYPE_CHECKING:
+    from poslens.attribution.retrievers.specs import RetrieverSpec
     from poslens.attribution.types import Method
     from poslens.compute.runs import Job, Run
 
@@ -198,21 +199,21 @@ def share_shown(name: str) -> Iterator[None]:
             yield
 
 
-def say_preference(method: Method) -> None:
+def say_preference(method: Method, specs: Sequence[RetrieverSpec]) -> None:
     """Print on stderr which position the attribution method itself prefers, if that was measured on
     models with a known position bias."""
     from poslens.cache.shipped.preferences import verdict
 
-    if sentence := verdict(method):
+    if sentence := verdict(method, specs):
         print(sentence, file=sys.stderr)
 
 
-def say_caveat(method: Method) -> None:
+def say_caveat(method: Method, specs: Sequence[RetrieverSpec]) -> None:
     """Print on stderr which position the method itself prefers, and what its curve does not
     show."""
     from poslens.attribution.methods import METHODS
 
-    say_preference(method)
+    say_preference(method, specs)
     if caveat := METHODS[method.name].caveat:
         print(caveat, file=sys.stderr)
 

@@ -70,7 +70,7 @@ def of_attribution(model: ModelIdentity, pair: TextPair, attribution: Attributio
     # The largest accepted text length is not a limit of the model.
     limit = document.max_length if document.max_length < MAX_CHARACTERS else None
     provenance = _of_pair(model, pair, attribution.method, document.truncated)
-    preference = short_verdict(attribution.method)
+    preference = short_verdict(attribution.method, model.spec)
     return replace(provenance, max_length=limit, method_preference=preference)
 
 
@@ -144,7 +144,7 @@ def of_curve(
         truncated=position_curve.n_truncated,
         selection=selection,
         interval=interval if band == BANDS[0] else "",
-        preference=short_verdict(position_curve.method),
+        preference=short_verdict(position_curve.method, model.spec),
     )
     if band == BANDS[0] or band_of(position_curve, band) is None:
         return provenance
@@ -178,7 +178,7 @@ def of_controlled(
         n_documents=controlled.n_documents,
         selection=selection,
         interval=controlled.index,
-        preference=short_verdict(method),
+        preference=short_verdict(method, model.spec),
     )
     return with_control(provenance, controlled.control)
 

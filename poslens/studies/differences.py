@@ -262,7 +262,7 @@ class Differences(Study[DataSet, Asked[DataSet], MeasuredSummary]):
                         truncated=curves.n_truncated,
                         selection=summary.card.provenance[0].selection,
                         interval=resampling(n_documents) if n_documents >= MIN_DOCUMENTS else "",
-                        preference=short_verdict(SALIENCY),
+                        preference=short_verdict(SALIENCY, summary.card.model.spec),
                     )
                 )
         return entries

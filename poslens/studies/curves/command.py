@@ -280,7 +280,7 @@ def curve(
         raise UserError(errors[0])
     curves = Curves(averages, selected, failures, published_curves)
     if curves:
-        say_caveat(chosen)
+        say_caveat(chosen, specs)
     for sentence in curves.verdicts:
         print(sentence, file=sys.stderr)
     if figure is not None:

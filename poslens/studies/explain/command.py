@@ -206,7 +206,7 @@ def _explained(
         if explained.notice:
             print(explained.notice, file=sys.stderr)
         explained_pairs.append(explained)
-    say_preference(method)
+    say_preference(method, specs)
     if figure is not None:
         _write_heatmap(figure, explained_pairs)
     return explained_pairs

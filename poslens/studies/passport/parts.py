@@ -106,7 +106,7 @@ def _attribution(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
     entry = METHODS[methods[0][0].name]
     sentence = index_sentence(entry.title, curves[0].summary.primacy_recency_index)
     return jobs[:1], PartAnswer(
-        f"{sentence} {verdict(methods[0][0])}".strip(),
+        f"{sentence} {verdict(methods[0][0], [spec])}".strip(),
         numbers,
         lambda style: mean_curves(lines, style, y_title=title, provenance=provenance),
         provenance,

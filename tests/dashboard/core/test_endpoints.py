@@ -122,6 +122,8 @@ def test_a_result_is_requested_once_and_stored(server: EndpointServer, tmp_path:
     said = second.provenance()
     assert said.model_source == f"endpoint {server.url}/embeddings, model m"
     assert said.precision == "unknown"
+    word = compute.explain(PAIRS[0], spec, make_method("occlusion")).provenance()
+    assert word.method_preference.endswith("for E5, words are deleted")
 
 
 def test_another_address_or_model_is_another_retriever(

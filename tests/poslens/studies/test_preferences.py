@@ -23,6 +23,8 @@ from poslens.attribution.evaluation.preferences import (
 )
 from poslens.attribution.methods import make_method
 from poslens.attribution.retrievers.resolve import resolve
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import Method
 from poslens.cache.kinds.study_items import preferences
 from poslens.cache.shipped.preferences import certified, short_verdict, verdict
 from poslens.compute.compute import service
@@ -105,22 +107,39 @@ def test_other_models_are_refused() -> None:
 
 
 def test_curves_state_the_certified_preference() -> None:
-    method = make_method("saliency")
+    method, spec = make_method("saliency"), resolve("MiniLM")
+
+    def stated(method: Method) -> str:
+        return verdict(method, [spec])
+
     found = certified()[repr(method)]
     ignores = "on an encoder that ignores word order"
-    assert verdict(method).startswith(f"Check of the method itself: {ignores}, ")
-    assert found.order_blind.text("+.2f") in verdict(method)
-    assert short_verdict(method) == (
+    assert stated(method).startswith(f"Check of the method itself: {ignores}, ")
+    assert found.order_blind.text("+.2f") in stated(method)
+    assert short_verdict(method, spec) == (
         f"{found.order_blind.text('+.2f')} (the method's primacy-recency index "
         f"{ignores}, {found.n_documents} documents of the sample)"
     )
     posir = make_method("saliency", {"resampling": "point"})
     assert repr(posir) in certified(), "curve settings are measured too"
     other = make_method("occlusion", {"level": "token"})
-    assert "not measured with these parameters" in verdict(other)
+    assert "not measured with these parameters" in stated(other)
     matrix = make_method("decomposition", {"matrix": "yes"})
-    assert verdict(matrix) == verdict(make_method("decomposition")) != ""
-    assert verdict(make_method("terms")) == short_verdict(make_method("terms")) == ""
+    assert stated(matrix) == stated(make_method("decomposition")) != ""
+    terms = make_method("terms")
+    assert stated(terms) == short_verdict(terms, spec) == ""
+
+
+def test_a_certificate_with_padding_is_not_stated_for_models_whose_words_are_deleted() -> None:
+    method = make_method("occlusion")
+    endpoint = RetrieverSpec("ours", "ours", "endpoint", "endpoint:http://localhost:1#m")
+    certified_with_padding = verdict(method, [resolve("MiniLM"), resolve("BM25")])
+    assert certified_with_padding.count("Check of the method itself") == 1
+    unknown = "measured only where padding replaces words; for ours, words are deleted"
+    assert short_verdict(method, endpoint) == unknown
+    assert verdict(method, [resolve("MiniLM"), endpoint]) == (
+        f"{certified_with_padding} What this method itself prefers is unknown: {unknown}."
+    )
 
 
 def test_indices_by_strength_are_drawn_with_their_intervals() -> None:
