@@ -9,7 +9,7 @@ import streamlit as st
 from poslens.compute.compute import service
 from poslens.compute.runs import Run
 from poslens.dashboard.server import access, own_texts, people, serve
-from poslens.dashboard.widgets import choices, links, login
+from poslens.dashboard.widgets import address, links, login
 from poslens.dashboard.widgets.guard import guarded
 from poslens.dashboard.widgets.run_board import run_strip
 
@@ -86,8 +86,8 @@ def runs_at_work() -> list[Run]:
 with guarded():
     run_strip(runs_at_work, other_page=other_page)
 # The container also exists without a warning, so that the page's elements keep their positions.
-with guarded(), st.container(key="unknown_data_set", gap=None):
-    choices.report_unknown_data_set()
+with guarded(), st.container(key="unknown_in_address", gap=None):
+    address.report_unknown()
 with guarded():
     page.run()
 serve.drawn()

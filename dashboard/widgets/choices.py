@@ -40,20 +40,6 @@ DEFAULT = "{}.default"
 """The session's key of what the page selects by default, for the data set and the models."""
 
 
-def report_unknown_data_set() -> None:
-    """Warn if the address names a data set that doesn't exist. For the main area: a warning next to
-    the list would be hidden on phones, where the sidebar is closed."""
-    names = [*datasets.names(), *own_texts.uploads()]
-    asked = st.query_params.get("dataset")
-    if asked is None or asked in names:
-        return
-    hint = " Uploaded files belong to one browser session: upload the file again."
-    say.warning(
-        f"There is no data set {asked[:80]!r}, so the page opens with its default. Available data "
-        f"sets: {', '.join(names)}.{hint if asked.startswith('upload-') else ''}"
-    )
-
-
 def data_set(default: str = datasets.SAMPLE, *, with_uploader: bool = True) -> DataSet:
     """Choose a data set or upload one. Pages that place the uploader elsewhere turn off
     `with_uploader`."""

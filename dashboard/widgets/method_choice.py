@@ -43,9 +43,7 @@ def method(
     fitting = [name for name in METHODS if name not in unfit]
     if not fitting:
         raise UserError("No method works with all of these models. Select fewer models.")
-    unknown = _unknown("method")
     name = url_state.option("Method", "method", fitting, title, help=plain(identifiers(fitting)))
-    _warn(unknown, [name])
     st.caption(METHODS[name].help)
     offered = [parameter for parameter in METHODS[name].parameters if len(parameter.choices) > 1]
     options: dict[str, str] = {}
@@ -68,9 +66,7 @@ def methods(models: Sequence[str], usual: Sequence[str]) -> list[str]:
     usual = [name for name in usual if name in fitting]
     slow = "Integrated gradients and occlusion take seconds to minutes per pair on a CPU. "
     about = plain(slow + identifiers(fitting))
-    unknown = _unknown("methods")
     names = url_state.several("Methods", "methods", fitting, usual, title, help=about)
-    _warn(unknown, names)
     _say_unfit(unfit)
     return names
 
@@ -97,20 +93,6 @@ def _say_unfit(unfit: Mapping[str, str]) -> None:
     with st.expander(f"{counted(len(unfit), 'method')} unavailable for the selected models"):
         for name, reason in unfit.items():
             say.caption(f"{title(name)} cannot be computed for {reason}.")
-
-
-def _unknown(parameter: str) -> list[str]:
-    """What the address names that is no method; the widget replaces it."""
-    return [name for name in st.query_params.get_all(parameter) if name not in METHODS]
-
-
-def _warn(unknown: Sequence[str], shown: Sequence[str]) -> None:
-    """Warn if the address names methods that don't exist, as for data sets."""
-    if unknown and shown:
-        say.warning(
-            f"There is no method {unknown[0][:80]!r}, so {listed(shown)} "
-            f"{'is' if len(shown) == 1 else 'are'} shown. Available methods: {', '.join(METHODS)}."
-        )
 
 
 def _any_remote(models: Sequence[str]) -> bool:

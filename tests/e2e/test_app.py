@@ -311,10 +311,18 @@ def test_invalid_addresses_are_answered_in_one_sentence(
     no_error(page)
 
 
-def test_a_phone_shows_that_there_is_no_such_data_set(app: App, visit: Visit) -> None:
-    page = visit(f"{app.url}/passport?dataset=nope", width=390)
-    warning = page.get_by_test_id("stMain").get_by_text("There is no data set 'nope'")
-    expect(warning).to_be_in_viewport()
+@pytest.mark.parametrize(
+    ("address", "sentence"),
+    [
+        ("/passport?dataset=nope", "There is no data set 'nope'"),
+        ("/curves?method=nope", "There is no method 'nope'"),
+    ],
+)
+def test_a_phone_shows_what_the_address_names_in_vain(
+    app: App, visit: Visit, address: str, sentence: str
+) -> None:
+    page = visit(f"{app.url}{address}", width=390)
+    expect(page.get_by_test_id("stMain").get_by_text(sentence)).to_be_in_viewport()
 
 
 def test_a_text_many_times_too_long_is_truncated_and_reported(app: App, visit: Visit) -> None:

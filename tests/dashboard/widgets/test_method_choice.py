@@ -10,9 +10,11 @@ from tests.support.pages import SECONDS
 def page() -> None:
     import streamlit as st
 
-    from poslens.dashboard.widgets import choices
+    from poslens.dashboard.widgets import address, choices
 
-    st.text(choices.method(["MiniLM"]).name)
+    address.report_unknown()
+    with st.sidebar:
+        st.text(choices.method(["MiniLM"]).name)
 
 
 def test_a_link_to_the_open_page_changes_the_method() -> None:
@@ -30,7 +32,7 @@ def test_a_link_to_the_open_page_changes_the_method() -> None:
     app.query_params["method"] = "nothing of the kind"
     app.run()
     assert app.text[0].value == "occlusion"
-    (warning,) = app.warning
-    assert warning.value.startswith("There is no method 'nothing of the kind', so occlusion is ")
+    (warning,) = app.main.warning
+    assert warning.value.startswith("There is no method 'nothing of the kind', so the page ")
     app.run()
     assert not app.warning, "the address names the method that is shown"

@@ -16,11 +16,11 @@ CSV = b"query,document\nwhat lifts,Fog lifts at noon.\n,Nobody asks.\nwhat melts
 def page() -> None:
     import streamlit as st
 
-    from poslens.dashboard.widgets import choices, panels
+    from poslens.dashboard.widgets import address, choices, panels
 
     if st.session_state.get("without"):
         return
-    choices.report_unknown_data_set()
+    address.report_unknown()
     st.session_state["times drawn"] = st.session_state.get("times drawn", 0) + 1
     with st.sidebar, panels.guarded():
         data = choices.data_set()
