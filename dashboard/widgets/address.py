@@ -2,20 +2,52 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
+
 import streamlit as st
 
 from poslens.attribution import datasets
 from poslens.attribution.methods import METHODS
+from poslens.compute.selection import FACETS
 from poslens.dashboard.server import own_texts
-from poslens.dashboard.widgets import say
+from poslens.dashboard.widgets import links, say
+from poslens.dashboard.widgets.choices import STATISTICS
+from poslens.dashboard.widgets.typed_text import IN_ADDRESS
+from poslens.heatmap.data import View
+from poslens.studies import declared
+
+NAMES = frozenset(
+    "a axis b band color control corpus curves_of displace evidence item method methods model of "
+    "order paint pair published rank search test text under versions".split()
+)
+"""Parameters of single pages and of selections that no study has."""
+
+MAX_UNKNOWN = 3
+"""Maximum number of unknown parameters of an address that are reported."""
+
+SIMILAR = 0.7
+"""Minimum similarity of parameters that are listed as similar to an unknown one, from 0 to 1."""
 
 
 def report_unknown() -> None:
-    """Warn if the address names a data set or a method that doesn't exist. For the main area: a
-    warning next to its list would be hidden on phones, where the sidebar is closed. Call it before
-    the page, whose widgets replace such names."""
+    """Warn if the address names a parameter, a data set or a method that doesn't exist. For the
+    main area: a warning next to its list would be hidden on phones, where the sidebar is closed.
+    Call it before the page, whose widgets replace such names."""
+    _report_parameters()
     _report_data_set()
     _report_methods()
+
+
+def _report_parameters() -> None:
+    names = {*NAMES, *IN_ADDRESS, *FACETS, STATISTICS, *View().to_dict(), *links.shared()}
+    if not (unknown := st.query_params.keys() - names):
+        return
+    # Only now, because importing all studies takes a moment.
+    names |= {name for study in declared().values() for name in study.load().parameters}
+    for name in sorted(unknown - names)[:MAX_UNKNOWN]:
+        like = get_close_matches(name, names, cutoff=SIMILAR)
+        hint = f" Similar parameters: {', '.join(like)}." if like else ""
+        say.warning(f"Addresses have no parameter {name[:80]!r}, so the page ignores it.{hint}")
 
 
 def _report_data_set() -> None:

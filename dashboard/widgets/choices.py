@@ -33,7 +33,8 @@ Option = TypeVar("Option", bound=str)
 
 _UPLOADED, _UPLOAD_ERROR, _REMOVED = "just uploaded", "upload error", "removed upload"
 _MAX_UPLOADS = 3
-_STATISTICS = "statistics"
+STATISTICS = "statistics"
+"""The name of the data set of BM25's statistics in the address."""
 
 
 DEFAULT = "{}.default"
@@ -317,11 +318,11 @@ def statistics(models: Sequence[str], dataset: str) -> None:
             "alone don't show how rare a word is."
         ),
     )
-    url_state.put(_STATISTICS, chosen or datasets.SAMPLE, datasets.SAMPLE)
+    url_state.put(STATISTICS, chosen or datasets.SAMPLE, datasets.SAMPLE)
 
 
 def _statistics() -> str:
-    asked = url_state.get(_STATISTICS, datasets.SAMPLE)
+    asked = url_state.get(STATISTICS, datasets.SAMPLE)
     return asked if asked in datasets.names() else datasets.SAMPLE
 
 

@@ -19,7 +19,7 @@ from poslens.dashboard.widgets.choices import uploader
 OWN = "Own text"
 """The name of typed texts in the address."""
 
-_IN_ADDRESS = ("q", "d", "e")
+IN_ADDRESS = ("q", "d", "e")
 """The names of query, document and evidence in the address."""
 _FIELDS, _SHOWN, _IN_LINK, _INCOMPLETE = "pair.own", "own.texts", "own.in_link", "own.incomplete"
 
@@ -81,7 +81,7 @@ def _shown() -> Texts:
 
 def _take_from_address() -> None:
     """Show the texts of the link that was followed."""
-    linked = Texts(*(st.query_params.get(name, "") for name in _IN_ADDRESS))
+    linked = Texts(*(st.query_params.get(name, "") for name in IN_ADDRESS))
     if linked != Texts() and linked[:2] != _shown()[:2]:
         st.session_state[_SHOWN] = linked
         st.session_state[_IN_LINK] = True
@@ -94,7 +94,7 @@ def _put_into_address(asked: bool) -> None:
     others."""
     texts = _shown() if asked and st.session_state.get(_IN_LINK) else Texts()
     texts = texts if url_state.in_link(*texts) else Texts()
-    for name, text in zip(_IN_ADDRESS, texts, strict=True):
+    for name, text in zip(IN_ADDRESS, texts, strict=True):
         url_state.put(name, text)
 
 

@@ -1,0 +1,76 @@
+"""An address with a parameter that no page has is answered in one sentence above the page."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from poslens.dashboard.widgets import address
+from tests.support.pages import DASHBOARD, SECONDS, open_page
+
+
+def page() -> None:
+    from poslens.dashboard.widgets import address
+
+    address.report_unknown()
+
+
+def warnings(**query: str) -> list[str]:
+    app = AppTest.from_function(page, default_timeout=SECONDS)
+    for name, value in query.items():
+        app.query_params[name] = value
+    return [warning.value.replace("\\", "") for warning in app.run().main.warning]
+
+
+def test_an_unknown_parameter_is_named_with_similar_ones() -> None:
+    assert warnings(modle="MiniLM", models="MiniLM") == [
+        "Addresses have no parameter 'modle', so the page ignores it. Similar parameters: model, "
+        "models."
+    ]
+    (warning,) = warnings(**{"x" * 90: ""})
+    assert warning == f"Addresses have no parameter {'x' * 80!r}, so the page ignores it."
+    assert len(warnings(**{f"xx{n}": "" for n in range(9)})) == address.MAX_UNKNOWN
+
+
+def test_parameters_of_pages_and_studies_are_not_unknown() -> None:
+    of_studies = ("top", "search_for", "level", "aggregate", "q", "language")
+    asked = dict.fromkeys((*names(), *of_studies), "saliency") | {"dataset": "sample"}
+    assert warnings(**asked) == []
+
+
+def names() -> Iterator[str]:
+    """The parameters that pages name as texts."""
+    positions = {
+        "choices.one_of": 2,
+        "choices.model": 1,
+        "url_state.option": 1,
+        "url_state.several": 1,
+        "url_state.get": 0,
+    }
+    for path in DASHBOARD.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call):
+                continue
+            called = ast.unparse(node.func)
+            keywords = {each.arg: each.value for each in node.keywords}
+            name: ast.expr | None = None
+            if "bind" in keywords:
+                bound = ast.unparse(keywords["bind"]) == "'query-params'"
+                name = keywords.get("key") if bound else None
+            elif called in positions:
+                name = node.args[positions[called]]
+            if isinstance(name, ast.Constant):
+                yield str(name.value)
+
+
+def test_each_parameter_is_one_of_a_page() -> None:
+    assert set(names()) >= address.NAMES
+
+
+@pytest.mark.parametrize("name", ["explain", "curves"])
+def test_the_app_reports_it(name: str) -> None:
+    app = open_page(name, modle="MiniLM").run()
+    assert not app.exception and "modle" in app.main.warning[0].value
