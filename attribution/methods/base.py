@@ -7,7 +7,7 @@ the tables of the docs read everything about a method from `METHODS`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -31,11 +31,13 @@ Compute = Callable[[Any, Method, Sequence[TextPair]], list[Attribution]]
 
 @dataclass(frozen=True, slots=True)
 class MethodParameter:
-    """A parameter of a method with its values; the first is the default."""
+    """A parameter of a method with its values; the first is the default. Pages list them by their
+    `titles`, if it has any."""
 
     name: str
     choices: tuple[str, ...]
     help: str
+    titles: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,16 +101,19 @@ CURVE_PARAMETERS = (
     MethodParameter(
         "normalization",
         NORMALIZATIONS,
-        "How each document's values are scaled before averaging. p99: clip at the 99th percentile "
-        "of the document's magnitudes and divide by it, as PosIR's scripts do. max: divide by the "
-        "largest magnitude, as PosIR's paper describes. none: no scaling.",
+        "How each document's values are scaled before averaging. 99th percentile (p99): clip at "
+        "that percentile of the document's magnitudes and divide by it, as PosIR's scripts do. "
+        "Maximum (max): divide by the largest magnitude, as PosIR's paper describes. none: no "
+        "scaling.",
+        {"p99": "99th percentile", "max": "maximum", "none": "none"},
     ),
     MethodParameter(
         "resampling",
         RESAMPLINGS,
-        "How token values become 100 points. bin_mean: each point is the mean of the tokens in its "
-        "bin. point: linear interpolation between the two nearest tokens, as in PosIR, so at most "
-        "200 tokens of a document (2 per point) count.",
+        "How token values become 100 points. Mean of the bin (bin_mean): each point is the mean of "
+        "the tokens in its bin. Interpolation (point): linear between the two nearest tokens, as "
+        "in PosIR, so at most 200 tokens of a document (2 per point) count.",
+        {"bin_mean": "mean of the bin", "point": "interpolation"},
     ),
 )
 

@@ -133,6 +133,8 @@ def arrive() -> None:
     if back:
         for name in filter(str.isidentifier, map(str, list(st.session_state))):
             del st.session_state[name]  # of a widget bound to the address
+        for name in shared():  # of one that is in the address without being bound to it
+            st.session_state.pop(url_state.keys(name)[0], None)
     offered = [*datasets.names(), *own_texts.uploads()]
     entry = METHODS.get(st.query_params.get("method", ""))
     parameters = (*(entry.parameters if entry else ()), *CURVE_PARAMETERS)
@@ -167,7 +169,7 @@ def _choose(name: str, value: Any) -> None:
 
 
 def shared() -> set[str]:
-    """The parameters that widgets of several pages have bound to the address."""
+    """The parameters that widgets of several pages have in the address."""
     parameters = (*CURVE_PARAMETERS, *(p for entry in METHODS.values() for p in entry.parameters))
     return {"dataset", "models", "tab", *_SWITCHES, *(parameter.name for parameter in parameters)}
 

@@ -101,13 +101,17 @@ def _any_remote(models: Sequence[str]) -> bool:
 
 
 def _parameter(parameter: MethodParameter, begins: str) -> str:
+    label = parameter.name.replace("_", " ").capitalize()
+    if titles := parameter.titles:
+        title, about = titles.__getitem__, plain(parameter.help)
+        return url_state.option(label, parameter.name, parameter.choices, title, help=about)
     began = f"{parameter.name}.begins"
     if st.session_state.get(began, begins) != begins and parameter.name not in st.query_params:
         # A default for another model that the user didn't select.
         st.session_state.pop(parameter.name, None)
     st.session_state[began] = begins
     chosen = st.selectbox(
-        plain(parameter.name.replace("_", " ").capitalize()),
+        plain(label),
         parameter.choices,
         index=parameter.choices.index(begins),
         key=parameter.name,

@@ -98,7 +98,7 @@ def test_switching_the_resampling_changes_curve_and_caption(app: App, visit: Vis
     page = ready(visit(app.url))
     expect(page.get_by_text("resampling=bin_mean").first).to_be_attached()
     page.get_by_test_id("stSidebar").get_by_text("Method settings").click()
-    select(page, "Resampling", "point")
+    select(page, "Resampling", "interpolation")
     expect(page.get_by_text("resampling=point").first).to_be_attached()
     expect(page).to_have_url(re.compile("resampling=point"))
     no_error(page)

@@ -14,7 +14,9 @@ def page() -> None:
 
     address.report_unknown()
     with st.sidebar:
-        st.text(choices.method(["MiniLM"]).name)
+        method = choices.method(["MiniLM"])
+    st.text(method.name)
+    st.text(method.curve_params)
 
 
 def test_a_link_to_the_open_page_changes_the_method() -> None:
@@ -36,3 +38,17 @@ def test_a_link_to_the_open_page_changes_the_method() -> None:
     assert warning.value.startswith("There is no method 'nothing of the kind', so the page ")
     app.run()
     assert not app.warning, "the address names the method that is shown"
+
+
+def test_curve_parameters_are_listed_in_words_and_named_in_the_address() -> None:
+    app = AppTest.from_function(page, default_timeout=SECONDS).run()
+    normalization, resampling = app.selectbox(key="normalization"), app.selectbox(key="resampling")
+    assert list(normalization.options) == ["99th percentile", "maximum", "none"]
+    assert list(resampling.options) == ["mean of the bin", "interpolation"]
+    resampling.select("point").run()
+    assert app.query_params["resampling"] in ("point", ["point"])
+    assert "'resampling': 'point'" in app.text[1].value and not app.warning
+    linked = AppTest.from_function(page, default_timeout=SECONDS)
+    linked.query_params["normalization"] = "max"
+    assert "'normalization': 'max'" in linked.run().text[1].value
+    assert linked.selectbox(key="normalization").value == "max"
