@@ -10,14 +10,14 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from poslens.attribution.errors import UserError
 from poslens.attribution.types import Method, TextPair
 from poslens.cache.jobs import loop
+from poslens.cache.jobs.claims import claims_folder
 from poslens.cache.jobs.loop import Progress, RunOptions
-from poslens.cache.keys import method_fingerprint, text_fingerprint
+from poslens.cache.keys import text_fingerprint
 from poslens.cache.storage.encoded import Computed, Destination, encoded
 from poslens.cache.storage.store import ModelKey
 
@@ -117,7 +117,7 @@ def precompute(
         return computed.pairs, [pair for pair, _ in computed.failures]
 
     work = loop.Work(
-        claims_folder(store, model, method),
+        claims_folder(store.root, model, method),
         key=lambda pair: f"{pair.dataset}\0{pair.pair_id}\0{text_fingerprint(pair)}",
         missing=partial(store.missing, model, method, retry=options.retry_failed),
         batches=executor.batches,
@@ -146,8 +146,3 @@ def shard(pairs: Sequence[TextPair], number: int, of: int) -> list[TextPair]:
         return number_of[text]
 
     return [pair for pair in pairs if of_document(pair.document) == number - 1]
-
-
-def claims_folder(store: Destination, model: ModelKey, method: Method) -> Path:
-    """The folder in which jobs on a model and a method's core record their claims."""
-    return store.root / "claims" / f"{model.fingerprint}-{method_fingerprint(method)}"

@@ -10,6 +10,7 @@ release, so no item is computed twice.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import uuid
@@ -20,6 +21,9 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from poslens.attribution.errors import UserError
+from poslens.attribution.types import Method
+from poslens.cache.keys import method_fingerprint
+from poslens.cache.storage.files import ModelKey
 
 _TIMEOUT_S = 60
 
@@ -126,6 +130,16 @@ class Claims:
     def _remove(self, name: str) -> None:
         for path in self._folder.glob(f"{name}.*"):
             path.unlink(missing_ok=True)
+
+
+def claims_folder(root: Path, model: ModelKey, method: Method, kind: str = "") -> Path:
+    """The folder in which runs on a model and a method's core record their claims, for results
+    below `root`. Runs on results of a `kind` are separate from attribution runs by the same method,
+    which pages count, but `at_work_on` counts both."""
+    name = f"{model.fingerprint}-{method_fingerprint(method)}"
+    if kind:
+        name += f"-{hashlib.sha256(kind.encode()).hexdigest()[:16]}"
+    return root / "claims" / name
 
 
 def at_work(folder: Path) -> int:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -14,8 +12,8 @@ from poslens.attribution.curves.bootstrap import SEED
 from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.types import Method
 from poslens.cache.jobs import loop
+from poslens.cache.jobs.claims import claims_folder
 from poslens.cache.jobs.loop import Progress, RunOptions
-from poslens.cache.keys import method_fingerprint
 from poslens.cache.storage.results import Results
 from poslens.cache.storage.store import ModelKey
 
@@ -75,7 +73,7 @@ def compute_missing(
         return [item], []
 
     work = loop.Work(
-        claims_folder(results, model, method),
+        claims_folder(results.root, model, method, results.kind),
         key=lambda item: "\0".join(results.key(item)),
         missing=partial(results.missing, model, method, retry=options.retry_failed),
         batches=batches,
@@ -83,15 +81,6 @@ def compute_missing(
         store=store,
     )
     return loop.run(work, items, options=options)
-
-
-def claims_folder(results: Results[Item, T], model: ModelKey, method: Method) -> Path:
-    """The folder in which runs on these results record their claims, separate from attribution runs
-    by the same method, which pages count. Its name begins as that of the attribution runs does, so
-    that `at_work_on` finds it."""
-    kind = hashlib.sha256(results.kind.encode()).hexdigest()[:16]
-    name = f"{model.fingerprint}-{method_fingerprint(method)}-{kind}"
-    return results.root / "claims" / name
 
 
 def random_order(n: int) -> list[int]:

@@ -24,8 +24,8 @@ from poslens.attribution.retrievers.sparse import SparseRetriever, Term
 from poslens.attribution.retrievers.specs import RetrieverSpec, data_folder
 from poslens.attribution.text import listed
 from poslens.attribution.types import Attribution, Method, Provenance, TextPair
-from poslens.cache.jobs.attributions import Executor, OneDevice, claims_folder, precompute
-from poslens.cache.jobs.claims import at_work
+from poslens.cache.jobs.attributions import Executor, OneDevice, precompute
+from poslens.cache.jobs.claims import at_work, claims_folder
 from poslens.cache.jobs.loop import Progress, RunOptions
 from poslens.cache.keys import used_model
 from poslens.cache.kinds.embeddings import EmbeddingStore, ReceivedVectors
@@ -401,7 +401,7 @@ class Compute:
             lambda other: other.attribution_job(spec, method, pairs, scope),
             n_done=lambda: self.means.n_attempted(model.key, method, pairs),
             failures=lambda: self.store.curves(model.key, method, pairs).failed,
-            n_at_work=lambda: at_work(claims_folder(self.store, model.key, method)),
+            n_at_work=lambda: at_work(claims_folder(self.store.root, model.key, method)),
             doing=METHODS[method.name].title,
         )
 

@@ -13,8 +13,8 @@ import pytest
 
 from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.types import Method, TextPair
-from poslens.cache.jobs.claims import Claims
-from poslens.cache.jobs.items import claims_folder, compute_missing
+from poslens.cache.jobs.claims import Claims, claims_folder
+from poslens.cache.jobs.items import compute_missing
 from poslens.cache.jobs.loop import RunOptions
 from poslens.cache.storage.store import ModelKey
 from tests.support.counts import Count, counts
@@ -86,7 +86,7 @@ def test_two_runs_share_the_pairs_and_each_retries_failures_once(tmp_path: Path)
 
 def test_a_run_that_waits_for_another_can_be_stopped(tmp_path: Path) -> None:
     store = counts(tmp_path)
-    with Claims(claims_folder(store, MODEL, METHOD)) as others:
+    with Claims(claims_folder(store.root, MODEL, METHOD, store.kind)) as others:
         others.take(["\0".join(store.key(pair)) for pair in PAIRS])
         stop = threading.Event()
         threading.Timer(0.2, stop.set).start()

@@ -11,6 +11,8 @@ from poslens.attribution.methods import make_method
 from poslens.attribution.retrievers.lexical import with_corpus
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.attribution.types import TextPair
+from poslens.cache.jobs.claims import at_work_on
+from poslens.cache.kinds.embeddings import EMBEDDING
 from poslens.compute.compute import Compute
 from poslens.studies.map import CurveMap, job, stored_map
 
@@ -34,9 +36,13 @@ def test_curves_of_zeros_are_left_off_the_map(tmp_path: Path) -> None:
     strangers = [pair(n, "nothing") for n in range(2)]
     strangers = [TextPair(f"s{n}", one.query, one.document) for n, one in enumerate(strangers)]
     source = CurveMap(METHOD, [*pairs, *strangers])
-    run = job(compute, spec, source, LAYOUT).start()
+    path, active = compute.store.path(compute.identify(spec).key, EMBEDDING), list[bool]()
+    run = job(compute, spec, source, LAYOUT).start(
+        lambda _: active.append(at_work_on(compute.root, path))
+    )
     run.wait()
     assert run.error == ""
+    assert active[:-1] and all(active[:-1]), "Storage could delete what the map is added to"
     found = stored_map(compute, spec, source, LAYOUT)
     assert found.items == tuple(f"p{n}" for n in range(len(WORDS))) and found.n_flat == 2
     assert found.points is not None and found.points.shape == (len(WORDS), 2)

@@ -22,9 +22,7 @@ from poslens.attribution.interventions.segments import edits_method
 from poslens.attribution.methods import make_method
 from poslens.attribution.types import Attribution, TextPair, Token, TokenizedText
 from poslens.cache.exchange.part_files import PartFolder, PartWriter
-from poslens.cache.jobs.attributions import claims_folder
-from poslens.cache.jobs.claims import Claims
-from poslens.cache.jobs.items import claims_folder as items_claims
+from poslens.cache.jobs.claims import Claims, claims_folder
 from poslens.cache.kinds.embeddings import EmbeddingStore
 from poslens.cache.kinds.faithfulness import faithfulness_tests
 from poslens.cache.kinds.interventions import RankedPair, causes, position_ranks
@@ -136,17 +134,20 @@ def test_deleting_asks_for_confirmation_and_states_what_is_deleted(store: Store)
     assert store.get(OTHER, METHOD, result("p0")[0]) is not None
 
 
-@pytest.mark.parametrize("kind", ["", "relocation"])
+@pytest.mark.parametrize("kind", ["", "relocation", "vectors"])
 def test_results_are_not_deleted_while_a_run_adds_to_them(store: Store, kind: str) -> None:
-    if kind:
+    run = Claims(claims_folder(store.root, OTHER, METHOD))
+    if kind == "relocation":
         method = relocation_method(11)
         items = causes(store.root, method)
         items.put_failures(OTHER, method, [(result("p0")[0], "no evidence")])
-        folder = items_claims(items, OTHER, method)
-    else:
-        folder = claims_folder(store, OTHER, METHOD)
+        run = Claims(claims_folder(store.root, OTHER, method, items.kind))
+    elif kind == "vectors":
+        vectors = EmbeddingStore(store.root)
+        vectors.put(OTHER, "document", [("x", np.ones(4, np.float32))])
+        run = vectors.adding(OTHER)
     stored = len(cache_service.stored(service()))
-    with Claims(folder):
+    with run:
         app = opened()
         app.selectbox(key="cache.model").set_value(OTHER.fingerprint).run()
         app.button(key="cache.delete").click().run()
