@@ -224,8 +224,8 @@ def method_for(compute: Compute, spec: RetrieverSpec, setup: RankingSetup) -> Me
     first = setup.first_stage
     if first is None:
         raise UserError(
-            f"{spec.name} only reranks documents that another model retrieves: Ranking measures it "
-            "with a first stage."
+            f"{spec.name} only reranks documents that another model retrieves, so its rankings "
+            "depend on that model, too: Ranking measures them with a first stage."
         )
     if needs_first_stage(first):
         raise UserError(

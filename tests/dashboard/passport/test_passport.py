@@ -39,6 +39,7 @@ from poslens.studies.passport.document import document_bytes, printed_html
 from poslens.studies.passport.service import ModelPassport
 from poslens.studies.ranking import service as rankings
 from poslens.study_part import Part, PartAnswer, PartQuestion, Scope, shift_sentence
+from tests.support import tiny_families
 from tests.support.chromium import chromium
 from tests.support.nouns import NOUNS
 from tests.support.pages import open_page
@@ -261,6 +262,18 @@ def test_parts_unavailable_for_a_model_have_one_sentence(
         n for n in part(found, "relocation").numbers if n.key == "last_minus_first"
     ).estimate
     assert lean.value == 0, "word statistics cannot see order"
+
+
+def test_a_reranker_has_no_ranking_for_one_reason(
+    sample: datasets.DataSet, tiny_folder: Callable[..., Path], tmp_path: Path
+) -> None:
+    folder = tiny_families.cross_encoder(tiny_folder("bert").parent / "raw", tmp_path / "cross")
+    spec = register_folder("cross", folder)
+    found = part(passports.passport(Compute(tmp_path), spec, sample, only=["ranking"]), "ranking")
+    assert not found.jobs and found.absent == (
+        "cross only reranks documents that another model retrieves, so its rankings depend on that "
+        "model, too: Ranking measures them with a first stage."
+    )
 
 
 def test_a_run_computes_everything_missing_once(tmp_path: Path) -> None:
