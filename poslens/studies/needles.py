@@ -33,7 +33,7 @@ from poslens.attribution.evaluation.needle import (
 )
 from poslens.attribution.retrievers.base import Retriever
 from poslens.attribution.retrievers.detect import family_of
-from poslens.attribution.retrievers.limits import unit
+from poslens.attribution.retrievers.limits import context_limit, unit
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.text import script_without_sentences
 from poslens.attribution.types import Method, Provenance
@@ -121,7 +121,9 @@ class CellRow(ModelRow):
 class LengthRow(ModelRow):
     """The mean over all depths of one length, or of all lengths."""
 
-    limit: int | None = column("Context limit of the model in tokens; null if unlimited.")
+    limit: int | None = column(
+        "Context limit in tokens (of an endpoint, in words); null if unlimited or unknown."
+    )
     length: int | None = column("Length of the texts in tokens; null for all lengths.", shown=False)
     length_text: str = column("Length of the texts in tokens.", title="length", in_files=False)
     needles: int = column("Number of needles in a cell; each has its own text.")
@@ -154,7 +156,7 @@ def _lengths(summary: NeedleSummary) -> Iterator[LengthRow]:
     for length in (*grid.lengths, None):
         yield LengthRow(
             summary.name,
-            summary.model.spec.max_length,
+            context_limit(summary.model.spec),
             length,
             "all" if length is None else str(length),
             grid.n,

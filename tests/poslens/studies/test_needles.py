@@ -82,6 +82,8 @@ def test_lengths_beyond_the_context_limit_are_left_out(
     found = run(*asked, "--lengths", "64,100000")
     assert "Texts of 100,000 tokens exceed its context limit." in found.stderr
     assert [row["length"] for row in json.loads(found.stdout)["rows"]] == [64]
+    (summary, _) = json.loads(run(*asked, "--lengths", "64", "--table", "summary").stdout)["rows"]
+    assert summary["limit"] == 128, "as the folder's configuration says"
     none = run(*asked, "--lengths", "100000")
     assert none.exit_code == 2 and "is below all requested lengths" in none.stderr
 
