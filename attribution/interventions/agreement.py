@@ -61,7 +61,8 @@ def with_ablation(curve: NDArray[np.floating], ablation: Ablation) -> float | No
 @dataclass(frozen=True, slots=True)
 class Agreement:
     """Agreement of a method's curves with causal curves of a model, over `n` pairs of `n_documents`
-    documents; `n_left_out` further pairs have evidence read whole at fewer than two positions.
+    documents, of `n_truncated` of which the document was truncated; `n_left_out` further pairs have
+    evidence read whole at fewer than two positions.
 
     `each` is the mean of the pairs' correlations; `means` is the correlation of the mean curve with
     the mean causal curve at 11 positions. Intervals resample documents. Either is None if it is
@@ -71,6 +72,7 @@ class Agreement:
     model: str
     n: int
     n_documents: int
+    n_truncated: int
     n_left_out: int
     each: Estimate | None
     means: Estimate | None
@@ -85,6 +87,7 @@ def agreement(
     """Compare curves [n, 100] with relocation or ablation of the same pairs. `groups` [n] are the
     pairs' documents."""
     rows: list[tuple[Hashable, float | None, Values]] = []
+    n_truncated = 0
     for curve, effect, group in zip(curves, causal, groups, strict=True):
         if isinstance(effect, Relocation):
             value = with_relocation(curve, effect)
@@ -93,6 +96,7 @@ def agreement(
         if (causal_curve := effect.curve(N_GRID)) is not None:
             both = np.concatenate([resample(np.asarray(curve), "bin_mean", N_GRID), causal_curve])
             rows.append((group, value, both))
+            n_truncated += effect.read_share < 1
 
     def correlate(means: Values) -> Values:
         return rank_correlations(means[:, :N_GRID], means[:, N_GRID:])
@@ -103,6 +107,7 @@ def agreement(
         model,
         len(rows),
         len(set(documents)),
+        n_truncated,
         len(curves) - len(rows),
         estimate(np.array([[value] for _, value in defined]), [group for group, _ in defined]),
         # 300 resamples: a rank correlation over 11 positions is no finer.

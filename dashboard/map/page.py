@@ -120,7 +120,8 @@ def provenance(stored_map: StoredMap) -> Provenance:
     """Everything needed to reproduce this map."""
     computed = repr(layout) if of != "curves" else f"{layout!r} of {method!r}"
     words = ", ".join(filter(None, (of, selection.words)))
-    return of_map(stored_map.model, computed, data.name, of, len(stored_map.items), words)
+    n, n_truncated = len(stored_map.items), stored_map.n_truncated
+    return of_map(stored_map.model, computed, data.name, of, n, n_truncated, words)
 
 
 def status(stored_map: StoredMap) -> None:

@@ -167,18 +167,20 @@ def of_documents(
 
 
 def of_controlled(
-    model: ModelIdentity, method: Method, dataset: str, controlled: ControlledCurve, selection: str
+    model: ModelIdentity, curve: PositionCurve, controlled: ControlledCurve, selection: str
 ) -> Provenance:
-    """Provenance of curves minus a null control."""
+    """Provenance of a curve minus a null control; `curve` is that of the same pairs without it."""
     provenance = of_model(
         model,
-        method,
-        dataset,
+        curve.method,
+        curve.dataset,
         n_pairs=controlled.n,
         n_documents=controlled.n_documents,
+        # Unknown if some of the curve's pairs have no control.
+        truncated=curve.n_truncated if curve.n == controlled.n else None,
         selection=selection,
         interval=controlled.index,
-        preference=short_verdict(method, model.spec),
+        preference=short_verdict(curve.method, model.spec),
     )
     return with_control(provenance, controlled.control)
 
@@ -201,10 +203,16 @@ def of_run(
 
 
 def of_map(
-    model: ModelIdentity, method: str, dataset: str, of: str, n: int, selection: str
+    model: ModelIdentity,
+    method: str,
+    dataset: str,
+    of: str,
+    n: int,
+    n_truncated: int | None,
+    selection: str,
 ) -> Provenance:
-    """Provenance of a map of `n` documents, queries or curves (`of`). The number of truncated
-    documents is not stored with a map."""
+    """Provenance of a map of `n` documents, queries or curves (`of`). How many are truncated is
+    stored with curves, not with vectors."""
     return of_model(
         model,
         method,
@@ -212,6 +220,7 @@ def of_map(
         n_pairs=n if of == "curves" else None,
         n_queries=n if of == "queries" else None,
         n_documents=n if of == "documents" else None,
+        truncated=n_truncated,
         selection=selection,
     )
 

@@ -35,12 +35,24 @@ from poslens.figures.palettes import Style, escape, shorten
 @dataclass(frozen=True, slots=True)
 class StoredMap:
     """The items of a map and their points [n, 2], which are None until the map is fitted. `n_flat`
-    further items have a vector of zeros or a flat curve and are not on the map."""
+    further items have a vector of zeros or a flat curve and are not on the map. `n_truncated` of
+    the items belong to a truncated document; None if that is unknown."""
 
     model: ModelIdentity
     items: tuple[str, ...]
     points: Array | None
     n_flat: int = 0
+    n_truncated: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Vectors:
+    """Items that have a vector, their vectors [n, dimensions], and whether the document of each was
+    truncated [n], if that is stored."""
+
+    items: list[str]
+    vectors: Array
+    truncated: Array | None = None
 
 
 class TextMap:
@@ -55,11 +67,11 @@ class TextMap:
     def __len__(self) -> int:
         return len(self.texts)
 
-    def vectors(self, compute: Compute, model: ModelIdentity) -> tuple[list[str], Array]:
-        """The texts that are embedded, and their vectors [n, dimensions]."""
+    def vectors(self, compute: Compute, model: ModelIdentity) -> _Vectors:
+        """The texts that are embedded, and their vectors."""
         arrays = compute.embeddings.select(model.key, self.side, self.texts)
         texts = [text for text in self.texts if text in arrays]
-        return texts, np.array([arrays[text] for text in texts], dtype=np.float32)
+        return _Vectors(texts, np.array([arrays[text] for text in texts], dtype=np.float32))
 
     def compute(self, compute: Compute, model: ModelIdentity, options: RunOptions) -> Progress:
         """Embed the remaining texts.
@@ -95,10 +107,10 @@ class CurveMap:
     def __len__(self) -> int:
         return len(self.pairs)
 
-    def vectors(self, compute: Compute, model: ModelIdentity) -> tuple[list[str], Array]:
+    def vectors(self, compute: Compute, model: ModelIdentity) -> _Vectors:
         """The ids of the pairs whose curves are stored, and the curves [n, 100]."""
         stored = compute.store.curves(model.key, self.method, self.pairs)
-        return list(stored.pair_ids), stored.curves
+        return _Vectors(list(stored.pair_ids), stored.curves, stored.truncated)
 
     def compute(self, compute: Compute, model: ModelIdentity, options: RunOptions) -> Progress:
         """Attribute the remaining pairs.
@@ -122,22 +134,25 @@ def stored_map(
     """The stored part of a map: the items that have a vector, and their points if they were fitted;
     computes nothing."""
     model = compute.identify(spec)
-    items, vectors, n_flat = _comparable(source.vectors(compute, model), layout)
+    mapped, n_flat = _comparable(source.vectors(compute, model), layout)
     points = None
-    if len(vectors):
-        points = compute.embeddings.get_map(model.key, map_key(layout, vectors))
-    return StoredMap(model, tuple(items), points, n_flat)
+    if len(mapped.vectors):
+        points = compute.embeddings.get_map(model.key, map_key(layout, mapped.vectors))
+    n_truncated = None if mapped.truncated is None else int(mapped.truncated.sum())
+    return StoredMap(model, tuple(mapped.items), points, n_flat, n_truncated)
 
 
-def _comparable(arrays: tuple[list[str], Array], layout: Layout) -> tuple[list[str], Array, int]:
-    """Items and vectors without those that have no distance to others (zero or flat), and how many
-    were left out."""
-    items, vectors = arrays
+def _comparable(all_vectors: _Vectors, layout: Layout) -> tuple[_Vectors, int]:
+    """The vectors without those that have no distance to others (zero or flat), and how many were
+    left out."""
+    items, truncated = all_vectors.items, all_vectors.truncated
     if not items:
-        return items, vectors, 0
-    mask = comparable(vectors, layout.metric)
+        return all_vectors, 0
+    mask = comparable(all_vectors.vectors, layout.metric)
     left = [item for item, keep in zip(items, mask, strict=True) if keep]
-    return left, vectors[mask], len(items) - len(left)
+    return _Vectors(
+        left, all_vectors.vectors[mask], None if truncated is None else truncated[mask]
+    ), len(items) - len(left)
 
 
 def job(compute: Compute, spec: RetrieverSpec, source: MapSource, layout: Layout) -> Job:
@@ -153,8 +168,8 @@ def job(compute: Compute, spec: RetrieverSpec, source: MapSource, layout: Layout
         progress = source.compute(compute, model, compute.run_options(model.spec, run, report))
         if progress.stopped:
             return progress
-        _, vectors, n_flat = _comparable(source.vectors(compute, model), layout)
-        if n_flat and not len(vectors):
+        mapped, n_flat = _comparable(source.vectors(compute, model), layout)
+        if n_flat and not mapped.items:
             raise UserError(
                 f"All {n_flat:,} vectors are zero or constant, so none is nearer to another: "
                 "select another model or method."
@@ -168,7 +183,7 @@ def job(compute: Compute, spec: RetrieverSpec, source: MapSource, layout: Layout
 
         report(Progress(0, 0, 0, 0, 0.0))  # numba compiles before the first epoch
         started = time.perf_counter()
-        make_map(model.key, vectors, layout, compute.embeddings, fitted)
+        make_map(model.key, mapped.vectors, layout, compute.embeddings, fitted)
         return progress
 
     key = run_key(model, EMBEDDING, f"{source.scope} {layout!r}")

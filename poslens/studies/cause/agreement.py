@@ -204,6 +204,7 @@ class AgreementStudy(OfPairs[CauseItems, CauseSubject, AgreementSummary]):
             asked.chosen.dataset,
             n_pairs=first.n,
             n_documents=first.n_documents,
+            truncated=first.n_truncated,
             selection=asked.chosen.selection,
             interval=next(filter(None, intervals), None),
         )

@@ -89,8 +89,12 @@ def test_minus_null_names_its_control_and_counts_its_own_pairs(
     compute.attribution_job(bm25, OCCLUSION, pairs, "a").start().wait()
     compute.attribution_job(bm25, OCCLUSION, nulls, "b").start().wait()
     found = null_controls.controlled(compute, bm25, OCCLUSION, "unrelated", pairs, sample.pairs)
-    made = of_controlled(compute.identify(bm25), OCCLUSION, "sample", found, "Slovak")
+    model, plain = compute.identify(bm25), compute.curve(bm25, OCCLUSION, pairs, "sample")
+    curve = replace(plain.summary.curve, n_truncated=2)
+    made = of_controlled(model, curve, found, "Slovak")
     assert made.n_pairs == len(pairs) - 1 and made.control == "unrelated query, subtracted"
+    assert made.truncated is None, "the pair without a control may be truncated"
+    assert of_controlled(model, curve, replace(found, n=len(pairs)), "").truncated == 2
     assert "control: unrelated query, subtracted" in made.caption()
     figure = minus_null_curves([("BM25", found)], OCCLUSION, Style(), [made])
     axis = figure.layout.yaxis.title.text.replace("<br>", " ")
@@ -118,8 +122,12 @@ def test_bias_tests_count_truncated_documents(compute: Compute, sample: DataSet)
 
 
 @pytest.mark.parametrize("of", ["documents", "queries", "curves"])
-def test_a_map_counts_its_points_and_states_no_truncation(compute: Compute, bm25, of: str) -> None:
-    said = of_map(compute.identify(bm25), "map", "sample", of, 7, "").entry()
+def test_a_map_counts_its_points_and_states_truncation_if_it_is_stored(
+    compute: Compute, bm25, of: str
+) -> None:
+    model = compute.identify(bm25)
+    assert of_map(model, "map", "sample", of, 7, 3, "").entry()["truncated"] == 3
+    said = of_map(model, "map", "sample", of, 7, None, "").entry()
     name = {"documents": "n_documents", "queries": "n_queries", "curves": "n_pairs"}[of]
     assert {key: said[key] for key in said if key.startswith("n_")} == {name: 7}
     assert "truncated" not in said

@@ -276,6 +276,8 @@ def test_the_commands_print_pairs_and_agreement(sample: DataSet) -> None:
     assert "left out" not in stderr, "parts can be taken out of any text"
     (agreed,), _ = rows_of("agreement", *ablation, "--method", "terms")
     assert (agreed["method"], agreed["intervention"], agreed["n"]) == ("terms", "ablation", 2)
+    (provenance,) = poslens.agreement("BM25", methods=["terms"], pairs=2).provenance
+    assert provenance.entry()["truncated"] == 0
     rows, stderr = rows_of("cause", *asked)
     assert [row["intervention"] for row in rows] == ["relocation", "ablation"]
     assert rows[0]["last_minus_first"] == 0 and rows[0]["lost"] is None, "BM25 cannot see order"

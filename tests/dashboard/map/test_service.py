@@ -45,6 +45,7 @@ def test_curves_of_zeros_are_left_off_the_map(tmp_path: Path) -> None:
     assert active[:-1] and all(active[:-1]), "Storage could delete what the map is added to"
     found = stored_map(compute, spec, source, LAYOUT)
     assert found.items == tuple(f"p{n}" for n in range(len(WORDS))) and found.n_flat == 2
+    assert found.n_truncated == 0
     assert found.points is not None and found.points.shape == (len(WORDS), 2)
     assert np.isfinite(found.points).all()
 

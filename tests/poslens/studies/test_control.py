@@ -65,7 +65,8 @@ def test_shuffling_shows_that_the_planted_words_are_at_the_beginning(corpus: str
     assert row["index_minus_control"] == pytest.approx(index[0].value - index[1].value, abs=1e-6)
     (shown, *_) = [line for line in result.figure().data if line.mode and len(line.y) == 100]
     np.testing.assert_allclose(shown.y, points["mean"], atol=1e-6)
-    assert result.provenance[0].entry()["control"] == "shuffled sentences, subtracted"
+    entry = result.provenance[0].entry()
+    assert entry["control"] == "shuffled sentences, subtracted" and entry["truncated"] == 0
 
 
 def test_controls_without_any_attribution_count_and_are_reported(corpus: str) -> None:
