@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+
 import streamlit as st
 
-from poslens.dashboard.server import access, people
+from poslens.dashboard.server import access, oidc, people
 from poslens.dashboard.widgets import say
 from poslens.dashboard.widgets.guard import guarded
 from poslens.figures.plain import plain
+
+_UNAVAILABLE = "login.unavailable"
+"""The session's key of whether the identity provider didn't answer."""
 
 
 def entered() -> bool:
@@ -34,9 +39,25 @@ def _ask() -> None:
     st.markdown(
         "PosLens tests whether a text retriever overlooks evidence because of its position."
     )
-    st.button("Log in", on_click=st.login, type="primary", icon=":material/login:")
+    st.button("Log in", on_click=_log_in, type="primary", icon=":material/login:")
+    if st.session_state.pop(_UNAVAILABLE, False):
+        st.error(
+            "You can't log in now, because the identity provider doesn't answer: try again later, "
+            "or tell the administrator.",
+            icon=":material/error:",
+        )
     if st.query_params:
         st.caption("Login returns to the first page: open your link again afterwards.")
+
+
+def _log_in() -> None:
+    """Go to the identity provider if it answers; otherwise Streamlit would show a page with the
+    words "Authentication error" alone."""
+    if trouble := oidc.trouble(st.secrets["auth"]["server_metadata_url"]):
+        logging.getLogger(__name__).warning(trouble)
+        st.session_state[_UNAVAILABLE] = True
+    else:
+        st.login()
 
 
 def _name_and_way_out() -> None:
