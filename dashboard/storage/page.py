@@ -3,7 +3,7 @@ compacts and deletes them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime
 
 import pandas as pd
@@ -15,34 +15,15 @@ from poslens.cache.storage.maintenance import StoredFile, failures, older_layout
 from poslens.compute.compute import service
 from poslens.compute.runs import Run
 from poslens.compute.settings import KEEP_OWN_TEXTS
-from poslens.dashboard.cause.data_set import OF_DOCUMENTS
 from poslens.dashboard.server import own_texts, people
-from poslens.dashboard.widgets import links, panels, say
+from poslens.dashboard.storage.failed_items import show_failed, title_of
+from poslens.dashboard.widgets import panels, say
 from poslens.dashboard.widgets.guard import fragment
 from poslens.dashboard.widgets.run_board import run_bar
-from poslens.dashboard.widgets.tables import no_result, show_table
-from poslens.figures.captions import method_title
-from poslens.heatmap.data import MAX_COLUMNS
+from poslens.dashboard.widgets.tables import show_table
 from poslens.storage import service as cache_service
 
 ALL_MODELS, ALL = "all models", "all methods"
-CAUSE = ("Cause", "cause/page.py", "Data set")
-RETRIED: dict[str, tuple[str, str, str]] = {
-    "": ("Curves", "curves/page.py", ""),
-    "faithfulness": ("Methods", "methods/page.py", "Data set"),
-    "relocation": CAUSE,
-    "ablation": CAUSE,
-    **dict.fromkeys(OF_DOCUMENTS, CAUSE),
-    "bias_scores": ("Bias tests", "cause/page.py", "Bias tests"),
-    "position_ranks": ("Position effect", "ranking/page.py", "Position effect"),
-    "why": ("Why", "why/page.py", "All misses"),
-    "preferences": ("Preferences", "methods/page.py", "Preferences"),
-    "chunk_plan": ("Audit", "audit/page.py", "Chunk planner"),
-    "reachability": ("Audit", "audit/page.py", ""),
-}
-"""Title, page and tab that retry failed items of each kind. Rankings are missing, because every run
-retries them."""
-
 files: list[StoredFile] = []
 with panels.guarded():
     files = cache_service.stored(service())
@@ -66,12 +47,6 @@ def act(start: Callable[..., object], *arguments: object) -> None:
         start(service(), *arguments)
     except UserError as error:
         st.session_state["cache.error"] = str(error)
-
-
-def title_of(file: StoredFile) -> str:
-    """The method's display name."""
-    title = method_title(file.method.name)
-    return title[0].upper() + title[1:]
 
 
 def listed(file: StoredFile) -> list[str]:
@@ -281,60 +256,6 @@ def confirm(meant: list[StoredFile], dataset: str) -> None:
             )
 
 
-def failed(meant: list[StoredFile], dataset: str) -> None:
-    """Items that failed, with links to the pages that retry them."""
-    failed_items = [
-        (file, row)
-        for file in meant
-        if file.failed and not file.problem
-        for row in failures(service().store, file.model, file.method)
-        if row.dataset in listed(file) and dataset in ("", row.dataset)
-    ]
-    if not failed_items:
-        return
-    frame = pd.DataFrame(
-        {
-            "model": [file.model.name for file, _ in failed_items],
-            "method": [title_of(file) for file, _ in failed_items],
-            "data set": [row.dataset for _, row in failed_items],
-            "of": [row.kind or "attribution" for _, row in failed_items],
-            "item": [row.item for _, row in failed_items],
-            "reason": [row.reason for _, row in failed_items],
-        }
-    )
-    # Each intervention without a query needs its own link, and so does each method on Curves.
-    first: dict[tuple[str, str, str, str, str], list[tuple[str, str]]] = {}
-    for file, row in failed_items:
-        if row.kind in RETRIED:
-            title, page, tab = RETRIED[row.kind]
-            measure = row.kind if row.kind in OF_DOCUMENTS else ""
-            method = file.method.name if title in ("Curves", "Methods") else ""
-            first.setdefault((title, page, tab, measure, method), []).append(
-                (row.dataset, file.model.name)
-            )
-    same = [name for name in ("model", "method") if frame[name].nunique() == 1]
-    with no_result(frame.drop(columns=same), unit="item", key="cache.failures"):
-        methods = {method for *_, method in first if method}
-        for (title, page, tab, measure, method), of_link in first.items():
-            of = f" (documents, {measure})" if measure else ""
-            if method and len(methods) > 1:
-                of = f" ({method_title(method)})"
-            say.caption(f"To retry, open {title}{of} and press Retry.")
-            opened = of_link[0][0]
-            names = list(dict.fromkeys(name for of_set, name in of_link if of_set == opened))
-            asked: dict[str, str | Sequence[str]]
-            asked = {"dataset": opened, "models": names[:MAX_COLUMNS]}
-            if tab:
-                asked["tab"] = tab
-            if title == "Curves":
-                asked["method"] = method
-            elif title == "Methods":
-                asked["methods"] = [method]
-            elif measure:
-                asked |= {"corpus": measure}
-            links.page_link(page, f"Open {title}{of}", ":material/replay:", asked)
-
-
 def imports() -> None:
     """Import an exported file."""
     with st.expander("Import", expanded=not files):
@@ -426,7 +347,15 @@ if files:
     with panels.guarded():
         actions(meant, dataset)
     with panels.guarded():
-        failed(meant, dataset)
+        show_failed(
+            [
+                (file, row)
+                for file in meant
+                if file.failed and not file.problem
+                for row in failures(service().store, file.model, file.method)
+                if row.dataset in listed(file) and dataset in ("", row.dataset)
+            ]
+        )
 else:
     st.info(
         "Nothing is stored yet. Explain and Curves store what they compute; you can also "
