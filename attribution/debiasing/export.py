@@ -110,6 +110,12 @@ def model_card(
             f"{rows}"
         )
     limits = "\n".join(f"- {limit}" for limit in LIMITS)
+    truncated = ""
+    if manifest.dimensions is not None:
+        truncated = (
+            f"\nVectors have the first {manifest.dimensions:,} dimensions and are not normalized "
+            "afterwards. For cosine\nsimilarity, use `encode(..., normalize_embeddings=True)`.\n"
+        )
     return f"""---
 {license}library_name: sentence-transformers
 tags: [sentence-transformers, sentence-similarity, feature-extraction, position-bias]
@@ -125,7 +131,7 @@ from sentence_transformers import SentenceTransformer
 
 model = SentenceTransformer("path/to/this/folder")
 ```
-
+{truncated}
 ## Training
 
 The model learns to give a whole text the vector that it gave it sentence by sentence, each

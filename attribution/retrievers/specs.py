@@ -14,7 +14,7 @@ from typing import Any
 from poslens.attribution.errors import UserError
 from poslens.attribution.nouns import counted
 from poslens.attribution.paths import expanded
-from poslens.attribution.retrievers.calibration import Calibration, decimals, rounded
+from poslens.attribution.retrievers.calibration import Calibration, decimals, rounded, split
 from poslens.attribution.retrievers.model_folder import Contents, contents
 from poslens.attribution.retrievers.safe_files import DamagedFolder
 
@@ -93,6 +93,13 @@ class RetrieverSpec:
     def base(self) -> str:
         """The model's own name without suffixes: `MiniLM` for `MiniLM@last`."""
         return (self.alias_of or self.name).partition("@")[0]
+
+    @property
+    def uncalibrated(self) -> str:
+        """The model's own name without calibration: `MiniLM@last` for `MiniLM@last@calibrated`."""
+        name = self.alias_of or self.name
+        calibrated = split(name)
+        return name if calibrated is None else calibrated[0]
 
     @property
     def remote(self) -> bool:

@@ -38,6 +38,8 @@ COLORS = (
     *BY_METHOD,
 )
 
+COLOR_TITLES = {"evidence position": "Evidence position (%)"}
+
 st.markdown("# Map: which documents, queries or curves are alike?")
 chosen_data = picked = method = None
 with st.sidebar:
@@ -182,7 +184,7 @@ def board() -> None:
             points,
             colors,
             labels,
-            color.capitalize(),
+            COLOR_TITLES.get(color, color.capitalize()),
             style,
             diverging=color == "primacy-recency index",
             webgl=webgl,

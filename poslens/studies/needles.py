@@ -352,6 +352,7 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
             (length, depth, needle): np.array([value * last, value * first, last, first])
             for (length, depth, needle), value in retrieved_of.items()
             for last, first in [(float(in_last_third(depth)), float(in_first_third(depth)))]
+            if last or first
         }
         measure = partial(ItemMeasure, documents=needle_of, share=True, resampled="needles")
         third = "last minus first third of depths"

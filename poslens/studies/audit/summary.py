@@ -252,9 +252,8 @@ def summary_of(
 ) -> AuditSummary:
     """The evaluated stored ranks of an index, cached."""
     # Calibrated or not: both are indexes of one model.
-    base = next(
-        (summary for summary in earlier if summary.index.spec.base == subject.spec.base), None
-    )
+    own_name = subject.spec.uncalibrated
+    base = next((each for each in earlier if each.index.spec.uncalibrated == own_name), None)
     same_model = any(summary.index.spec.name == subject.spec.name for summary in earlier)
     truncations = () if same_model else tuple(store.truncations(model.key))
     results = tuple(stored.results.values())

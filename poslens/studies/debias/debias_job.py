@@ -201,6 +201,7 @@ def training_job(compute: Compute, point: DebiasPoint) -> Job:
             license=point.base.license,
             query_max_length=point.base.query_max_length,
             max_length=retriever.max_length,
+            dimensions=retriever.model.truncate_dim,
         )
         write_model(retriever, session.adapter, manifest, folders.new_folder(point.base.name))
         checkpoint.unlink(missing_ok=True)

@@ -115,7 +115,7 @@ class Simulatability(Study[Collection, Simulated, SimulatabilitySummary]):
 
     def job(self, compute: Compute, subject: Simulated) -> Job:
         """A job that ranks the corpus and attributes the scores of the two documents of each query;
-        progress counts queries."""
+        progress counts queries while it ranks, and then documents."""
         model, spec, collection = compute.identify(subject.spec), subject.spec, subject.collection
         compute.require_fit(model, subject.method)
         setup = RankingSetup(collection)

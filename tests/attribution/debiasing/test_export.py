@@ -21,7 +21,7 @@ from sentence_transformers import SentenceTransformer
 
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.debiasing import folder as folders
-from poslens.attribution.debiasing.export import copy_model, write_model
+from poslens.attribution.debiasing.export import copy_model, model_card, write_model
 from poslens.attribution.debiasing.folder import ADAPTER, MANIFEST, Manifest
 from poslens.attribution.debiasing.training import Training
 from poslens.attribution.errors import UserError
@@ -46,6 +46,7 @@ MANIFEST_OF = Manifest(
     checks=((0, 0.0, Estimate(-0.1, -0.2, -0.05, 3, 3, "texts")), (6, 0.5, Estimate(-0.01))),
     license="MIT",
     max_length=64,
+    dimensions=8,
 )
 Build = Callable[..., DenseRetriever]
 
@@ -193,6 +194,8 @@ def test_a_copy_is_complete(tiny: Build, home: Path, tmp_path: Path) -> None:
     card = (tmp_path / "out/README.md").read_text()
     for part in ("tiny/base", "half of its 30 documents", "seed 7", "license: mit", "## Limits"):
         assert part in card
+    assert "first 8 dimensions and are not normalized" in card
+    assert "dimensions" not in model_card(replace(MANIFEST_OF, dimensions=None), "whole")
     for path in (tmp_path / "out").rglob("*.json"):
         assert str(home) not in path.read_text()
 

@@ -156,6 +156,8 @@ def test_a_text_shorter_than_a_block_is_unchanged() -> None:
 def test_a_name_states_the_calibration() -> None:
     plain, default = resolve("MiniLM"), resolve("MiniLM@calibrated")
     assert default.calibration == Calibration() and default.base == "MiniLM"
+    assert default.uncalibrated == "MiniLM" and resolve("MiniLM@cls").uncalibrated == "MiniLM@cls"
+    assert resolve("MiniLM@64d@calibrated").uncalibrated == "MiniLM@64d"
     assert resolve("MiniLM@calibrated(strength=0.50, block=128)").name == "MiniLM@calibrated"
     other = resolve("MiniLM-recency@0.5@calibrated( layers=2,strength=1 )")
     assert other.name == "MiniLM-recency@0.5@calibrated(strength=1, layers=2)"

@@ -156,6 +156,7 @@ def test_two_models_are_compared_on_common_cells() -> None:
     )
     assert (accuracy.value, accuracy.other_value) == (0.5, 1.0)
     assert (slope.value, slope.other_value) == (-1.0, 0.0)
+    assert slope.comparison.difference.n == 24, "the middle depth is in neither third"
     assert accuracy.comparison.difference.n_resampled == 12
     assert accuracy.comparison.verdict == slope.comparison.verdict == "lower"
 
