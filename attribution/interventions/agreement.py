@@ -61,7 +61,7 @@ def with_ablation(curve: NDArray[np.floating], ablation: Ablation) -> float | No
 @dataclass(frozen=True, slots=True)
 class Agreement:
     """Agreement of a method's curves with causal curves of a model, over `n` pairs of `n_documents`
-    documents, of `n_truncated` of which the document was truncated; `n_left_out` further pairs have
+    documents; in `n_truncated` pairs the document was truncated. `n_left_out` further pairs have
     evidence read whole at fewer than two positions.
 
     `each` is the mean of the pairs' correlations; `means` is the correlation of the mean curve with

@@ -145,9 +145,10 @@ def controls_for(method: Method) -> tuple[Control, ...]:
 @dataclass(frozen=True, slots=True)
 class ControlledCurve:
     """Curves minus their controls, pair by pair: `mean`, `ci_low` and `ci_high` [100] of the
-    difference over `n` pairs of `n_documents` documents. The controls of `n_zero` pairs attribute
-    nothing to any token, such as those of BM25 whose query shares no term with the document; their
-    curves of zeros count, because leaving them out would select pairs by their controls.
+    difference over `n` pairs of `n_documents` documents; in `n_truncated` pairs the document was
+    truncated. The controls of `n_zero` pairs attribute nothing to any token, such as those of BM25
+    whose query shares no term with the document; their curves of zeros count, because leaving them
+    out would select pairs by their controls.
 
     `comparison` is the primacy-recency index of the mean curve minus that of the mean control;
     `distance` is the mean over bins of |mean curve - mean control|, relative to the mean |curve|.
@@ -159,6 +160,7 @@ class ControlledCurve:
     control: Control
     n: int
     n_documents: int
+    n_truncated: int
     n_zero: int
     mean: Array
     ci_low: Array | None
@@ -221,10 +223,11 @@ def minus_null(
     nulls: NDArray[np.floating],
     groups: Sequence[Hashable],
     magnitudes: tuple[NDArray[np.floating], NDArray[np.floating]] | None = None,
+    n_truncated: int = 0,
 ) -> ControlledCurve:
     """Compare curves [n, 100] with the curves [n, 100] of the same pairs' controls. `groups` [n]
-    are the pairs' documents. `magnitudes` are the absolute token values of both [n, 100], from
-    which indices are computed; by default the curves' own.
+    are the pairs' documents, of which `n_truncated` were truncated. `magnitudes` are the absolute
+    token values of both [n, 100], from which indices are computed; by default the curves' own.
 
     Raises:
         UserError: there are no curves.
@@ -242,6 +245,7 @@ def minus_null(
         kind,
         n,
         len(set(groups)),
+        n_truncated,
         int((~null_sizes.any(1)).sum()),
         as_array((observed - null).mean(0), shape, "a curve"),
         None if ends is None else as_array(ends[0], shape, "a curve"),

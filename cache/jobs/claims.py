@@ -135,7 +135,7 @@ class Claims:
 def claims_folder(root: Path, model: ModelKey, method: Method, kind: str = "") -> Path:
     """The folder in which runs on a model and a method's core record their claims, for results
     below `root`. Runs on results of a `kind` are separate from attribution runs by the same method,
-    which pages count, but `at_work_on` counts both."""
+    which pages count."""
     name = f"{model.fingerprint}-{method_fingerprint(method)}"
     if kind:
         name += f"-{hashlib.sha256(kind.encode()).hexdigest()[:16]}"
@@ -152,11 +152,15 @@ def at_work(folder: Path) -> int:
     return active
 
 
-def at_work_on(root: Path, database: Path) -> bool:
-    """Whether a run, of this process or another, computes results of a database of the store in
-    `root`."""
-    name = f"{database.parent.name}-{database.stem.rpartition('-')[2]}"
-    return any(at_work(folder) for folder in (root / "claims").glob(f"{name}*"))
+def using(root: Path, fingerprint: str) -> Claims:
+    """A context in which a run uses the model with this fingerprint: it reads and adds results
+    below `root`, of whatever kind, and relies on those it has read (`in_use`)."""
+    return Claims(root / "claims" / fingerprint)
+
+
+def in_use(root: Path, fingerprint: str) -> bool:
+    """Whether a run, of this process or another, uses the model or claims items of it."""
+    return any(at_work(folder) for folder in (root / "claims").glob(f"{fingerprint}*"))
 
 
 def _is_held(path: Path) -> bool:

@@ -19,7 +19,6 @@ from poslens.attribution.retrievers.base import Pooled, Representation, Retrieve
 from poslens.attribution.retrievers.endpoint import EmbeddingEndpoint
 from poslens.attribution.retrievers.scoring import read_texts, size
 from poslens.attribution.types import Array, Method, Side
-from poslens.cache.jobs.claims import Claims, claims_folder
 from poslens.cache.jobs.loop import Progress, RunOptions
 from poslens.cache.keys import text_digest
 from poslens.cache.lru_cache import LRUCache
@@ -93,11 +92,6 @@ class EmbeddingStore:
             UserError: the folder can't be written.
         """
         self._put(model, MAP, [(Key("", key, ""), pack_floats(points))])
-
-    def adding(self, model: ModelKey) -> Claims:
-        """A context in which a run adds vectors or maps: Storage doesn't delete those of the model
-        until it ends."""
-        return Claims(claims_folder(self.root, model, EMBEDDING, VECTOR))
 
     def _put(self, model: ModelKey, kind: str, rows: list[tuple[Key, bytes]]) -> None:
         with self._files.writing(model, EMBEDDING) as db:
@@ -243,21 +237,18 @@ def embedded(
     arrays = store.select(model, side, texts, retriever.width)
     missing = [text for text in texts if text not in arrays]
     on_texts(len(texts) - len(missing), 0)
-    if not missing:
-        return arrays, 0
-    with store.adding(model):
-        for batch, vectors in read_texts(
-            retriever,
-            dict.fromkeys(missing),
-            side,
-            should_stop=options.should_stop,
-            device_slot=options.device_slot,
-            cached=recent_texts(store.root, model, retriever),
-        ):
-            computed = dict(zip(batch, vectors.float().cpu().numpy(), strict=True))
-            store.put(model, side, computed.items())
-            arrays |= computed
-            on_texts(0, len(batch))
+    for batch, vectors in read_texts(
+        retriever,
+        dict.fromkeys(missing),
+        side,
+        should_stop=options.should_stop,
+        device_slot=options.device_slot,
+        cached=recent_texts(store.root, model, retriever),
+    ):
+        computed = dict(zip(batch, vectors.float().cpu().numpy(), strict=True))
+        store.put(model, side, computed.items())
+        arrays |= computed
+        on_texts(0, len(batch))
     return arrays, len(missing)
 
 

@@ -37,7 +37,6 @@ from poslens.attribution.retrievers.base import Joint, Pooled, Retriever, separa
 from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.lexical import LexicalRetriever
 from poslens.attribution.types import Method
-from poslens.cache.jobs.claims import Claims, claims_folder
 from poslens.cache.jobs.items import compute_missing
 from poslens.cache.jobs.loop import Progress, RunOptions
 from poslens.cache.keys import file_digest
@@ -241,14 +240,6 @@ class RankingStore:
             UserError: the corpus can't be read, a score is not finite, or the store can't be
                 written; what was stored before remains.
         """
-        claims = claims_folder(self._rankings.root, model, method, self._rankings.kind)
-        with self.embeddings.adding(model), Claims(claims):
-            return self._search(retriever, model, method, options)
-
-    def _search(
-        self, retriever: Retriever, model: ModelKey, method: Method, options: RunOptions
-    ) -> Progress:
-        """See `search`."""
         total, saved = self.collection.survey.n, time.perf_counter()
         own_corpus = method.params["corpus"] == "own"
         best = self.search_of(model, method) or TopK(len(self.collection.queries))

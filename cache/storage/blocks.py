@@ -79,6 +79,7 @@ _CONTROLLED = pa.schema(
         ("state", pa.string()),
         ("n", pa.int64()),
         ("n_documents", pa.int64()),
+        ("n_truncated", pa.int64()),
         ("n_zero", pa.int64()),
         *((name, _CURVE) for name in ("mean", "ci_low", "ci_high")),
         ("comparison", pa.string()),

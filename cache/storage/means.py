@@ -35,7 +35,7 @@ MAX_MEANS = 64
 """Maximum number of means in one file; the oldest are dropped."""
 
 _COUNTS = ("n", "n_documents", "n_truncated", "n_failed")
-_CONTROLLED_COUNTS = ("n", "n_documents", "n_zero")
+_CONTROLLED_COUNTS = ("n", "n_documents", "n_truncated", "n_zero")
 _CURVES = {
     **dict.fromkeys(("mean", "std", "ci_low", "ci_high", "magnitudes", "quartiles"), np.float32),
     "n_read": np.int64,
@@ -146,8 +146,8 @@ def _controlled(row: dict[str, Any], control: Control) -> ControlledCurve:
     # Importing it here keeps torch out of the store.
     from poslens.attribution.interventions.null_controls import ControlledCurve
 
-    counts = n, n_documents, n_zero = row["n"], row["n_documents"], row["n_zero"]
-    if not (0 < n_documents <= n and 0 <= n_zero <= n):
+    n, n_documents, n_truncated, n_zero = (row[name] for name in _CONTROLLED_COUNTS)
+    if not (0 < n_documents <= n and 0 <= n_truncated <= n and 0 <= n_zero <= n):
         raise ValueError("no mean of pairs")
     mean, low, high = (
         None if row[name] is None else as_array(row[name], (N_BINS,), "a curve")
@@ -162,6 +162,7 @@ def _controlled(row: dict[str, Any], control: Control) -> ControlledCurve:
         about["narrow"] = None if about["narrow"] is None else (*map(float, about["narrow"]),)
         comparison = Comparison(**about)
     distance = None if row["distance"] is None else _estimate(json.loads(row["distance"]))
+    counts = n, n_documents, n_truncated, n_zero
     return ControlledCurve(control, *counts, mean, low, high, comparison, distance)
 
 

@@ -25,7 +25,7 @@ from poslens.attribution.retrievers.specs import RetrieverSpec, data_folder
 from poslens.attribution.text import listed
 from poslens.attribution.types import Attribution, Method, Provenance, TextPair
 from poslens.cache.jobs.attributions import Executor, OneDevice, precompute
-from poslens.cache.jobs.claims import at_work, claims_folder
+from poslens.cache.jobs.claims import at_work, claims_folder, using
 from poslens.cache.jobs.loop import Progress, RunOptions
 from poslens.cache.keys import used_model
 from poslens.cache.kinds.embeddings import EmbeddingStore, ReceivedVectors
@@ -409,7 +409,14 @@ class Compute:
         """A job that stores its results in this folder; `details` are further fields of `Job`."""
         if details.get("sending") is not None:
             work = within_batches(work)
-        return Job(self.runs, self.root, key, label, total, work, **details)
+
+        def claimed(run: Run, report: Report) -> Progress:
+            _, fingerprint, *_ = key
+            with using(self.root, fingerprint):
+                return work(run, report)
+
+        upkeep = details.get("upkeep", False)
+        return Job(self.runs, self.root, key, label, total, work if upkeep else claimed, **details)
 
     def model_job(
         self,

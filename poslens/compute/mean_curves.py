@@ -28,7 +28,7 @@ from poslens.cache.storage import means
 from poslens.cache.storage.store import ModelKey, Store
 from poslens.compute.provenance import poslens_version
 
-MEAN_VERSION = 2
+MEAN_VERSION = 3
 """Part of the key of every stored mean: raise it when `summarize` or `average` return other
 numbers."""
 

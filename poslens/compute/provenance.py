@@ -167,20 +167,19 @@ def of_documents(
 
 
 def of_controlled(
-    model: ModelIdentity, curve: PositionCurve, controlled: ControlledCurve, selection: str
+    model: ModelIdentity, method: Method, dataset: str, controlled: ControlledCurve, selection: str
 ) -> Provenance:
-    """Provenance of a curve minus a null control; `curve` is that of the same pairs without it."""
+    """Provenance of curves minus a null control."""
     provenance = of_model(
         model,
-        curve.method,
-        curve.dataset,
+        method,
+        dataset,
         n_pairs=controlled.n,
         n_documents=controlled.n_documents,
-        # Unknown if some of the curve's pairs have no control.
-        truncated=curve.n_truncated if curve.n == controlled.n else None,
+        truncated=controlled.n_truncated,
         selection=selection,
         interval=controlled.index,
-        preference=short_verdict(curve.method, model.spec),
+        preference=short_verdict(method, model.spec),
     )
     return with_control(provenance, controlled.control)
 

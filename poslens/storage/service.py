@@ -23,7 +23,7 @@ from poslens.attribution.retrievers.lexical import with_corpus
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.cache.exchange import transfer
 from poslens.cache.exchange.incoming import UPLOAD, require_readable
-from poslens.cache.jobs.claims import at_work_on
+from poslens.cache.jobs.claims import in_use
 from poslens.cache.jobs.loop import Progress
 from poslens.cache.lru_cache import LRUCache
 from poslens.cache.shipped.manifest import ShippedFile, shipped_files
@@ -193,17 +193,17 @@ def start_compact(compute: Compute, files: Sequence[StoredFile]) -> Run:
 
 
 def require_idle(store: Files, files: Sequence[StoredFile]) -> None:
-    """Refuse to delete results that a run is adding to: the run doesn't compute again what it has
-    found stored, so the deleted results would be missing until the next run.
+    """Refuse to delete results of a model that a run uses: it doesn't compute again what was stored
+    when it began, so the deleted results would be missing until the next run.
 
     Raises:
-        UserError: a run is computing results of one of the files.
+        UserError: a run uses one of the models.
     """
-    for file in files:
-        if at_work_on(store.root, file.path):
+    for model in dict.fromkeys(file.model for file in files):
+        if in_use(store.root, model.fingerprint):
             raise UserError(
-                f"A run is computing results of {file.model.name}, {file.method.core}: stop it, or "
-                "wait until it ends, and then delete them."
+                f"A run is using {model.name}: stop it, or wait until it ends, and then delete its "
+                "results."
             )
 
 
@@ -212,7 +212,7 @@ def start_delete(compute: Compute, files: Sequence[StoredFile], dataset: str = "
     data set.
 
     Raises:
-        UserError: a run is computing results of one of the files.
+        UserError: a run uses one of the models.
     """
     require_idle(compute.store, files)
 

@@ -160,10 +160,6 @@ def job(compute: Compute, spec: RetrieverSpec, source: MapSource, layout: Layout
     model = compute.identify(spec)
 
     def work(run: Run, report: Report) -> Progress:
-        with compute.embeddings.adding(model.key):
-            return fit(run, report)
-
-    def fit(run: Run, report: Report) -> Progress:
         run.stage = "Computing"
         progress = source.compute(compute, model, compute.run_options(model.spec, run, report))
         if progress.stopped:

@@ -22,7 +22,7 @@ from poslens.attribution.methods import METHODS, make_method
 from poslens.attribution.nouns import counted
 from poslens.attribution.pairs import Pairs
 from poslens.attribution.retrievers.specs import RetrieverSpec
-from poslens.attribution.types import N_BINS, Method, PositionCurve, Provenance
+from poslens.attribution.types import N_BINS, Method, Provenance
 from poslens.compute.compute import Compute
 from poslens.compute.provenance import of_controlled
 from poslens.compute.runs import Job
@@ -32,7 +32,6 @@ from poslens.parameters import Choice, Parameters, Settings
 from poslens.rows import ModelRow, Table, column
 from poslens.studies.cause.figures import minus_null_curves
 from poslens.studies.curves.null_controls import (
-    before_control,
     control_job,
     controlled,
     controls,
@@ -65,9 +64,8 @@ class ControlSubject:
 
 @dataclass(frozen=True)
 class ControlSummary(ModelSummary[ControlSubject]):
-    """A mean curve minus its control, and `before` that. `comparison` is that of the indices."""
+    """A mean curve minus its control. `comparison` is that of the indices."""
 
-    before: PositionCurve
     curve: ControlledCurve
     comparison: Comparison | None
 
@@ -240,10 +238,7 @@ class ControlStudy(OfPairs[ControlPairs, ControlSubject, ControlSummary]):
     def _of_stored(self, compute: Compute, subject: ControlSubject) -> ControlSummary:
         spec, method, chosen = subject.spec, subject.method, subject.chosen
         curve = controlled(compute, spec, method, subject.kind, chosen.pairs, chosen.among)
-        before = before_control(
-            compute, spec, method, subject.kind, chosen.pairs, chosen.among, chosen.dataset
-        )
-        return ControlSummary(compute.identify(spec), subject, before, curve, curve.comparison)
+        return ControlSummary(compute.identify(spec), subject, curve, curve.comparison)
 
     def remarks(self, summaries: Sequence[ControlSummary]) -> list[str]:
         """How many pairs are left out, and how many controls have no attribution."""
@@ -268,7 +263,10 @@ class ControlStudy(OfPairs[ControlPairs, ControlSubject, ControlSummary]):
 
     def provenance(self, summary: ControlSummary) -> Provenance:
         asked = summary.asked
-        return of_controlled(summary.model, summary.before, summary.curve, asked.chosen.selection)
+        chosen = asked.chosen
+        return of_controlled(
+            summary.model, asked.method, chosen.dataset, summary.curve, chosen.selection
+        )
 
 
 CONTROL = register(ControlStudy())

@@ -24,7 +24,7 @@ from poslens.attribution.interventions.null_controls import (
 )
 from poslens.attribution.pairs import Pairs
 from poslens.attribution.retrievers.specs import RetrieverSpec
-from poslens.attribution.types import Method, PositionCurve, TextPair
+from poslens.attribution.types import Method, TextPair
 from poslens.cache.columns import columns_of
 from poslens.cache.lru_cache import LRUCache, digest
 from poslens.cache.storage.store import StoredCurves
@@ -92,33 +92,14 @@ def controlled(
         curves, of_nulls = stored.curves[rows], nulls.curves[null_rows]
         weights = stored.magnitudes[rows], nulls.magnitudes[null_rows]
         groups = columns_of(pairs).documents_of([stored.pair_ids[row] for row in rows.tolist()])
-        key = (kind, digest(curves, of_nulls, *weights), tuple(groups))
-        return _answers.get(key, lambda: minus_null(kind, curves, of_nulls, groups, weights))
+        truncated = int(stored.truncated[rows].sum())
+        key = (kind, digest(curves, of_nulls, *weights), tuple(groups), truncated)
+        return _answers.get(
+            key, lambda: minus_null(kind, curves, of_nulls, groups, weights, truncated)
+        )
 
     model = compute.identify(spec).key
     return compute.means.controlled(model, method, kind, pairs, among, computed)
-
-
-def before_control(
-    compute: Compute,
-    spec: RetrieverSpec,
-    method: Method,
-    kind: Control,
-    pairs: Sequence[TextPair],
-    among: Sequence[TextPair],
-    dataset: str,
-) -> PositionCurve:
-    """The mean of the stored curves of those of `pairs` that have a control, which is not
-    subtracted.
-
-    Raises:
-        UserError: none of them has a stored curve.
-    """
-    nulls = controls(kind, pairs, among)
-    if len(nulls) < len(pairs):
-        ids = {controlled_id(kind, null_id) for null_id in nulls.ids}
-        pairs = Pairs(pair for pair in pairs if pair.pair_id in ids)
-    return compute.curve(spec, method, pairs, dataset).summary.curve
 
 
 def query_controls_agree(

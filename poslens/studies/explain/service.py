@@ -103,7 +103,7 @@ def average(
     if controlled is None or controlled.n < MIN_PAIRS:
         return Average(stored, total, None, None, None)
     mean = _mean(controlled, curve, f", minus {CONTROLS[kind]}")
-    provenance = of_controlled(model, curve, controlled, "all pairs")
+    provenance = of_controlled(model, method, data.name, controlled, "all pairs")
     return Average(stored, total, mean, None, provenance, controlled)
 
 

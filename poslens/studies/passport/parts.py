@@ -140,10 +140,7 @@ def _null_control(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
     curve = null_controls.controlled(compute, spec, method, kind, scope.pairs, everything)
     selection = scope.selection(scope.pairs, len(everything))
     model = compute.identify(spec)
-    before = null_controls.before_control(
-        compute, spec, method, kind, scope.pairs, everything, scope.data.name
-    )
-    provenance = of_controlled(model, before, curve, selection)
+    provenance = of_controlled(model, method, scope.data.name, curve, selection)
     # Only over documents of this passport, whatever else is stored.
     covered = {pair.pair_id for pair in scope.pairs}
     both = [pair for pair in scope.of_each if pair.pair_id in covered]

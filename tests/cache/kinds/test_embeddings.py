@@ -14,7 +14,6 @@ from poslens.attribution import batching
 from poslens.attribution.curves.projection import Layout
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.types import Side
-from poslens.cache.jobs.claims import at_work_on
 from poslens.cache.jobs.loop import RunOptions
 from poslens.cache.kinds import embeddings
 from poslens.cache.kinds.embeddings import (
@@ -49,16 +48,6 @@ def test_vectors_equal_the_models_and_are_computed_once(
     assert store.select(ModelKey("tiny", "e" * 16), "document", TEXTS) == {}
     monkeypatch.setattr(retriever, "embed", lambda _: pytest.fail("computed again"))
     assert embed(retriever, MODEL, "document", TEXTS, store).computed == 0
-
-
-def test_a_run_that_adds_vectors_is_at_work_on_their_file(
-    tiny: Callable[..., DenseRetriever], store: EmbeddingStore
-) -> None:
-    path = Store(store.root).path(MODEL, EMBEDDING)
-    active: list[bool] = []
-    options = RunOptions(on_progress=lambda _: active.append(at_work_on(store.root, path)))
-    embed(tiny("bert"), MODEL, "document", TEXTS, store, options=options)
-    assert active == [False, True] and not at_work_on(store.root, path)
 
 
 def test_a_stopped_run_keeps_its_batches_and_resumes(

@@ -22,10 +22,8 @@ from poslens.attribution.retrievers.lexical import terms_of
 from poslens.attribution.retrievers.load import load
 from poslens.attribution.retrievers.specs import presets
 from poslens.attribution.types import TextPair
-from poslens.cache.jobs.claims import at_work_on
 from poslens.cache.jobs.loop import Progress, RunOptions
 from poslens.cache.kinds import embeddings
-from poslens.cache.kinds.embeddings import EMBEDDING
 from poslens.cache.kinds.rankings import (
     RankingStore,
     Search,
@@ -33,7 +31,7 @@ from poslens.cache.kinds.rankings import (
     fingerprint,
     ranking_method,
 )
-from poslens.cache.storage.store import ModelKey, Store
+from poslens.cache.storage.store import ModelKey
 
 KEY = ModelKey("tiny", "0" * 16)
 METHOD = ranking_method(own_corpus=False)
@@ -87,16 +85,9 @@ def test_progress_counts_texts_as_they_are_encoded(
     monkeypatch.setattr(batching, "CPU_BATCH_TOKENS", 64)
     retriever = load(presets()["BM25"]) if name == "BM25" else tiny(name)
     found, seen = collection(BLOCK + 3), list[Progress]()
-    paths = [Store(tmp_path).path(KEY, method) for method in (METHOD, EMBEDDING)]
-
-    def report(progress: Progress) -> None:
-        seen.append(progress)
-        assert all(at_work_on(tmp_path, path) for path in paths)
-
     RankingStore(tmp_path, found).search(
-        retriever, KEY, METHOD, options=RunOptions(on_progress=report)
+        retriever, KEY, METHOD, options=RunOptions(on_progress=seen.append)
     )
-    assert not any(at_work_on(tmp_path, path) for path in paths)
     counts = [one.done for one in seen]
     assert counts == sorted(counts) and counts[-1] == seen[-1].total == 4 + BLOCK + 3
     assert len({one for one in counts if one < BLOCK}) > 4

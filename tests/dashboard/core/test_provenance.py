@@ -89,12 +89,10 @@ def test_minus_null_names_its_control_and_counts_its_own_pairs(
     compute.attribution_job(bm25, OCCLUSION, pairs, "a").start().wait()
     compute.attribution_job(bm25, OCCLUSION, nulls, "b").start().wait()
     found = null_controls.controlled(compute, bm25, OCCLUSION, "unrelated", pairs, sample.pairs)
-    model, plain = compute.identify(bm25), compute.curve(bm25, OCCLUSION, pairs, "sample")
-    curve = replace(plain.summary.curve, n_truncated=2)
-    made = of_controlled(model, curve, found, "Slovak")
+    found = replace(found, n_truncated=2)
+    made = of_controlled(compute.identify(bm25), OCCLUSION, "sample", found, "Slovak")
     assert made.n_pairs == len(pairs) - 1 and made.control == "unrelated query, subtracted"
-    assert made.truncated is None, "the pair without a control may be truncated"
-    assert of_controlled(model, curve, replace(found, n=len(pairs)), "").truncated == 2
+    assert made.truncated == 2
     assert "control: unrelated query, subtracted" in made.caption()
     figure = minus_null_curves([("BM25", found)], OCCLUSION, Style(), [made])
     axis = figure.layout.yaxis.title.text.replace("<br>", " ")

@@ -11,8 +11,7 @@ from poslens.attribution.methods import make_method
 from poslens.attribution.retrievers.lexical import with_corpus
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.attribution.types import TextPair
-from poslens.cache.jobs.claims import at_work_on
-from poslens.cache.kinds.embeddings import EMBEDDING
+from poslens.cache.jobs.claims import in_use
 from poslens.compute.compute import Compute
 from poslens.studies.map import CurveMap, job, stored_map
 
@@ -36,13 +35,13 @@ def test_curves_of_zeros_are_left_off_the_map(tmp_path: Path) -> None:
     strangers = [pair(n, "nothing") for n in range(2)]
     strangers = [TextPair(f"s{n}", one.query, one.document) for n, one in enumerate(strangers)]
     source = CurveMap(METHOD, [*pairs, *strangers])
-    path, active = compute.store.path(compute.identify(spec).key, EMBEDDING), list[bool]()
+    fingerprint, active = compute.identify(spec).key.fingerprint, list[bool]()
     run = job(compute, spec, source, LAYOUT).start(
-        lambda _: active.append(at_work_on(compute.root, path))
+        lambda _: active.append(in_use(compute.root, fingerprint))
     )
     run.wait()
     assert run.error == ""
-    assert active[:-1] and all(active[:-1]), "Storage could delete what the map is added to"
+    assert active[:-1] and all(active[:-1]), "Storage could delete what the map relies on"
     found = stored_map(compute, spec, source, LAYOUT)
     assert found.items == tuple(f"p{n}" for n in range(len(WORDS))) and found.n_flat == 2
     assert found.n_truncated == 0

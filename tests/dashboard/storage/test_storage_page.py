@@ -22,7 +22,7 @@ from poslens.attribution.interventions.segments import edits_method
 from poslens.attribution.methods import make_method
 from poslens.attribution.types import Attribution, TextPair, Token, TokenizedText
 from poslens.cache.exchange.part_files import PartFolder, PartWriter
-from poslens.cache.jobs.claims import Claims, claims_folder
+from poslens.cache.jobs.claims import Claims, claims_folder, using
 from poslens.cache.kinds.embeddings import EmbeddingStore
 from poslens.cache.kinds.faithfulness import faithfulness_tests
 from poslens.cache.kinds.interventions import RankedPair, causes, position_ranks
@@ -134,7 +134,7 @@ def test_deleting_asks_for_confirmation_and_states_what_is_deleted(store: Store)
     assert store.get(OTHER, METHOD, result("p0")[0]) is not None
 
 
-@pytest.mark.parametrize("kind", ["", "relocation", "vectors"])
+@pytest.mark.parametrize("kind", ["", "relocation", "any"])
 def test_results_are_not_deleted_while_a_run_adds_to_them(store: Store, kind: str) -> None:
     run = Claims(claims_folder(store.root, OTHER, METHOD))
     if kind == "relocation":
@@ -142,17 +142,15 @@ def test_results_are_not_deleted_while_a_run_adds_to_them(store: Store, kind: st
         items = causes(store.root, method)
         items.put_failures(OTHER, method, [(result("p0")[0], "no evidence")])
         run = Claims(claims_folder(store.root, OTHER, method, items.kind))
-    elif kind == "vectors":
-        vectors = EmbeddingStore(store.root)
-        vectors.put(OTHER, "document", [("x", np.ones(4, np.float32))])
-        run = vectors.adding(OTHER)
+    elif kind == "any":
+        run = using(store.root, OTHER.fingerprint)
     stored = len(cache_service.stored(service()))
     with run:
         app = opened()
         app.selectbox(key="cache.model").set_value(OTHER.fingerprint).run()
         app.button(key="cache.delete").click().run()
         (error,) = app.button(key="cache.sure").click().run().error
-        assert "A run is computing results of N, " in error.value.replace("\\", "")
+        assert "A run is using N: " in error.value.replace("\\", "")
         refused = runner.invoke(commands, ["cache", "delete", "--model", "N", "--yes"])
         assert refused.exit_code == 2 and "wait until it ends" in refused.stderr
         assert len(cache_service.stored(service())) == stored

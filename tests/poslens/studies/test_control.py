@@ -69,6 +69,16 @@ def test_shuffling_shows_that_the_planted_words_are_at_the_beginning(corpus: str
     assert entry["control"] == "shuffled sentences, subtracted" and entry["truncated"] == 0
 
 
+def test_truncated_documents_are_counted_among_the_pairs_with_a_control(tmp_path: Path) -> None:
+    path = tmp_path / "fog.jsonl"
+    texts = ["Fog lifts. The tide rises.", "Fog lifts. " * 200, "Tea " * 400]
+    rows = [{"query": f"fog {n}", "document": text} for n, text in enumerate(texts)]
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    result = poslens.control("MiniLM@configured", str(path), control="shuffled", pairs=0)
+    entry = result.provenance[0].entry()
+    assert (entry["n_pairs"], entry["truncated"]) == (2, 1), "one sentence can't be shuffled"
+
+
 def test_controls_without_any_attribution_count_and_are_reported(corpus: str) -> None:
     result = poslens.control("BM25", corpus, method="terms", control="unrelated", pairs=0)
     (row,) = result.to_frame().to_dict("records")
