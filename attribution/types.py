@@ -79,7 +79,8 @@ class TextPair:
     `document_tokens` is the data set's own token count of the document (PosIR's
     `pos_token_length`), used to sort pairs into length buckets before any model is loaded.
     `query_type` is the data set's name for the kind of query, used to filter pairs. `language` is
-    the document's language, and the query's too unless `query_language` states another.
+    the document's language, and the query's too unless `query_language` states another; that is
+    empty if the two can differ and the query's is unknown.
     """
 
     pair_id: str
@@ -102,8 +103,8 @@ class TextPair:
 
     @property
     def asked_in(self) -> str | None:
-        """The query's language."""
-        return self.query_language or self.language
+        """The query's language; None if it is unknown."""
+        return self.language if self.query_language is None else self.query_language or None
 
     @property
     def text_digest(self) -> bytes:

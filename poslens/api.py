@@ -283,16 +283,16 @@ def run_study(
             f"There is no study {str(name)[:80]!r}: choose from {', '.join(declared())}."
         )
     study = declared()[name].load()
-    if out is not None:
-        if not study.product:
-            raise UserError(f"{study.title} writes no model or folder: remove `out`.")
-        study.require_product(Path(out))
+    if out is not None and not study.product:
+        raise UserError(f"{study.title} writes no model or folder: remove `out`.")
     with quietly():
         data = with_rejections(study.read(data_name(study.dataset if dataset is None else dataset)))
         compute = service()
         settings = study.parameters.settings(parameters)
         corpus = study.corpus(data, settings)
         specs = specs_of(model, data)
+        if out is not None:
+            study.require_product(Path(out), len(specs))
         corpus = study.narrowed(compute, specs, corpus, settings)
         planned = plan(study, compute, specs, corpus, settings, load=True)
         others = study.without_models(corpus)

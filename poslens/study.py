@@ -368,8 +368,9 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
         name or in the figure of this title."""
         return [self.provenance(summary) for summary in summaries]
 
-    def require_product(self, folder: Path) -> None:
-        """Check that `write_product` can write to this folder. Only for a study with a `product`.
+    def require_product(self, folder: Path, n_models: int) -> None:
+        """Check that `write_product` can write results of this many models to this folder. Only
+        for a study with a `product`.
 
         Raises:
             UserError: it cannot.

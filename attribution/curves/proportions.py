@@ -13,7 +13,14 @@ import numpy as np
 import scipy  # loads scipy.special at its first use
 from numpy.typing import ArrayLike
 
-from poslens.attribution.curves.bootstrap import Estimate, estimate, n_groups, standard_error
+from poslens.attribution.curves.bootstrap import (
+    Estimate,
+    Values,
+    effective_size,
+    estimate,
+    numbered,
+    standard_error,
+)
 
 _NAME = "Agresti-Coull"
 _P = 0.975
@@ -65,13 +72,19 @@ def clustered_proportion(
     if alone == 1:  # which tells as much as one trial
         return agresti_coull(n_successes, n, 1)
     *over_groups, over_trials = (
-        ((standard_error(rows, groups) or 0.0) * scipy.special.stdtrit(n_groups(n, groups) - 1, _P))
-        ** 2
-        for groups in (*groupings, None)
+        _half_width(rows, groups) ** 2 for groups in (*groupings, range(n))
     )
     variance = sum(over_groups) - over_trials * (len(over_groups) - 1)
     effect = max(variance, *over_groups) / over_trials
-    return agresti_coull(n_successes, n, n / max(1.0, float(effect)))
+    return agresti_coull(n_successes, n, n / max(1.0, effect))
+
+
+def _half_width(rows: Values, groups: Sequence[Hashable]) -> float:
+    """Half the width of Student's t interval of a mean of rows [n, 1], over groups that count as if
+    of equal size."""
+    degrees = max(1.0, effective_size(np.bincount(numbered(groups))) - 1)
+    error = standard_error(rows, groups)
+    return 0.0 if error is None else error * float(scipy.special.stdtrit(degrees, _P))
 
 
 def mean_share(

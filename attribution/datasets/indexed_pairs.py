@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +22,7 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.pairs import LabelName, Labels, Pairs, fingerprints, midpoints
 from poslens.attribution.types import EvidenceSpan, TextPair
 
-LABELS: tuple[LabelName, ...] = (
-    *("dataset", "language", "domain", "query_type", "query_language"),
-)
+LABELS: tuple[LabelName, ...] = get_args(LabelName)
 NUMBERS = ("texts", "documents", "characters", "starts", "ends", "document_tokens")
 """Numeric columns: a fingerprint of the texts, the document's number and its length in characters,
 start and end of the evidence, and the document's token count; -1 if there is none."""

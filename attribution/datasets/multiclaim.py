@@ -71,11 +71,10 @@ def read(root: Path, name: str, title: str = "", variant: str = "") -> Judged:
     document, whether a post makes it or not.
 
     A pair's `language` is the claim's original language and its `query_language` the post's; both
-    are `eng` in the English version. Its
-    `domain` states whether the originals of post and claim have the same language, and its
-    `query_type` whether the post is text, the text of pictures, or both. A collection has the
-    languages of the originals even in the English version, because the paper's same-language bias
-    and monolingual pools are defined by them.
+    are `eng` in the English version. Its `domain` states whether the originals of post and claim
+    have the same language, and its `query_type` whether the post is text, the text of pictures, or
+    both. A collection has the languages of the originals even in the English version, because the
+    paper's same-language bias and monolingual pools are defined by them.
 
     Raises:
         UserError: a file is missing.
@@ -121,7 +120,7 @@ def _judged(
             domain=_domain(post.language, claim.language),
             dataset=dataset,
             query_type=post.kind,
-            query_language="eng" if which == "english" else post.language,
+            query_language="eng" if which == "english" else post.language or "",
         )
 
     rows = list(csv_rows(files[MAPPING], (CLAIM_ID, POST_ID)))

@@ -2,9 +2,9 @@
 
 Columns are `query` and `document`. Optional are `evidence` (a verbatim passage of the document; its
 first occurrence counts) or `evidence_start` and `evidence_end` (characters of the document,
-[start, end)), `language`, `domain`, `query_type`, `pair_id`, `query_id` and `document_id`. Rows
-without `pair_id` are named after query_id and document_id; if one is missing, after their file (if
-there are several) and row.
+[start, end)), `language`, `query_language`, `domain`, `query_type`, `pair_id`, `query_id` and
+`document_id`. Rows without `pair_id` are named after query_id and document_id; if one is missing,
+after their file (if there are several) and row.
 """
 
 from __future__ import annotations

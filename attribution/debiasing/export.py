@@ -13,6 +13,7 @@ from poslens.attribution.debiasing.folder import ADAPTER, Manifest
 from poslens.attribution.debiasing.lora import Adapter
 from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.retrievers.model_folder import Contents, contents
 
 CARD = "README.md"
 
@@ -46,7 +47,8 @@ def write_model(
             model.prompts[side] = prompt
         model.save_pretrained(str(written), create_model_card=False, safe_serialization=True)
         manifest.write(written)
-        (written / CARD).write_text(model_card(manifest, folder.name), encoding="utf-8")
+        card = model_card(manifest, folder.name, contents(written))
+        (written / CARD).write_text(card, encoding="utf-8")
         written.chmod(0o755)
         written.replace(folder)
     finally:
@@ -90,11 +92,12 @@ def require_new(folder: Path) -> None:
 def model_card(
     manifest: Manifest,
     name: str,
+    files: Contents,
     results: Sequence[tuple[str, str, str, str]] = (),
     verdict: str = "",
 ) -> str:
-    """The card as Markdown. `results` are rows of (measure, before, after, change) on the
-    held-out half; empty before evaluation."""
+    """The card of the model in `files` as Markdown. `results` are rows of (measure, before, after,
+    change) on the held-out half; empty before evaluation."""
     license = f"license: {manifest.license.lower()}\n" if manifest.license else ""
     checks = "\n".join(
         f"| {step} | {f'{loss:.4f}' if step else ''} | {effect.text('+.4f') if effect else '–'} |"
@@ -111,9 +114,10 @@ def model_card(
         )
     limits = "\n".join(f"- {limit}" for limit in LIMITS)
     truncated = ""
-    if manifest.dimensions is not None:
+    dimensions = files.config("config_sentence_transformers.json").get("truncate_dim")
+    if type(dimensions) is int:
         truncated = (
-            f"\nVectors have the first {manifest.dimensions:,} dimensions and are not normalized "
+            f"\nVectors have the first {dimensions:,} dimensions and are not normalized "
             "afterwards. For cosine\nsimilarity, use `encode(..., normalize_embeddings=True)`.\n"
         )
     return f"""---

@@ -30,7 +30,6 @@ _NUMBERS = re.compile(r"[+-]?\d+\.\d+")
 class Manifest:
     """The training of a debiased model. `training` identifies it: the base model's files and
     settings, the corpus and the recipe. `checks` are (step, mean loss, position effect) in order.
-    Vectors are truncated to `dimensions`, if that is not None.
     """
 
     base: str
@@ -46,7 +45,6 @@ class Manifest:
     license: str = ""
     query_max_length: int | None = None
     max_length: int | None = None
-    dimensions: int | None = None
 
     @property
     def words(self) -> str:
@@ -87,8 +85,7 @@ def _parsed(path: Path, _changed: int) -> Manifest:
         and all(isinstance(value, int | float) for value in manifest.recipe.values())
         and len(manifest.recipe) <= _MAX_OPTIONS
         and all(
-            type(n) in (int, type(None))
-            for n in (manifest.max_length, manifest.query_max_length, manifest.dimensions)
+            type(n) in (int, type(None)) for n in (manifest.max_length, manifest.query_max_length)
         )
     ):
         raise ValueError("not a manifest")

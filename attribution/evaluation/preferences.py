@@ -59,6 +59,7 @@ METHOD = Method("preferences", {"version": 1})
 """The method under which measurements are stored; raise its version when the numbers change."""
 
 _THIRD = N_BINS // 3
+_EXCERPT = "#excerpt"
 _GOLDEN = 0.618034
 """The golden ratio minus 1; any number of its multiples modulo 1 are spread evenly."""
 
@@ -143,7 +144,7 @@ def excerpt(pair: TextPair) -> TextPair:
     _, start, end = min(candidates)
     return replace(
         pair,
-        pair_id=f"{pair.pair_id}#excerpt",
+        pair_id=pair.pair_id + _EXCERPT,
         document=pair.document[start:end],
         evidence=EvidenceSpan(span.start - start, span.end - start),
         document_tokens=None,
@@ -214,10 +215,16 @@ def thirds(
 
 
 def with_query(condition: Condition, pairs: Sequence[TextPair], among: Pairs) -> list[TextPair]:
-    """The pairs of a condition: with their own query, or that of another document of `among`."""
+    """The pairs of a condition, which can be excerpts of pairs of `among`: with their own query, or
+    with another of `among` that is unrelated to the whole document."""
     if not condition.unrelated:
         return list(pairs)
-    return [control("unrelated", pair, among) for pair in pairs]
+    queried = []
+    for pair in pairs:
+        whole = among.get(pair.pair_id.removesuffix(_EXCERPT)) or pair
+        null = control("unrelated", replace(pair, document=whole.document), among)
+        queried.append(replace(null, document=pair.document))
+    return queried
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,8 +49,7 @@ CONTROLS: dict[Control, str] = {
 """Controls and their names on pages."""
 
 QUERY_CONTROLS: tuple[Control, Control] = ("unrelated", "profile")
-"""The two controls without the pair's own query: another document's query, and the query-free
-profile."""
+"""The two controls without the pair's own query: an unrelated query, and the query-free profile."""
 
 
 def control(kind: Control, pair: TextPair, pairs: Pairs, seed: int = SEED) -> TextPair:
@@ -84,7 +83,7 @@ def control(kind: Control, pair: TextPair, pairs: Pairs, seed: int = SEED) -> Te
         fitting = [other.query for other in pairs if fits(other)]
         if not fitting:
             raise UserError(
-                f"Every other query in the language of pair {pair.pair_id} belongs to the same "
+                f"No other query in the language of that of pair {pair.pair_id} is about another "
                 "document: choose a data set with several documents in each language."
             )
         return replace(changed, query=fitting[int(generator.integers(len(fitting)))])

@@ -22,17 +22,15 @@ NAMES = frozenset(
 )
 """Parameters of single pages and of selections that no study has."""
 
-MAX_UNKNOWN = 3
-"""Maximum number of unknown parameters of an address that are reported."""
-
 SIMILAR = 0.7
-"""Minimum similarity of parameters that are listed as similar to an unknown one, from 0 to 1."""
+"""Minimum similarity of an unknown parameter to a known one, from 0 to 1, to be reported. Others,
+such as those of a campaign or of a proxy's login, aren't meant for PosLens."""
 
 
 def report_unknown() -> None:
-    """Warn if the address names a parameter, a data set or a method that doesn't exist. For the
-    main area: a warning next to its list would be hidden on phones, where the sidebar is closed.
-    Call it before the page, whose widgets replace such names."""
+    """Warn if the address has a misspelled parameter or names an unknown data set or method. For
+    the main area, because phones hide the sidebar. Call it before the page, whose widgets replace
+    such names."""
     _report_parameters()
     _report_data_set()
     _report_methods()
@@ -44,16 +42,18 @@ def _report_parameters() -> None:
         return
     # Only now, because importing all studies takes a moment.
     names |= {name for study in declared().values() for name in study.load().parameters}
-    for name in sorted(unknown - names)[:MAX_UNKNOWN]:
-        like = get_close_matches(name, names, cutoff=SIMILAR)
-        hint = f" Similar parameters: {', '.join(like)}." if like else ""
-        say.warning(f"Addresses have no parameter {name[:80]!r}, so the page ignores it.{hint}")
+    for name in sorted(unknown - names):
+        if like := get_close_matches(name, names, cutoff=SIMILAR):
+            say.warning(
+                f"Unknown parameter {name[:80]!r} in the address; the page ignores it. Similar "
+                f"parameters: {', '.join(like)}."
+            )
 
 
 def _report_data_set() -> None:
     names = [*datasets.names(), *own_texts.uploads()]
     asked = st.query_params.get("dataset")
-    if asked is None or asked in names:
+    if not asked or asked in names:
         return
     hint = " Uploaded files belong to one browser session: upload the file again."
     say.warning(
@@ -64,8 +64,8 @@ def _report_data_set() -> None:
 
 def _report_methods() -> None:
     asked = [*st.query_params.get_all("method"), *st.query_params.get_all("methods")]
-    if unknown := [name for name in asked if name not in METHODS]:
+    for name in dict.fromkeys(name for name in asked if name and name not in METHODS):
         say.warning(
-            f"There is no method {unknown[0][:80]!r}, so the page ignores it. Available methods: "
+            f"There is no method {name[:80]!r}, so the page ignores it. Available methods: "
             f"{', '.join(METHODS)}."
         )

@@ -121,8 +121,8 @@ def uploader() -> None:
         help=(
             "Required columns: query and document. Optional: evidence (a passage of the "
             "document) or evidence_start and evidence_end (character offsets from 0, end "
-            "exclusive), language, domain, query_type, pair_id, query_id, document_id. The file is "
-            "kept only for this browser session."
+            "exclusive), language, query_language, domain, query_type, pair_id, query_id, "
+            "document_id. The file is kept only for this browser session."
         ),
     )
     if _UPLOADED in st.session_state:

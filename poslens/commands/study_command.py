@@ -145,7 +145,7 @@ def _run(study: Study[Any, Any, Any], given: dict[str, Any]) -> None:
     figure: FigureFile | None = given.get("figure")
     folder: Path | None = given.get("out")
     if folder is not None:  # checked before a computation that may take hours
-        study.require_product(folder)
+        study.require_product(folder, len(given["model"] or study.models))
     table = str(given["table"])
     settings = study.parameters.settings(
         {

@@ -162,7 +162,8 @@ class ControlStudy(OfPairs[ControlPairs, ControlSubject, ControlSummary]):
         control=Choice(
             default="unrelated",
             options=tuple(CONTROLS),
-            help="unrelated: another document's query (not for profile, which uses no query). "
+            help="unrelated: a query of the same language that isn't about the document (not for "
+            "profile, which uses no query). "
             "shuffled: the document's sentences in random order. filler: neutral text instead of "
             "the document. profile: the query-free profile (only for saliency).",
         ),

@@ -16,6 +16,7 @@ from poslens.attribution.evaluation.audit import TOP
 from poslens.attribution.evaluation.chunks import WHOLE
 from poslens.attribution.interventions.relocation import relocation_method
 from poslens.attribution.methods import make_method
+from poslens.attribution.retrievers.model_folder import contents
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.cache.jobs.loop import Progress
 from poslens.cache.kinds.rankings import fingerprint
@@ -201,7 +202,6 @@ def training_job(compute: Compute, point: DebiasPoint) -> Job:
             license=point.base.license,
             query_max_length=point.base.query_max_length,
             max_length=retriever.max_length,
-            dimensions=retriever.model.truncate_dim,
         )
         write_model(retriever, session.adapter, manifest, folders.new_folder(point.base.name))
         checkpoint.unlink(missing_ok=True)
@@ -255,8 +255,8 @@ def write_calibrated(compute: Compute, summaries: Sequence[DebiasSummary], folde
 def write_debiased(
     summaries: Sequence[DebiasSummary], verdict: Callable[[DebiasSummary], str], folder: Path
 ) -> str:
-    """Write the debiased model, with the results on its card, to a new folder, unless there is not
-    exactly one; returns as `Study.write_product`.
+    """Write the debiased model, with the results on its card, to a new folder, if there is one;
+    returns as `Study.write_product`.
 
     Raises:
         UserError: the folder exists, or cannot be written.
@@ -264,13 +264,9 @@ def write_debiased(
     trained = [summary for summary in summaries if summary.point.kind == "debiased"]
     if not trained:
         return "No model was debiased, so nothing is written."
-    if len(trained) > 1:
-        return (
-            f"{len(trained)} models were debiased, but a folder can contain only one, so nothing "
-            "is written: debias one model."
-        )
-    _write_card(trained[0], verdict(trained[0]))
-    copy_model(folder_of(trained[0].model.spec), folder)
+    (debiased,) = trained
+    _write_card(debiased, verdict(debiased))
+    copy_model(folder_of(debiased.model.spec), folder)
     return ""
 
 
@@ -286,5 +282,5 @@ def _write_card(summary: DebiasSummary, verdict: str) -> None:
         if before is not None and after is not None:
             change_text = change.text(form) if change else "–"
             rows.append((title, before.text(form), after.text(form), change_text))
-    card = model_card(manifest, folder.name, rows, verdict)
+    card = model_card(manifest, folder.name, contents(folder), rows, verdict)
     (folder / CARD).write_text(card, encoding="utf-8")

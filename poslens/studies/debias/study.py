@@ -367,7 +367,9 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
         names = _SHOWN.get(shown) or list(dict.fromkeys(name for each in measured for name in each))
         return [each[name] for each in measured for name in names if name in each]
 
-    def require_product(self, folder: Path) -> None:
+    def require_product(self, folder: Path, n_models: int) -> None:
+        if n_models > 1:
+            raise UserError("A folder can contain only one model: debias one at a time.")
         require_new(folder)
 
     def write_product(

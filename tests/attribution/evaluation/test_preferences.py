@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -215,6 +216,15 @@ def test_conditions_name_their_models_and_queries(sample: DataSet) -> None:
         pairs, with_query(Condition(1.0, unrelated=True), pairs, sample.pairs), strict=True
     ):
         assert other.document == own.document and other.query != own.query
+        whole = sample.pair(own.pair_id.removesuffix("#excerpt")).document
+        assert own.document != whole and not sample.pairs.joins(other.query, whole)
+    about = TextPair("b", "about fog", "Fog lifts. The tide rises. Tea is hot.")
+    whole = replace(about, pair_id="a", query="does fog lift")
+    other = TextPair("c", "who drinks tea", "Tea is hot.")
+    part = replace(whole, pair_id="a#excerpt", document="Fog lifts.")
+    among = Pairs([whole, *[about] * 20, other])
+    (null,) = with_query(Condition(1.0, unrelated=True), [part], among)
+    assert (null.query, null.document) == (other.query, part.document)
 
 
 def test_a_data_set_without_evidence_is_refused() -> None:

@@ -148,7 +148,6 @@ def test_trials_of_one_document_count_as_often_as_their_standard_error_implies()
     expected = agresti_coull(45, 50, 50 * 9 / 49 / uncertain)
     assert (found.value, found.n) == (0.9, 50)
     assert found.interval == pytest.approx(expected.interval)
-    assert found.low == pytest.approx(agresti_coull(9, 10).low, abs=0.1)
     # Independent trials, and trials without a failure.
     assert clustered_proportion([n >= 5 for n in range(50)], range(50)) == agresti_coull(45, 50)
     assert clustered_proportion([1] * 50, documents).interval == agresti_coull(10, 10).interval
@@ -176,23 +175,21 @@ def test_trials_can_depend_on_each_other_in_two_ways() -> None:
     assert widths[2] >= max(widths[:2]) - 1e-12
 
 
-@pytest.mark.parametrize(("n_documents", "alone"), [(20, 0.87), (5, 0.87)])
-def test_intervals_of_clustered_proportions_contain_the_true_share(
-    n_documents: int, alone: float
-) -> None:
-    """Documents of five queries, whose shares vary as Beta(2, 2): a formula for independent
-    queries contains the true 0.5 in about 80% of draws."""
+@pytest.mark.parametrize("sizes", [[5] * 20, [5] * 5, [40] * 2 + [2] * 8])
+def test_intervals_of_clustered_proportions_contain_the_true_share(sizes: list[int]) -> None:
+    """Shares of documents that vary as Beta(2, 2): a formula for independent queries contains the
+    true 0.5 in about 80% of draws, and in fewer if a few documents have most of the queries."""
     generator, hits = np.random.default_rng(6), np.zeros(2)
-    n = 5 * n_documents
-    documents = [query // 5 for query in range(n)]
+    documents = np.repeat(np.arange(len(sizes)), sizes).tolist()
+    n = len(documents)
     for _ in range(300):
-        values = generator.random(n) < np.repeat(generator.beta(2, 2, n_documents), 5)
+        values = generator.random(n) < np.repeat(generator.beta(2, 2, len(sizes)), sizes)
         for k, found in enumerate(
             (clustered_proportion(values, documents), agresti_coull(int(values.sum()), n))
         ):
             hits[k] += found.low <= 0.5 <= found.high
     clustered, independent = hits / 300
-    assert clustered >= 0.93 and independent <= alone, hits
+    assert clustered >= 0.93 and independent <= 0.87, hits
 
 
 def test_same_language_share_and_the_share_expected_from_the_corpus() -> None:

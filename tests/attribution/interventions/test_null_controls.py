@@ -87,7 +87,7 @@ def test_an_unrelated_query_belongs_to_another_document_in_the_same_language(
 
 
 def test_a_missing_unrelated_query_is_reported() -> None:
-    with pytest.raises(UserError, match="belongs to the same document"):
+    with pytest.raises(UserError, match="is about another document"):
         control("unrelated", PAIR, Pairs([PAIR, TextPair("o", "other", PAIR.document)]))
 
 

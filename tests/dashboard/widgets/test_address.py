@@ -27,12 +27,15 @@ def warnings(**query: str) -> list[str]:
 
 def test_an_unknown_parameter_is_named_with_similar_ones() -> None:
     assert warnings(modle="MiniLM", models="MiniLM") == [
-        "Addresses have no parameter 'modle', so the page ignores it. Similar parameters: model, "
+        "Unknown parameter 'modle' in the address; the page ignores it. Similar parameters: model, "
         "models."
     ]
-    (warning,) = warnings(**{"x" * 90: ""})
-    assert warning == f"Addresses have no parameter {'x' * 80!r}, so the page ignores it."
-    assert len(warnings(**{f"xx{n}": "" for n in range(9)})) == address.MAX_UNKNOWN
+
+
+def test_parameters_of_other_programs_and_empty_values_are_ignored() -> None:
+    others = ("utm_source", "fbclid", "token", "code", "state", "x" * 90)
+    assert warnings(**dict.fromkeys(others, "1"), method="", dataset="") == []
+    assert len(warnings(method="sailency", methods="decompositon")) == 2
 
 
 def test_parameters_of_pages_and_studies_are_not_unknown() -> None:

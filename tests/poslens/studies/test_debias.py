@@ -264,13 +264,11 @@ def test_the_folder_and_its_card_are_written(planned: Plan[DebiasPoint], tmp_pat
     assert "| saliency index (its change) |" in card
     assert "tiny-debiased: relocation difference" in card
     with pytest.raises(UserError, match="already exists"):
-        DEBIAS.require_product(tmp_path / "out")
+        DEBIAS.require_product(tmp_path / "out", 1)
+    with pytest.raises(UserError, match="only one model: debias one at a time"):
+        DEBIAS.require_product(tmp_path / "new", 2)
     assert DEBIAS.write_product(service(), summaries[:1], tmp_path / "other") == (
         "No model was debiased, so nothing is written."
-    )
-    assert DEBIAS.write_product(service(), summaries * 2, tmp_path / "other") == (
-        "2 models were debiased, but a folder can contain only one, so nothing is written: debias "
-        "one model."
     )
     assert not (tmp_path / "other").exists()
 
