@@ -35,7 +35,7 @@ from poslens.attribution.retrievers.base import Retriever
 from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.limits import context_limit, unit
 from poslens.attribution.retrievers.specs import RetrieverSpec
-from poslens.attribution.text import script_without_sentences
+from poslens.attribution.text import listed, script_without_sentences
 from poslens.attribution.types import Method, Provenance
 from poslens.cache.kinds.embeddings import recent_texts
 from poslens.cache.kinds.study_items import CellItem, cell_id, needle_cells
@@ -395,13 +395,21 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
     def provenance(self, summary: NeedleSummary) -> Provenance:
         asked = summary.asked
         over = f"; over several cells: {resampling(asked.n, 'needles')}"
+        lengths, depths = (
+            listed([f"{number:,.10g}" for number in numbers])
+            for numbers in (asked.lengths, asked.depths)
+        )
         return of_model(
             summary.model,
             asked.method,
             asked.corpus.dataset,
             n_queries=asked.n,
             truncated=0,
-            selection=asked.corpus.selection,
+            selection=(
+                asked.corpus.selection,
+                f"of {lengths} {unit(asked.spec)}",
+                f"at depths of {depths}%",
+            ),
             interval=f"of a cell: 95%, Agresti-Coull{over if asked.n >= MIN_DOCUMENTS else ''}",
         )
 

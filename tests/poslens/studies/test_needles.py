@@ -52,7 +52,10 @@ def test_cells_are_computed_once_and_printed(
         assert row["accuracy_low"] < 1 and row["by_chance"] == pytest.approx(1 / 12)
     (provenance,) = found["provenance"]
     assert "needle(needles=12, seed=0" in provenance["method"]
-    assert provenance["selection"] == "needles hidden in texts made from 5 documents"
+    assert provenance["selection"] == (
+        "needles hidden in texts made from 5 documents, of 64 and 128 tokens, at depths of 0, 50 "
+        "and 100%"
+    )
     monkeypatch.setattr(needle_study, "cell", lambda *_: pytest.fail("a cell was computed again"))
     summary = json.loads(run(*asked, "--lengths", "64,128", "--table", "summary").stdout)["rows"]
     assert [row["length"] for row in summary] == [64, 128, None]
