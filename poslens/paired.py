@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from poslens.attribution.curves.bootstrap import Statistic, Values, ratio
+from poslens.attribution.curves.bootstrap import Statistic, Values, ratio, ratio_difference
 from poslens.attribution.curves.curve_summary import index_sums
 from poslens.attribution.evaluation.comparison import (
     INDEX_MARGIN,
@@ -89,6 +89,11 @@ class ItemMeasure:
     by_document: bool = False
     resampled: str = "documents"
 
+    @property
+    def share_change(self) -> bool:
+        """Whether the statistic is a difference of shares."""
+        return self.share and self.statistic is ratio_difference
+
     @cached_property
     def digest(self) -> bytes:
         """A hash of the measure and all of its rows."""
@@ -137,7 +142,7 @@ class MeasuredModel:
 @dataclass(frozen=True)
 class PairedDifference:
     """A measure of a model compared with that of `other` over the items that both have: the value
-    of each, and the paired comparison. `share` is the measure's."""
+    of each, and the paired comparison. `share` and `share_change` are the measure's."""
 
     model: str
     other: str
@@ -147,6 +152,7 @@ class PairedDifference:
     other_value: float
     comparison: Comparison
     share: bool = False
+    share_change: bool = False
 
     @property
     def items(self) -> str:
@@ -234,6 +240,7 @@ def _difference(
                 comparison, difference=replace(comparison.difference, resampled=measure.resampled)
             ),
             measure.share,
+            measure.share_change,
         )
 
     return _differences.get((name, measure.digest, other_name, other.digest), difference)
@@ -271,9 +278,12 @@ class DifferenceRow:
     model: str = column("The model, or the model and what else distinguishes the result.")
     against: str = column("What it is compared with.", title="compared with")
     measure: str = column("What was measured.", first=2)
-    value: float = column("The model's value.", of_share=PERCENT)
+    value: float = column("The model's value.", of_share=PERCENT, of_change=PERCENTAGE_POINTS)
     other_value: float = column(
-        "The other model's value.", title="value of the other", of_share=PERCENT
+        "The other model's value.",
+        title="value of the other",
+        of_share=PERCENT,
+        of_change=PERCENTAGE_POINTS,
     )
     difference: Comparison | None = column(
         "Value minus other value, paired.", form="+.3f", first=1, of_share=PERCENTAGE_POINTS
@@ -281,7 +291,12 @@ class DifferenceRow:
     n: int = column("Items that both results have.")
     units: str = column("What the items are, such as pairs, queries or documents.")
     documents: int = column("Number of distinct documents, which intervals resample.")
-    share: bool = column("Whether the measure is a share.", shown=False, in_files=False)
+    share: bool = column(
+        "Whether the measure is a share or a difference of shares.", shown=False, in_files=False
+    )
+    share_change: bool = column(
+        "Whether the measure is a difference of shares.", shown=False, in_files=False
+    )
 
 
 def difference_rows(differences: Sequence[PairedDifference]) -> Iterator[DifferenceRow]:
@@ -299,6 +314,7 @@ def difference_rows(differences: Sequence[PairedDifference]) -> Iterator[Differe
             each.units,
             estimate.n_resampled,
             each.share,
+            each.share_change,
         )
 
 

@@ -68,13 +68,15 @@ def column(
     in_files: bool = True,
     first: int = 0,
     of_share: str = "",
+    of_change: str = "",
     words: Mapping[str, str] = MappingProxyType({}),
 ) -> Any:
     """A field of a row: its meaning, its name in files and its heading on a page (by default the
     field's name), its number format, and whether files and pages include it. Pages show columns
     with a number `first` before the others, in its order, because a phone shows only the first
     ones; those after number 1 only if their values differ. `of_share` is the format in rows whose
-    field `share` is true. Pages show `words` instead of the values that it has as keys."""
+    field `share` is true, and `of_change` that in rows whose field `share_change` is true, too.
+    Pages show `words` instead of the values that it has as keys."""
     return field(
         metadata={
             "meaning": meaning,
@@ -85,6 +87,7 @@ def column(
             "in_files": in_files,
             "first": first,
             "of_share": of_share,
+            "of_change": of_change,
             "words": words,
             "keys": {},
         }
@@ -162,7 +165,8 @@ def shown(row: Any) -> dict[str, Any]:
                 elif _is_estimate(hint):
                     cells[key] = estimate_text(value, form) if value else ""
                 elif item.metadata.get("of_share"):
-                    cells[key] = number_text(value, form)
+                    factor, of_product, unit = scaled(form)
+                    cells[key] = f"{number_text(value * factor, of_product)}{unit}"
                 elif form == P_VALUE:
                     cells[key] = _p_text(value)
                 elif value is not None and form.endswith("%"):
@@ -192,6 +196,9 @@ def estimate_text(estimate: Estimate, form: str) -> str:
 def _form(row: Any, item: Field[Any]) -> str:
     """The number format of a row's field."""
     of_share: str = item.metadata.get("of_share", "")
+    of_change: str = item.metadata.get("of_change", "")
+    if of_change and row.share_change:
+        return of_change
     return of_share if of_share and row.share else str(item.metadata["form"])
 
 

@@ -20,7 +20,9 @@ from poslens.attribution.evaluation.needle import NeedleCell, NeedleGrid
 from poslens.cache.kinds.study_items import CellItem, needle_cells
 from poslens.cache.storage.store import ModelKey
 from poslens.dashboard.__main__ import app
-from poslens.paired import difference_sentences
+from poslens.export.latex import latex
+from poslens.paired import DifferenceRow, difference_rows, difference_sentences
+from poslens.rows import frame_of, shown
 from poslens.studies import needles as needle_study
 
 
@@ -159,6 +161,15 @@ def test_two_models_are_compared_on_common_cells() -> None:
     )
     assert (accuracy.value, accuracy.other_value) == (0.5, 1.0)
     assert (slope.value, slope.other_value) == (-1.0, 0.0)
+    of_share, of_change = map(shown, difference_rows([accuracy, slope]))
+    assert (of_share["value"], of_share["value of the other"]) == ("50.0%", "100.0%")
+    assert (of_change["value"], of_change["value of the other"]) == (
+        "-100.0 points",
+        "+0.0 points",
+    ), "differences of shares are in percentage points"
+    frame = frame_of(DifferenceRow, difference_rows([accuracy, slope]))
+    entry = {"model": "early", "dataset": "d", "method": "m"}
+    assert "$-$100.0 points & +0.0 points" in latex(frame, [entry], "t").decode()
     assert slope.comparison.difference.n == 24, "the middle depth is in neither third"
     assert accuracy.comparison.difference.n_resampled == 12
     assert accuracy.comparison.verdict == slope.comparison.verdict == "lower"
