@@ -69,14 +69,14 @@ def column(
     first: int = 0,
     of_share: str = "",
     of_change: str = "",
-    words: Mapping[str, str] = MappingProxyType({}),
+    words: Mapping[Any, str] = MappingProxyType({}),
 ) -> Any:
     """A field of a row: its meaning, its name in files and its heading on a page (by default the
     field's name), its number format, and whether files and pages include it. Pages show columns
     with a number `first` before the others, in its order, because a phone shows only the first
     ones; those after number 1 only if their values differ. `of_share` is the format in rows whose
     field `share` is true, and `of_change` that in rows whose field `share_change` is true, too.
-    Pages show `words` instead of the values that it has as keys."""
+    Pages and LaTeX show `words` instead of the values that it has as keys."""
     return field(
         metadata={
             "meaning": meaning,
@@ -237,7 +237,8 @@ def answer_of(row: type) -> Any:
 
 def frame_of(row: type, rows: Iterable[Any]) -> pd.DataFrame:
     """A table of rows of one kind, as written to files. `attrs["titles"]` has the heading of each
-    column, and `attrs["forms"]` the format of each column of shares, by row if it varies."""
+    column, `attrs["forms"]` the format of each column of shares, by row if it varies, and
+    `attrs["texts"]` the cells, by row, of each column with `words`."""
     import pandas as pd
 
     rows = list(rows)
@@ -257,6 +258,13 @@ def frame_of(row: type, rows: Iterable[Any]) -> pd.DataFrame:
     frame.attrs["titles"] = _titles(row)
     frame.attrs["forms"] = {
         name: form for name, form in _share_forms(row, rows) if name in frame.columns
+    }
+    frame.attrs["texts"] = {
+        _key(item): [
+            words.get(value, value) for value in (getattr(each, item.name) for each in rows)
+        ]
+        for item in _of_files(row)
+        if (words := item.metadata.get("words"))
     }
     return frame
 

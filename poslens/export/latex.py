@@ -69,13 +69,16 @@ def latex(frame: pd.DataFrame, entries: Sequence[Mapping[str, Any]], name: str) 
 
     A number and both ends of its interval become one cell: columns `x`, `x_low`, `x_high`; `x`,
     `low`, `high`; or `mean` with later `ci_low`, `ci_high`. Headings are those of pages
-    (`poslens.rows`), and so are percentages. The caption says what the table shows, for which
-    models and data set, and of how many items. Empty columns are left out. A note below the table
-    has counts and settings that are the same in every row, the method, the resampled items, and the
-    test that verdicts or p values come from. Comments at the beginning have the whole provenance,
-    and name the packages and engines that the table needs.
+    (`poslens.rows`), and so are percentages and words. The caption says what the table shows, for
+    which models and data set, and of how many items. Empty columns are left out. A note below the
+    table has counts and settings that are the same in every row, the method, the resampled items,
+    and the test that verdicts or p values come from. Comments at the beginning have the whole
+    provenance, and name the packages and engines that the table needs.
     """
     names = [str(name) for name in frame.columns]
+    kind_of = ["r" if _numeric(frame.iloc[:, at]) else "l" for at in range(len(names))]
+    texts = frame.attrs.get("texts", {})
+    frame = frame.assign(**{name: of_rows[: len(frame)] for name, of_rows in texts.items()})
     titles = {each: _heading(each) for each in names} | frame.attrs.get("titles", {})
     columns = [
         each for each in _columns(names) if not len(frame) or _filled(frame.iloc[:, each[1][0]])
@@ -103,7 +106,7 @@ def latex(frame: pd.DataFrame, entries: Sequence[Mapping[str, Any]], name: str) 
     )
     parts = [constants and f"in every row, {constants}", *_notes(names, entries)]
     note = rf"\footnotesize\sloppy {escaped(' '.join(map(_sentence, filter(None, parts))))}"
-    kinds = "".join("r" if _numeric(frame.iloc[:, indices[0]]) else "l" for _, indices in columns)
+    kinds = "".join(kind_of[indices[0]] for _, indices in columns)
     top = [r"\toprule", _line(headings, kinds, "b"), r"\midrule"]
     lines = [_line(row, kinds, "c") for row in rows]
     if sum(max(cell.count("\n") for cell in row) + 1 for row in rows) >= _LONG:

@@ -124,7 +124,9 @@ class LengthRow(ModelRow):
     limit: int | None = column(
         "Context limit in tokens (of an endpoint, in words); null if unlimited or unknown."
     )
-    length: int | None = column("Length of the texts in tokens; null for all lengths.", shown=False)
+    length: int | None = column(
+        "Length of the texts in tokens; null for all lengths.", shown=False, words={None: "all"}
+    )
     length_text: str = column("Length of the texts in tokens.", title="length", in_files=False)
     needles: int = column("Number of needles in a cell; each has its own text.")
     cells: int = column("Number of cells that are averaged.")

@@ -345,8 +345,18 @@ def table(passports: Sequence[ModelPassport], only: str = "") -> pd.DataFrame:
     ]
     frame = pd.DataFrame(rows, columns=["model", "part", "measure", *estimate, "note"])
     frame.attrs["title"] = "Passport"
-    forms = (n.form for passport in passports for part in passport.parts for n in part.numbers)
-    frame.attrs["forms"] = {"value": [form if is_of_share(form) else "" for form in forms]}
+    shown = [
+        (part.title, number.name, number.form)
+        for passport in passports
+        for part in passport.parts
+        for number in part.numbers
+    ]
+    parts, names, forms = zip(*shown, strict=True) if shown else ((), (), ())
+    # LaTeX shows titles and the cards' formats of shares and whole numbers.
+    frame.attrs["texts"] = {"part": [*parts], "measure": [*names]}
+    frame.attrs["forms"] = {
+        "value": [form if is_of_share(form) or form.endswith(".0f") else "" for form in forms]
+    }
     return frame
 
 

@@ -32,6 +32,7 @@ from poslens.compute.compute import Compute, service
 from poslens.compute.runs import Job
 from poslens.dashboard.__main__ import app
 from poslens.export.browser import Page, in_page
+from poslens.export.latex import latex
 from poslens.figures.palettes import Style
 from poslens.studies.curves.words import index_sentence
 from poslens.studies.passport import service as passports
@@ -394,6 +395,16 @@ def test_yaml_is_the_metadata_of_a_model_card(primacy: ModelPassport) -> None:
         value(primacy, "relocation", "last_minus_first")
     )
     assert len(found) == sum(len(one.numbers) for one in primacy.parts)
+
+
+def test_latex_has_titles_and_whole_tokens(primacy: ModelPassport) -> None:
+    frame = passports.table([primacy])
+    assert {"saliency_primacy_recency_index", "tokens_read"} <= set(frame["measure"])
+    entries = [{"model": primacy.name, "dataset": primacy.dataset, "method": "passport"}]
+    text = " ".join(latex(frame, entries, "card").decode().split())
+    assert r"Attribution by position & \begin{tabular}[c]{@{}l@{}}Gradient saliency" in text
+    assert r"recency\_index" not in text
+    assert " & 512 & " in text and "512.000" not in text, "tokens are whole numbers"
 
 
 def test_html_loads_nothing_and_escapes_text(primacy: ModelPassport) -> None:

@@ -61,6 +61,10 @@ def test_cells_are_computed_once_and_printed(
     monkeypatch.setattr(needle_study, "cell", lambda *_: pytest.fail("a cell was computed again"))
     summary = json.loads(run(*asked, "--lengths", "64,128", "--table", "summary").stdout)["rows"]
     assert [row["length"] for row in summary] == [64, 128, None]
+    table = tmp_path / "summary.tex"
+    run(*asked, "--lengths", "64,128", "--table", "summary", "--out", str(table))
+    rows = [line for line in table.read_text().splitlines() if line.endswith(r" \\")]
+    assert [row.split(" & ")[0] for row in rows] == ["length", "64", "128", "all"]
     assert summary[-1]["cells"] == 6 and summary[-1]["last_minus_first"] == 0
     result = poslens.needles("BM25", corpus, needles=12, depths=(0, 50, 100), lengths=(64, 128))
     (*_, shown) = result.study.tables["summary"].text_frame(result.summaries).to_dict("records")
