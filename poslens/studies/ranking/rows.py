@@ -61,15 +61,9 @@ class MeasuresRow(ModelRow):
             "S@10 per pair": SUCCESS_OF_PAIRS,
         }
     )
-    share: float | None = column(
+    language: Estimate | None = column(
         "Share of the top 10 in the query's language; null if there is only one language.",
         key="same language in top 10",
-        shown=False,
-    )
-    language: Estimate | None = column(
-        "Share of the top 10 in the query's language.",
-        title="same language in top 10",
-        in_files=False,
     )
     expected: float | None = column(
         "Share of the corpus in the query's language; null if there is only one language.",

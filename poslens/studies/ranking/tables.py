@@ -76,7 +76,6 @@ def _measures(measured: Measured) -> Iterator[MeasuresRow]:
         collection.survey.own_ids,
         collection.n_lost,
         evaluation.estimates,
-        None if bias is None else bias.share.value,
         None if bias is None else bias.share,
         None if bias is None else bias.expected,
         evaluation.n_missing,

@@ -15,11 +15,17 @@ import pytest
 from typer.testing import CliRunner
 
 from poslens.attribution import datasets
+from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.curves.published import PublishedCurves, PublishedMeasures
 from poslens.attribution.datasets.own import read_upload
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.evidence_profile import evidence_profile
-from poslens.attribution.evaluation.ranking_measures import NDCG, SUCCESS, SUCCESS_OF_PAIRS
+from poslens.attribution.evaluation.ranking_measures import (
+    NDCG,
+    SUCCESS,
+    SUCCESS_OF_PAIRS,
+    SameLanguage,
+)
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.cache.jobs.loop import Progress
@@ -108,6 +114,15 @@ def test_tables_have_the_measures_and_queries(ranked: Ranked) -> None:
     assert tables.filtered(queries, [FAILED])["query"].tolist() == ["qqqq"]
     assert tables.filtered(queries, [LATE])["query"].tolist() == ["qqqq"]
     assert len(tables.filtered(queries, [])) == 4
+
+
+def test_the_share_of_the_querys_language_has_its_interval_in_files(ranked: Ranked) -> None:
+    bias = SameLanguage(Estimate(0.95, 0.801, 0.99, n=20, n_resampled=20), 0.5)
+    of_languages = replace(ranked, evaluation=replace(ranked.evaluation, language=bias))
+    table, share = tables.TABLES["measures"], "same language in top 10"
+    measures = table.frame([of_languages]).iloc[0]
+    assert measures[[share, f"{share} low", f"{share} high"]].tolist() == [0.95, 0.801, 0.99]
+    assert table.text_frame([of_languages]).loc[0, share] == "0.950 [0.801, 0.990]"
 
 
 @pytest.mark.parametrize(
