@@ -367,7 +367,9 @@ class RankingStudy(Study[RankingTask, Asked[RankingSetup], Any]):
 
     def provenances(self, summaries: Sequence[Any], shown: str = "") -> list[Provenance]:
         """As in `Study`; for groups of queries they name the documents that the groups' intervals
-        resample."""
+        resample, and the positions of the evidence have that of the data set, as without models."""
+        if shown == "evidence":
+            return [EvidencePositions(summaries[0].collection).provenance()]
         if shown in BY_GROUP:
             return [
                 with_interval(measured.provenance(), measured.by_group.harmonic)

@@ -39,8 +39,10 @@ from poslens.names import POSIR_PROMPT, posir_ranking_spec, posir_spec
 from poslens.studies import published as published_service
 from poslens.studies.ranking import service as ranking_service
 from poslens.studies.ranking import tables
+from poslens.studies.ranking.benchmarks import EvidencePositions
 from poslens.studies.ranking.figures import evidence_bins, length_buckets
 from poslens.studies.ranking.service import Ranked, RankingSetup
+from poslens.studies.ranking.study import RANKING
 from poslens.studies.ranking.tables import FAILED, LATE
 
 BM25 = resolve("BM25")
@@ -123,6 +125,15 @@ def test_the_share_of_the_querys_language_has_its_interval_in_files(ranked: Rank
     measures = table.frame([of_languages]).iloc[0]
     assert measures[[share, f"{share} low", f"{share} high"]].tolist() == [0.95, 0.801, 0.99]
     assert table.text_frame([of_languages]).loc[0, share] == "0.950 [0.801, 0.990]"
+
+
+def test_evidence_positions_have_the_provenance_of_data_in_every_table(ranked: Ranked) -> None:
+    alone = EvidencePositions(ranked.collection)
+    for summaries in ([ranked], [alone]):
+        (source,) = RANKING.provenances(summaries, "evidence")
+        assert source == alone.provenance() and source.model == "none" and not source.interval
+    (source,) = RANKING.provenances([ranked], "measures")
+    assert source.model == "BM25"
 
 
 @pytest.mark.parametrize(
