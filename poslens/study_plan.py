@@ -12,6 +12,7 @@ from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Provenance
 from poslens.compute.compute import Compute
 from poslens.compute.runs import Job
+from poslens.compute.selection import ComputedSoFar
 from poslens.failures import FailureRow
 from poslens.paired import difference_sentences
 from poslens.parameters import Settings
@@ -80,18 +81,6 @@ def plan(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ComputedSoFar:
-    """How many results of an incomplete subject are computed, and what they are called."""
-
-    done: int
-    total: int
-    unit: str
-
-    def __str__(self) -> str:
-        return f"{self.done:,} of {counted(self.total, self.unit)} so far"
-
-
 @dataclass(frozen=True)
 class SoFar(Generic[Summary]):
     """Results of a study, of which some may be incomplete: `computed` states how much of each is
@@ -126,11 +115,7 @@ class SoFar(Generic[Summary]):
         if not any(self.computed):
             return sources
         return [
-            source
-            if computed is None
-            else replace(
-                source, selection=", ".join(filter(None, (source.selection, str(computed))))
-            )
+            source if computed is None else replace(source, selection=computed.of(source.selection))
             for source, computed in zip(sources, self.computed, strict=True)
         ]
 

@@ -52,6 +52,7 @@ from poslens.compute.runs import (
     in_turn,
     within_batches,
 )
+from poslens.compute.selection import ComputedSoFar
 from poslens.compute.settings import (
     DEVICE,
     PRECISION,
@@ -106,8 +107,12 @@ class DataSetCurve:
         return self.stored.failed if self.summary.curve.n_failed else {}
 
     def provenance(self, band: str = BANDS[0]) -> Provenance:
-        """Everything needed to reproduce this curve, or a figure of it with a band of this kind."""
-        return provenance.of_curve(self.model, self.summary.curve, self.selection, band)
+        """Everything needed to reproduce this curve, or a figure of it with a band of this kind.
+        The selection states if not all of its pairs are computed."""
+        curve, selection = self.summary.curve, self.selection
+        if (done := curve.n + curve.n_failed) < self.total:
+            selection = ComputedSoFar(done, self.total, "pair").of(selection)
+        return provenance.of_curve(self.model, curve, selection, band)
 
 
 class Compute:

@@ -19,6 +19,7 @@ from poslens.attribution.curves.curve_summary import center_of_mass
 from poslens.attribution.curves.positions import BUCKET_EDGES, LENGTH_BUCKETS
 from poslens.attribution.curves.text_axis import over_text
 from poslens.attribution.datasets import DataSet, posir_selection
+from poslens.attribution.nouns import counted
 from poslens.attribution.pairs import LabelName, Labels, Pairs
 from poslens.attribution.types import N_BINS, Array, Method, TextPair
 from poslens.cache.lru_cache import LRUCache
@@ -33,6 +34,22 @@ def evidence_position(pair: TextPair) -> float | None:
     if pair.evidence is None:
         return None
     return pair.evidence.midpoint(len(pair.document))
+
+
+@dataclass(frozen=True, slots=True)
+class ComputedSoFar:
+    """How many results of an incomplete selection are computed, and what they are called."""
+
+    done: int
+    total: int
+    unit: str
+
+    def __str__(self) -> str:
+        return f"{self.done:,} of {counted(self.total, self.unit)} so far"
+
+    def of(self, selection: str) -> str:
+        """The selection as text, with how much of it is computed."""
+        return ", ".join(filter(None, (selection, str(self))))
 
 
 FACETS = ("domain", "language", "bucket", "query_type")

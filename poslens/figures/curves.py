@@ -41,7 +41,7 @@ from poslens.figures.figure_base import (
 )
 from poslens.figures.palettes import Style, escape
 
-MEAN = "mean of the data set"
+MEAN, MEAN_SO_FAR = "mean of the data set", "mean of the pairs so far"
 
 
 def pair_curves(
@@ -103,10 +103,10 @@ def pair_curves(
                 index,
                 bins(mean.values),
                 style,
-                legend_name(f"{model}, {MEAN}", style),
+                legend_name(f"{model}, {mean.name}", style),
                 x=mean.positions,
                 panel=model,
-                role=MEAN,
+                role=mean.name,
             )
             trace.update(line={**style.line(index), "width": 3})
             figure.add_trace(trace)
@@ -119,12 +119,13 @@ def pair_curves(
 @dataclass(frozen=True, slots=True)
 class Mean:
     """A mean curve [100] at `positions` [100], the lower and upper bound [100] of its band if it
-    has one, and a note on what was averaged ("mean of 304 pairs")."""
+    has one, a note on what was averaged ("mean of 304 pairs"), and its name in a legend."""
 
     values: Array
     positions: NDArray[np.float64]
     band: tuple[Array, Array] | None
     note: str
+    name: str = MEAN
 
 
 def _add_published(

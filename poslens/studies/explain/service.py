@@ -51,8 +51,8 @@ from poslens.cache.storage.store import StoredCurves
 from poslens.compute import coverage
 from poslens.compute.compute import Compute, Explained, service
 from poslens.compute.provenance import of_controlled, of_curve, of_model, resampling
-from poslens.compute.selection import apart, pairs_read_unlike
-from poslens.figures.curves import Mean
+from poslens.compute.selection import ComputedSoFar, apart, pairs_read_unlike
+from poslens.figures.curves import MEAN, MEAN_SO_FAR, Mean
 from poslens.heatmap.data import Fact, Head, Rail
 from poslens.studies.curves import null_controls
 from poslens.studies.curves.words import MIN_PAIRS
@@ -97,24 +97,43 @@ def average(
     if kind is None:
         if curve.n < MIN_PAIRS:
             return Average(stored, total, None, summary, None)
-        provenance = of_curve(model, curve, "all pairs")
-        return Average(stored, total, _mean(curve, curve), summary, provenance)
+        provenance = of_curve(model, curve, _all_pairs(stored, total))
+        return Average(stored, total, _mean(curve, curve, stored, total), summary, provenance)
     controlled = _minus_control(compute, spec, method, data, kind)
     if controlled is None or controlled.n < MIN_PAIRS:
         return Average(stored, total, None, None, None)
-    mean = _mean(controlled, curve, f", minus {CONTROLS[kind]}")
-    provenance = of_controlled(model, method, data.name, controlled, "all pairs")
+    nulls = null_controls.controls(kind, data.pairs, data.pairs)
+    n_nulls = compute.means.n_attempted(model.key, null_method(kind, method), nulls)
+    n_curves, n_all = stored + n_nulls, total + len(nulls)
+    mean = _mean(controlled, curve, n_curves, n_all, f", minus {CONTROLS[kind]}")
+    selection = _all_pairs(n_curves, n_all, "curve")
+    provenance = of_controlled(model, method, data.name, controlled, selection)
     return Average(stored, total, mean, None, provenance, controlled)
 
 
-def _mean(drawn: PositionCurve | ControlledCurve, curve: PositionCurve, note: str = "") -> Mean:
-    """A mean curve as drawn, at the positions of `curve`."""
+def _all_pairs(n_done: int, n_all: int, unit: str = "pair") -> str:
+    """The selection of a mean: all pairs, or how many of their results are computed so far."""
+    return "all pairs" if n_done >= n_all else str(ComputedSoFar(n_done, n_all, unit))
+
+
+def _mean(
+    drawn: PositionCurve | ControlledCurve,
+    curve: PositionCurve,
+    n_done: int,
+    n_all: int,
+    note: str = "",
+) -> Mean:
+    """A mean curve as drawn, at the positions of `curve`, when `n_done` of `n_all` results are
+    computed."""
     low, high = drawn.ci_low, drawn.ci_high
+    final = n_done >= n_all
+    so_far, documents = "" if final else " so far", counted(drawn.n_documents, "document")
     return Mean(
         drawn.mean,
         curve.positions,
         None if low is None or high is None else (low, high),
-        f"mean of {drawn.n:,} pairs, {counted(drawn.n_documents, 'document')}{note}",
+        f"mean of {drawn.n:,} pairs{so_far}, {documents}{note}",
+        MEAN if final else MEAN_SO_FAR,
     )
 
 

@@ -21,6 +21,8 @@ from poslens.cache.jobs.loop import Progress
 from poslens.cache.storage.store import Store, StoredCurves
 from poslens.compute.compute import Compute
 from poslens.compute.runs import Run
+from poslens.figures.curves import pair_curves
+from poslens.figures.palettes import Style
 from poslens.studies.curves.null_controls import controls
 from poslens.studies.curves.words import MIN_PAIRS
 from poslens.studies.explain import service
@@ -59,8 +61,21 @@ def test_too_few_pairs_give_no_mean_of_the_data_set(
     fill(compute, bm25, data, MIN_PAIRS - 1)
     few = service.average(compute, bm25, TERMS, data, None)
     assert (few.stored, few.mean) == (MIN_PAIRS - 1, None) and few.summary is not None
+    fill(compute, bm25, data, MIN_PAIRS)
+    some = service.average(compute, bm25, TERMS, data, None)
+    assert some.mean is not None and some.provenance is not None
+    assert (some.provenance.n_pairs, some.provenance.selection) == (10, "10 of 12 pairs so far")
+    assert some.mean.note.startswith("mean of 10 pairs so far, 10 documents")
+    curve = compute.curve(bm25, TERMS, data.pairs, data.name, "long texts")
+    assert curve.provenance().selection == "long texts, 10 of 12 pairs so far"
+    figure = pair_curves({}, {}, Style(), "y", means={"BM25": some.mean})
+    assert [line.name for line in figure.data][-1] == "BM25, mean of the pairs so far"
     fill(compute, bm25, data, 12)
     whole = service.average(compute, bm25, TERMS, data, None)
+    assert whole.provenance is not None and whole.provenance.selection == "all pairs"
+    curve = compute.curve(bm25, TERMS, data.pairs, data.name, "long texts")
+    assert curve.provenance().selection == "long texts"
+    assert whole.mean is not None and whole.mean.name == "mean of the data set"
     assert whole.complete and whole.mean is not None
     assert whole.mean.note.startswith("mean of 12 pairs, 12 documents")
     stored = compute.store.curves(compute.identify(bm25).key, TERMS, data.pairs)
@@ -108,9 +123,14 @@ def test_a_null_control_is_subtracted_from_pair_and_mean(
     fill(compute, bm25, data, 12)
     assert service.average(compute, bm25, TERMS, data, "unrelated").mean is None
     nulls = replace(data, pairs=controls("unrelated", data.pairs, data.pairs))
+    fill(compute, bm25, nulls, len(nulls.pairs) - 1)
+    some = service.average(compute, bm25, TERMS, data, "unrelated")
+    assert some.provenance is not None and some.provenance.n_pairs == 11
+    assert some.provenance.selection == "23 of 24 curves so far"
     fill(compute, bm25, nulls, len(nulls.pairs))
     found = service.average(compute, bm25, TERMS, data, "unrelated")
     assert found.mean is not None and "minus unrelated query" in found.mean.note
+    assert found.provenance is not None and found.provenance.selection == "all pairs"
     key = compute.identify(bm25).key
     own = compute.store.curves(key, TERMS, data.pairs).curves
     other = compute.store.curves(key, TERMS, nulls.pairs).curves
