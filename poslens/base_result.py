@@ -86,7 +86,7 @@ class Result(ABC):
     def _picture(self, fmt: str, style: Style | None = None, table: str | None = None) -> bytes:
         """The file of the figure in one of the formats `PICTURES`."""
         style = style or Style()
-        return figure_bytes(self.figure(table, style=style), fmt, style, self.sources(table))  # type: ignore[arg-type]
+        return figure_bytes(self.figure(table, style=style), fmt, style)  # type: ignore[arg-type]
 
     def _repr_html_(self) -> str:
         return framed(self._picture("html"))

@@ -334,7 +334,7 @@ class StudyResult(Result):
     def _drawn(self, table: str | None, style: Style) -> go.Figure:
         if table is not None:
             chosen(self.study.drawn_tables, table, self.study.title, FIGURE_OF)
-        return self.study.draw(self.summaries, style, self.sources(table), table or "")
+        return self.study.draw(self.summaries, style, table or "")
 
     def sources(self, table: str | None) -> list[Provenance]:
         return self.study.provenances(self.summaries, table or "")

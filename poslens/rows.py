@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from functools import cache
-from itertools import product
 from types import MappingProxyType
 from typing import (
     TYPE_CHECKING,
@@ -69,6 +68,7 @@ def column(
     first: int = 0,
     of_share: str = "",
     of_change: str = "",
+    one_sided: bool = False,
     words: Mapping[Any, str] = MappingProxyType({}),
 ) -> Any:
     """A field of a row: its meaning, its name in files and its heading on a page (by default the
@@ -76,7 +76,8 @@ def column(
     with a number `first` before the others, in its order, because a phone shows only the first
     ones; those after number 1 only if their values differ. `of_share` is the format in rows whose
     field `share` is true, and `of_change` that in rows whose field `share_change` is true, too.
-    Pages and LaTeX show `words` instead of the values that it has as keys."""
+    The interval of a `one_sided` estimate begins at 0 (`bootstrap.Kind`). Pages and LaTeX show
+    `words` instead of the values that it has as keys."""
     return field(
         metadata={
             "meaning": meaning,
@@ -88,6 +89,7 @@ def column(
             "first": first,
             "of_share": of_share,
             "of_change": of_change,
+            "one_sided": one_sided,
             "words": words,
             "keys": {},
         }
@@ -363,16 +365,21 @@ class Table(Generic[Summary]):
         names = [name for place, name in first if place == 1 or frame[name].nunique() > 1]
         return frame[[*names, *(name for name in frame if name not in names)]]
 
-    def estimates(self, summary: Summary) -> dict[str, Estimate]:
-        """The estimates in the rows of one summary by their page headings, for the provenance of
-        their intervals. If several rows have one, it is the first."""
-        numbers: dict[str, Estimate] = {}
-        for row, item in product(self.rows(summary), fields(self.row)):
-            value = getattr(row, item.name)
-            number = value.difference if isinstance(value, Comparison) else value
-            if isinstance(number, Estimate):
-                numbers.setdefault(_heading(item), number)
-        return numbers
+    def estimates(self, summaries: Sequence[Summary]) -> Iterator[tuple[str, Estimate]]:
+        """The estimates in all rows of files with their page headings, for the provenance of their
+        intervals. A table without estimates creates no rows."""
+        declared = [item for item in _of_files(self.row) if _has_estimates(self.row, item)]
+        for row in self._all_rows(summaries) if declared else ():
+            for item in declared:
+                for heading, value, _ in _values(row, item, _heading(item)):
+                    number = value.difference if isinstance(value, Comparison) else value
+                    if number is not None:
+                        yield heading, number
+
+    @property
+    def one_sided(self) -> set[str]:
+        """The page headings of estimates whose intervals begin at 0."""
+        return {_heading(item) for item in fields(self.row) if item.metadata.get("one_sided")}
 
     def _all_rows(self, summaries: Sequence[Summary]) -> Iterable[Any]:
         if self.joint:
@@ -382,6 +389,10 @@ class Table(Generic[Summary]):
 
 def _of_files(row: type) -> list[Field[Any]]:
     return [item for item in fields(row) if item.metadata["in_files"]]
+
+
+def _has_estimates(row: type, item: Field[Any]) -> bool:
+    return any(_is_estimate(hint) for _, _, hint in _declared(row, item))
 
 
 def _values(row: Any, item: Field[Any], name: str) -> Iterator[tuple[str, Any, Any]]:

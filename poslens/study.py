@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, cast
 
@@ -80,13 +80,20 @@ class Figure(Generic[Summary]):
     raises a `UserError` if they have nothing to draw, and pages omit it then. The command and
     `figure` draw it for its `tables`; a figure without them is drawn for every table that no figure
     names. Two figures that are `half` as wide share a row of the page. Figures that are not
-    `on_page` are not on it."""
+    `on_page` are not on it.
+
+    The intervals that it draws are those of the table `intervals`, of `numbers` there if it names
+    any; by default, of the first of its `tables` or of the study. It draws none if that is "".
+    `band` is what its bands are for a summary, if they are not the table's intervals."""
 
     title: str
     draw: Callable[[Sequence[Summary], Style, Sequence[Provenance]], go.Figure]
     tables: tuple[str, ...] = ()
     half: bool = False
     on_page: bool = True
+    intervals: str | None = None
+    numbers: tuple[str, ...] = ()
+    band: Callable[[Summary], str] = lambda summary: ""
 
 
 class Study(ABC, Generic[Corpus, Subject, Summary]):
@@ -312,14 +319,10 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
     def verdict(self, summary: Summary) -> str:
         """The result in one sentence: value, interval, meaning."""
 
-    def intervals(self, summary: Summary) -> str:
-        """How the intervals in a summary's rows of the first table were computed, for its
-        provenance."""
-        return resampled_of(next(iter(self.tables.values())).estimates(summary))
-
     @abstractmethod
     def provenance(self, summary: Summary) -> Provenance:
-        """Everything needed to reproduce the summary."""
+        """Everything needed to reproduce the summary; see `provenances` for how the intervals of a
+        table or figure were computed."""
 
     def figures_of(self, table: str) -> list[Figure[Summary]]:
         """The figures that are drawn for a table."""
@@ -335,7 +338,6 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
         self,
         summaries: Sequence[Summary],
         style: Style,
-        sources: Sequence[Provenance],
         table: str = "",
     ) -> go.Figure:
         """The first figure of a table for which there is something to draw. For the first table,
@@ -351,7 +353,7 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
         reasons = []
         for figure in figures:
             try:
-                return figure.draw(summaries, style, sources)
+                return figure.draw(summaries, style, self.provenances(summaries, figure.title))
             except UserError as error:
                 reasons.append(error)
         if reasons:
@@ -364,9 +366,39 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
         )
 
     def provenances(self, summaries: Sequence[Summary], shown: str = "") -> list[Provenance]:
-        """The provenance of each summary, or of its numbers that are `shown` in the table of this
-        name or in the figure of this title."""
-        return [self.provenance(summary) for summary in summaries]
+        """The provenance of each summary, with how its intervals were computed that are `shown` in
+        the table of this name or in the figure of this title; by default in the first table."""
+        figure = next((each for each in self.figures if each.title == shown), None)
+        return [
+            replace(
+                self.provenance(summary),
+                interval=interval,
+                band="" if figure is None else figure.band(summary),
+            )
+            for summary, interval in zip(
+                summaries, self._intervals(summaries, shown, figure), strict=True
+            )
+        ]
+
+    def _intervals(
+        self, summaries: Sequence[Summary], shown: str, figure: Figure[Summary] | None
+    ) -> list[str]:
+        """How the intervals of each summary were computed, as `provenances` states it."""
+        tables = self.listed_tables
+        first = next(iter((*figure.tables, *tables))) if figure else shown or next(iter(tables))
+        name = figure.intervals if figure and figure.intervals is not None else first
+        if name not in tables:
+            return [""] * len(summaries)
+        table, numbers = tables[name], figure.numbers if figure else ()
+
+        def computed(some: Sequence[Summary]) -> str:
+            estimates = table.estimates(some)
+            drawn = (each for each in estimates if not numbers or each[0] in numbers)
+            return resampled_of(drawn, table.one_sided)
+
+        if table.joint:
+            return [computed(summaries)] * len(summaries)
+        return [computed([summary]) for summary in summaries]
 
     def require_product(self, folder: Path, n_models: int) -> None:
         """Check that `write_product` can write results of this many models to this folder. Only

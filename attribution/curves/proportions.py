@@ -22,7 +22,7 @@ from poslens.attribution.curves.bootstrap import (
     standard_error,
 )
 
-_NAME = "Agresti-Coull"
+AGRESTI_COULL = "Agresti-Coull"
 _P = 0.975
 _Z = 1.959963984540054  # quantile of the normal distribution
 
@@ -44,7 +44,7 @@ def agresti_coull(successes: int, n: int, independent: float | None = None) -> E
     middle = (share * size + _Z**2 / 2) / total
     half = _Z * math.sqrt(middle * (1 - middle) / total)
     low, high = max(0.0, middle - half), min(1.0, middle + half)
-    return Estimate(share, low, high, n, formula=_NAME)
+    return Estimate(share, low, high, n, formula=AGRESTI_COULL)
 
 
 def clustered_proportion(
@@ -109,4 +109,4 @@ def even_if_constant(mean: Estimate) -> Estimate:
     if mean.interval is None or mean.low != mean.high or mean.value not in (0, 1):
         return mean
     by_formula = agresti_coull(round(mean.value * mean.n_resampled), mean.n_resampled)
-    return replace(mean, low=by_formula.low, high=by_formula.high, formula=_NAME)
+    return replace(mean, low=by_formula.low, high=by_formula.high, formula=AGRESTI_COULL)

@@ -294,7 +294,8 @@ def paired_by_document(
         return by_standard_error(Estimate(value, n=len(old), n_resampled=n), None, 0, margin)
     error = 0.0 if same else float(means.std(ddof=1)) / math.sqrt(n)
     reach = float(scipy.special.stdtrit(n - 1, 1 - LEVEL / 2)) * error
-    difference = Estimate(value, value - reach, value + reach, len(old), n)
+    ends = value - reach, value + reach
+    difference = Estimate(value, *ends, len(old), n, formula="t interval")
     return by_standard_error(difference, error, n - 1, margin)
 
 

@@ -279,7 +279,8 @@ class InDegrees:
         if error is not None and n >= MIN_DOCUMENTS:
             reach = error * float(scipy.special.stdtrit(degrees, 0.975))
             ends = value - reach, value + reach
-        return with_ends(value, ends, self.n_queries, n)
+        estimate = with_ends(value, ends, self.n_queries, n)
+        return replace(estimate, formula="jackknife")
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ def section(view: CurvesView, kind: Control) -> None:
     summaries, provenance, (figure,) = results.summaries, results.provenances(), CONTROL.figures
 
     def draw(style: Style) -> go.Figure:
-        return figure.draw(summaries, style, provenance)
+        return figure.draw(summaries, style, results.provenances(figure.title))
 
     title = f"Curves minus their control ({CONTROLS[kind]})"
     say.heading(title)
@@ -62,13 +62,12 @@ def section(view: CurvesView, kind: Control) -> None:
     show_table(table.text_frame(summaries), column_config=column_settings(table))
     say.caption(f"Control: {CONTROLS[kind]}. {CONTROL.limits}")
     panels.caption(provenance)
+    titles = {"control": "Summary", "curve": "Numbers"}
     panels.downloads(
         "curves.null",
         [view.data.name, method.name, "minus", kind],
         provenance,
         figures={"Minus control": draw},
-        tables={
-            title: partial(CONTROL.frame, summaries, name)
-            for name, title in (("control", "Summary"), ("curve", "Numbers"))
-        },
+        tables={title: partial(CONTROL.frame, summaries, name) for name, title in titles.items()},
+        sources={title: partial(results.provenances, name) for name, title in titles.items()},
     )

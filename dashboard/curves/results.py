@@ -249,10 +249,10 @@ def results(
         tables=tables,
         # Indices are over the tokens read even if the chart is over whole texts.
         sources={
-            "Summary": [*over_read, *origin[len(shown) :]],
-            "Numbers": origin[: len(shown)],
-            "Published": origin[len(shown) :],
-            TITLE: over_read,
+            "Summary": lambda: [*over_read, *origin[len(shown) :]],
+            "Numbers": lambda: origin[: len(shown)],
+            "Published": lambda: origin[len(shown) :],
+            TITLE: lambda: over_read,
         },
     )
 

@@ -349,5 +349,5 @@ def _export(
         heatmap=drawn,
         view=view,
         tables=tables,
-        sources={"Heatmap": rails, "Mean numbers": subject.mean_provenance()},
+        sources={"Heatmap": lambda: rails, "Mean numbers": subject.mean_provenance},
     )

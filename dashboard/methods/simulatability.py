@@ -107,6 +107,6 @@ def _tally(answers: list[Answer], summary: SimulatabilitySummary) -> None:
     panels.downloads(
         "simulatability.answers",
         [summary.asked.collection.name, "answers"],
-        [SIMULATABILITY.provenance(summary)],
+        SIMULATABILITY.provenances([summary]),
         tables={"Numbers": lambda: pd.DataFrame([asdict(given) for given in recorded])},
     )

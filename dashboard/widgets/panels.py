@@ -230,11 +230,11 @@ def downloads(
     view: View | None = None,
     tables: Mapping[str, Callable[[], pd.DataFrame]] = MappingProxyType({}),
     documents: Mapping[str, tuple[Sequence[str], Callable[[Any], bytes]]] = MappingProxyType({}),
-    sources: Mapping[str, Sequence[Provenance]] = MappingProxyType({}),
+    sources: Mapping[str, Callable[[], Sequence[Provenance]]] = MappingProxyType({}),
 ) -> None:
     """A popover that exports the figures, the heatmap and the tables of a section. `documents` are
     further exports, each with its formats and a function that creates it in one of them. `sources`
-    gives, by name, the provenance of a table or heatmap that differs from that of the section.
+    returns, by name, the provenance of a table or heatmap that differs from that of the section.
 
     Tables and files are created on request, not at every rerun. A fragment: selections in it don't
     rerun the rest of the page.
@@ -259,7 +259,7 @@ def downloads(
         def make() -> bytes:
             if kind == "document":
                 return documents[title][1](fmt)
-            origin = sources.get(title, provenance)
+            origin = sources[title]() if title in sources else provenance
             if kind == "table":
                 files = table_files(tables[title](), target, fmt, origin)  # type: ignore[arg-type]
                 return zipped(files) if len(files) > 1 else files[target]

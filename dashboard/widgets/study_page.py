@@ -279,8 +279,7 @@ def _results(data: DataSet, results: SoFar[Any], on_click: Callable[[Any], None]
     study, summaries, provenance = results.study, results.summaries, results.provenances()
 
     def draw(figure: Figure[Any], style: Style) -> go.Figure:
-        sources = results.provenances(next(iter(figure.tables), figure.title))
-        return figure.draw(summaries, style, sources)
+        return figure.draw(summaries, style, results.provenances(figure.title))
 
     figures: dict[str, Callable[[Style], go.Figure]] = {}
     row: list[DeltaGenerator] = []
@@ -333,5 +332,5 @@ def _results(data: DataSet, results: SoFar[Any], on_click: Callable[[Any], None]
         provenance,
         figures=figures,
         tables={title: partial(study.frame, summaries, name) for name, title in titles.items()},
-        sources={title: results.provenances(name) for name, title in titles.items()},
+        sources={title: partial(results.provenances, name) for name, title in titles.items()},
     )

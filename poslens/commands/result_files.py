@@ -154,8 +154,9 @@ class FigureFile:
     format: str
     style: Style
 
-    def draw(self, figure: go.Figure, provenance: Provenances) -> None:
-        """Write a chart, which must be drawn in `style`, and print its path on stderr."""
+    def draw(self, figure: go.Figure, provenance: Provenances | None = None) -> None:
+        """Write a chart, which must be drawn in `style`, with its own provenance or another, and
+        print its path on stderr."""
         from poslens.export.files import figure_bytes
 
         self.write(figure_bytes(figure, self.format, self.style, provenance))  # type: ignore[arg-type]

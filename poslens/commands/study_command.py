@@ -287,7 +287,7 @@ def _print(
         try:
             if not summaries:
                 raise UserError(results.without_result[0])
-            figure.draw(study.draw(summaries, figure.style, provenance, table), provenance)
+            figure.draw(study.draw(summaries, figure.style, table))
         except UserError as reason:
             nothing_to_draw.append(str(reason))
     frame = (

@@ -6,7 +6,7 @@ not from the caller. What a result does not contain is omitted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -21,7 +21,7 @@ from poslens.attribution.interventions.null_controls import CONTROLS, Control
 from poslens.attribution.methods import METHODS
 from poslens.attribution.retrievers import limits
 from poslens.attribution.retrievers.specs import RetrieverSpec
-from poslens.attribution.text import MAX_CHARACTERS
+from poslens.attribution.text import MAX_CHARACTERS, listed
 from poslens.attribution.types import Attribution, Method, PositionCurve, Provenance, TextPair
 from poslens.cache.shipped.preferences import short_verdict
 from poslens.cache.storage.store import ModelKey
@@ -197,7 +197,7 @@ def of_run(
         n_queries=evaluation.n,
         n_documents=n_documents,
         selection=selection,
-        interval=resampled_of(evaluation.estimates),
+        interval=resampled_of(evaluation.estimates.items()),
     )
 
 
@@ -303,25 +303,41 @@ def removed_units(test: Faithfulness | FaithfulnessSummary) -> str:
 
 def _resampled(number: Estimate | None) -> str:
     """The items resampled for an interval, as text; empty without an interval."""
-    if number is None or number.interval is None:
-        return ""
-    if number.formula:
-        over = f" for {number.n_resampled:,} {number.resampled}" if number.n_resampled else ""
-        return f"95%, {number.formula}{over}"
-    return resampling(number.n_resampled, number.resampled) if number.n_resampled else ""
+    return "" if number is None else resampled_of([("", number)])
 
 
-def resampled_of(estimates: Mapping[str, Estimate]) -> str:
-    """How the intervals of measures were computed: first as most are, by the bootstrap if there is
-    one, then the others with the names of their measures."""
-    texts = {name: _resampled(number) for name, number in estimates.items() if number.interval}
-    bootstrap = (text for name, text in texts.items() if text and not estimates[name].formula)
-    usual = next(bootstrap, next(filter(None, texts.values()), ""))
-    others: dict[str, list[str]] = {}
-    for name, text in texts.items():
-        if text not in ("", usual):
-            others.setdefault(text, []).append(name)
-    named = (f"{' and '.join(names)}: {text}" for text, names in others.items())
+def resampled_of(estimates: Iterable[tuple[str, Estimate]], one_sided: Collection[str] = ()) -> str:
+    """How the intervals of numbers, each with its name, were computed: first as most are, by a
+    two-sided bootstrap if there is one, then the others with the names of their numbers. Those of
+    `one_sided` numbers begin at 0 unless they come from a formula."""
+    sizes: dict[tuple[str, str, str], list[int]] = {}
+    for name, number in estimates:
+        if number.interval is not None and (number.formula or number.n_resampled):
+            sizes.setdefault((name, number.formula, number.resampled), []).append(
+                number.n_resampled
+            )
+    texts: dict[str, list[str]] = {}
+    usual = ""
+    for (name, formula, units), resampled in sizes.items():
+        least, most = min(resampled), max(resampled)
+        over = f"{least:,} {units}" if least == most else f"{least:,} to {most:,} {units}"
+        if formula:
+            text = f"95%, {formula} for {over}" if most else f"95%, {formula}"
+        elif name in one_sided:
+            text = f"95%, one-sided from 0, bootstrap over {over}"
+        else:
+            text = f"95%, bootstrap over {over}"
+            usual = usual or text
+        texts.setdefault(text, []).append(name)
+    usual = usual or next(iter(texts), "")
+    # A number of several rows can have several kinds of intervals.
+    all_names = [name for names in texts.values() for name in names]
+    named = (
+        listed([f"{name} (some rows)" if all_names.count(name) > 1 else name for name in names])
+        + f": {text}"
+        for text, names in texts.items()
+        if text != usual
+    )
     return "; ".join(filter(None, [usual, *named]))
 
 

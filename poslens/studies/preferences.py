@@ -331,7 +331,6 @@ class Preferences(Study[PreferenceCorpus, PreferenceSubject, PreferenceSummary])
             summary.dataset,
             n_documents=preference.n_documents,
             selection=f"English documents, an excerpt of about {EXCERPT_TOKENS} tokens of each",
-            interval=preference.order_blind,
         )
 
 

@@ -190,7 +190,14 @@ class Audit(Study[Collection, AuditIndex, AuditSummary]):
     )
     compared = ("MiniLM-primacy", "MiniLM", "MiniLM-recency", "BM25")
     tables = TABLES
-    figures = (Figure("Unretrieved sentences by position", unretrieved_by_position, OF_SENTENCES),)
+    figures = (
+        Figure(
+            "Unretrieved sentences by position",
+            unretrieved_by_position,
+            OF_SENTENCES,
+            intervals="positions",
+        ),
+    )
     part = PART
 
     def corpus(self, data: DataSet, settings: Settings) -> Collection:
@@ -368,7 +375,6 @@ class Audit(Study[Collection, AuditIndex, AuditSummary]):
                 summary.sample,
             ),
             control="each document's sentences shuffled",
-            interval=self.intervals(summary),
         )
 
 

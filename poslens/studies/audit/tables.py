@@ -10,6 +10,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from poslens.attribution.curves.bootstrap import Estimate
+from poslens.attribution.curves.proportions import AGRESTI_COULL
 from poslens.attribution.evaluation.audit import N_BINS, UnretrievedCurve, groups
 from poslens.attribution.evaluation.comparison import estimate_of
 from poslens.attribution.retrievers import limits
@@ -184,6 +185,8 @@ def _positions(summary: AuditSummary) -> Iterator[AuditPositionRow]:
                     float(curve.share[b]),
                     None if low is None else float(low[b]),
                     None if high is None else float(high[b]),
+                    n_resampled=0 if curve.share[b] in (0, 1) else len(summary.documents),
+                    formula=AGRESTI_COULL if curve.share[b] in (0, 1) else "",
                 )
                 if np.isfinite(curve.share[b])
                 else None

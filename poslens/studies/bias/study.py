@@ -400,7 +400,6 @@ def provenance_of(model: ModelIdentity, tests: Sequence[ScoredTest]) -> Provenan
     source = "; ".join(dict.fromkeys(test.pairs.source for test in tests))
     unread = sum(result.n_unread for result in results)
     left_out = f"; {unread:,} pairs left out, their evidence not read whole" if unread else ""
-    has_interval = any(result.low is not None for result in results)
     return of_model(
         model,
         f"{TEST_NAME}, of {BIAS_SCORES!r}",
@@ -409,7 +408,6 @@ def provenance_of(model: ModelIdentity, tests: Sequence[ScoredTest]) -> Provenan
         n_documents=len(documents),
         truncated=sum(result.n_truncated for result in results),
         selection=f"tests {names}; {source}{left_out}",
-        interval="95%, t interval of the mean difference over documents" if has_interval else "",
     )
 
 

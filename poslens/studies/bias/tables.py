@@ -54,7 +54,10 @@ class ScoredTest:
         result = self.result
         if result.difference is None:
             return None
-        return Estimate(result.difference, result.low, result.high, n=result.n)
+        ends = result.low, result.high
+        return Estimate(
+            result.difference, *ends, result.n, result.n_documents, formula="t interval"
+        )
 
 
 @dataclass(frozen=True)

@@ -196,7 +196,6 @@ class AgreementStudy(OfPairs[CauseItems, CauseSubject, AgreementSummary]):
         asked = summary.asked
         agreements = list(summary.agreements.values())
         first = agreements[0]
-        intervals = [each.each or each.means for each in agreements]
         causes = " and ".join(map(repr, summary.agreements))
         return of_model(
             summary.model,
@@ -206,7 +205,6 @@ class AgreementStudy(OfPairs[CauseItems, CauseSubject, AgreementSummary]):
             n_documents=first.n_documents,
             truncated=first.n_truncated,
             selection=asked.chosen.selection,
-            interval=next(filter(None, intervals), None),
         )
 
 

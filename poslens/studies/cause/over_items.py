@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
+from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.comparison import Comparison
@@ -174,12 +175,10 @@ class CurvePointRow(ModelRow):
         "Position, 0 to 1, in the part of the document that the model reads: in tokens, or in "
         "characters for relocation."
     )
-    mean: float | None = column(
+    mean: Estimate | None = column(
         "Mean value. Relocation: score minus the pair's mean over positions; ablation: score lost "
         "without this part; segments and thirds: cosine with the whole text's vector."
     )
-    mean_low: float | None = column("Lower end of the mean's 95% interval; null if there is none.")
-    mean_high: float | None = column("Upper end of the mean's 95% interval; null if there is none.")
     n: int = column("Number of averaged pairs or documents.")
 
 
@@ -190,13 +189,12 @@ def _points(summary: CauseSummary) -> Iterator[CurvePointRow]:
         return None if series is None or np.isnan(series[bin_]) else float(series[bin_])
 
     for bin_, position in enumerate(curve.positions):
+        mean, ends = at(curve.mean, bin_), (at(curve.ci_low, bin_), at(curve.ci_high, bin_))
         yield CurvePointRow(
             curve.model,
             summary.asked.label,
             float(position),
-            at(curve.mean, bin_),
-            at(curve.ci_low, bin_),
-            at(curve.ci_high, bin_),
+            None if mean is None else Estimate(mean, *ends, curve.n, curve.n_documents),
             curve.n,
         )
 

@@ -94,7 +94,9 @@ class SegmentsStudy(CurveStudy):
         documents=DOCUMENTS,
     )
     tables: ClassVar = {"segments": Table(SegmentRow, _segments), "curve": POINTS}
-    figures = (Figure("Cosine with the whole text's vector by position", _drawn),)
+    figures = (
+        Figure("Cosine with the whole text's vector by position", _drawn, intervals="curve"),
+    )
 
     def corpus(self, data: DataSet, settings: Settings) -> CauseItems:
         """The documents, as pairs without a query."""

@@ -150,10 +150,10 @@ class CauseStudy(CurveStudy):
     )
     tables: ClassVar = {"effects": Table(EffectRow, _effects), "curve": POINTS}
     figures = (
-        Figure("Mean curves", partial(_curves, ""), on_page=False),
+        Figure("Mean curves", partial(_curves, ""), on_page=False, intervals="curve"),
         # Side by side, because the interventions measure different quantities.
-        Figure("Relocation", partial(_curves, "relocation"), half=True),
-        Figure("Ablation", partial(_curves, "ablation"), half=True),
+        Figure("Relocation", partial(_curves, "relocation"), half=True, intervals="curve"),
+        Figure("Ablation", partial(_curves, "ablation"), half=True, intervals="curve"),
     )
 
     def corpus(self, data: DataSet, settings: Settings) -> CauseItems:

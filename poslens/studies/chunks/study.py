@@ -85,7 +85,14 @@ class ChunkStudy(Study[ChunkCorpus, Asked[ChunkCorpus], ChunkSummary]):
         seed=AUDIT.parameters["seed"],
     )
     tables = TABLES
-    figures = (Figure("Unretrieved sentences by size of the index", shares_by_size),)
+    figures = (
+        Figure(
+            "Unretrieved sentences by size of the index",
+            shares_by_size,
+            intervals="settings",
+            numbers=("unretrieved",),
+        ),
+    )
 
     def corpus(self, data: DataSet, settings: Settings) -> ChunkCorpus:
         """The corpus of the data set or a sample of it, and the settings to try. Settings with
@@ -292,7 +299,6 @@ class ChunkStudy(Study[ChunkCorpus, Asked[ChunkCorpus], ChunkSummary]):
             collection.name,
             n_documents=len(summary.tried[0].documents),
             selection=(*words, collection.drawn),
-            interval=self.intervals(summary),
         )
 
 

@@ -176,7 +176,7 @@ class ControlStudy(OfPairs[ControlPairs, ControlSubject, ControlSummary]):
         "control": Table(ControlRow, _rows),
         "curve": Table(ControlPointRow, _points, "Curves", on_page=False),
     }
-    figures = (Figure("Curves minus their control", _curves),)
+    figures = (Figure("Curves minus their control", _curves, intervals="curve"),)
 
     def corpus(self, data: DataSet, settings: Settings) -> ControlPairs:
         """The selected pairs, and all of the data set."""

@@ -24,7 +24,8 @@ def sources(summary: DebiasSummary) -> dict[str, Provenance]:
         effect = summary.effect
         entries["relocation"] = source if effect is None else with_interval(source, effect)
     if summary.positions is not None:
-        entries["positions"] = POSITIONS.provenance(summary.positions)
+        effect = summary.positions.effect.effect.difference
+        entries["positions"] = with_interval(POSITIONS.provenance(summary.positions), effect)
     if summary.share is not None:
         entries["audit"] = of_model(
             summary.model,

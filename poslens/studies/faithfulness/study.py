@@ -309,7 +309,6 @@ class FaithfulnessTest(OfPairs[SelectedPairs, TestedOrder, OrderSummary]):
             truncated=means.n_truncated,
             selection=summary.asked.tested.selection,
             units=removed_units(means),
-            interval=self.intervals(summary),
         )
 
 

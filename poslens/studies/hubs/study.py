@@ -97,7 +97,11 @@ class Hubs(Study[Collection, Asked[Collection], HubSummary]):
     compared = ("MiniLM", "BM25")
     tests = ("comparison",)
     tables = TABLES
-    figures = (Figure("Sorted in-degrees", sorted_in_degrees, ("hubness", "hubs", "queries")),)
+    figures = (
+        Figure(
+            "Sorted in-degrees", sorted_in_degrees, ("hubness", "hubs", "queries"), intervals=""
+        ),
+    )
 
     def corpus(self, data: DataSet, settings: Settings) -> Collection:
         """The corpus with its queries, or with sentences of its documents as queries.
@@ -236,7 +240,6 @@ class Hubs(Study[Collection, Asked[Collection], HubSummary]):
 
     def provenance(self, summary: HubSummary) -> Provenance:
         collection = summary.asked.corpus
-        skewness = summary.original.skewness
         return of_model(
             summary.model,
             hubs_method(summary.asked.settings.top),
@@ -245,9 +248,6 @@ class Hubs(Study[Collection, Asked[Collection], HubSummary]):
             n_documents=len(summary.ids),
             selection=collection.drawn,
             control=f"{CONTROL}, {MEAN_OF_ORDERS}",
-            interval=f"95%, jackknife over the {skewness.n_resampled:,} documents of the queries"
-            if skewness is not None and skewness.interval is not None
-            else "",
         )
 
 

@@ -65,11 +65,12 @@ def question_of(study: Study[Any, Any, Any]) -> PartQuestion:
         summaries = stored(study, compute, [subject])
         if not summaries:
             return jobs, None
-        provenance = tuple(map(study.provenance, summaries))
+        figure = study.figures[0]
+        provenance = tuple(study.provenances(summaries))
         return jobs, PartAnswer(
             study.verdict(summaries[0]),
             declared.numbers(summaries[0]),
-            lambda style: study.figures[0].draw(summaries, style, provenance),
+            lambda style: figure.draw(summaries, style, study.provenances(summaries, figure.title)),
             provenance,
         )
 

@@ -349,7 +349,6 @@ class Positions(Study[Moved, Asked[Moved], PositionSummary]):
             truncated=sum(not query.whole for query in summary.queries),
             selection=(moved.selection, f"ranked among {moved.collection.survey.n:,} documents"),
             control="another sentence moved" if summary.null is not None else "",
-            interval=effect.effect.difference,
         )
 
 

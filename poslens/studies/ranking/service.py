@@ -144,7 +144,7 @@ class Ranked(Measured):
             n_queries=self.evaluation.n,
             n_documents=self.collection.survey.n,
             selection=self.selection,
-            interval=provenance.resampled_of(self.evaluation.estimates),
+            interval=provenance.resampled_of(self.evaluation.estimates.items()),
         )
 
 

@@ -19,7 +19,6 @@ from poslens.attribution.types import Provenance, TextPair
 from poslens.compute import coverage
 from poslens.compute.compute import Compute
 from poslens.compute.coverage import Report
-from poslens.compute.provenance import with_interval
 from poslens.compute.runs import Job
 from poslens.names import posir_ranking_spec
 from poslens.paired import MeasuredModel, PairedDifference
@@ -44,6 +43,8 @@ from poslens.studies.ranking.service import (
 from poslens.studies.ranking.tables import BY_GROUP, OF_NDCG, TABLES, require_groups
 from poslens.studies.selections import READABLE
 from poslens.study import Asked, Figure, Study, register
+
+EVIDENCE_FIGURE = "Queries by evidence position"
 
 PRESELECTED = 4
 """Number of runs that the page compares with the models until others are selected."""
@@ -140,10 +141,12 @@ class RankingStudy(Study[RankingTask, Asked[RankingSetup], Any]):
     compared = ("MiniLM-primacy", "MiniLM", "MiniLM-recency", "BM25")
     tables = TABLES
     figures = (
-        Figure("nDCG@10 by evidence position", evidence_bins, OF_NDCG, half=True),
-        Figure("nDCG@10 by group of queries", position_groups, BY_GROUP, half=True),
-        Figure("nDCG@10 by document length", length_buckets, OF_NDCG, half=True),
-        Figure("Queries by evidence position", evidence_positions, ("evidence",)),
+        Figure("nDCG@10 by evidence position", evidence_bins, OF_NDCG, half=True, intervals=""),
+        Figure(
+            "nDCG@10 by group of queries", position_groups, BY_GROUP, half=True, numbers=(NDCG,)
+        ),
+        Figure("nDCG@10 by document length", length_buckets, OF_NDCG, half=True, intervals=""),
+        Figure(EVIDENCE_FIGURE, evidence_positions, ("evidence",)),
     )
 
     def parameters_for(self, data: DataSet) -> Parameters:
@@ -366,16 +369,10 @@ class RankingStudy(Study[RankingTask, Asked[RankingSetup], Any]):
         return provenance
 
     def provenances(self, summaries: Sequence[Any], shown: str = "") -> list[Provenance]:
-        """As in `Study`; for groups of queries they name the documents that the groups' intervals
-        resample, and the positions of the evidence have that of the data set, as without models."""
-        if shown == "evidence":
+        """As in `Study`; the positions of the evidence have that of the data set, as without
+        models."""
+        if shown in ("evidence", EVIDENCE_FIGURE):
             return [EvidencePositions(summaries[0].collection).provenance()]
-        if shown in BY_GROUP:
-            return [
-                with_interval(measured.provenance(), measured.by_group.harmonic)
-                for measured in summaries
-                if measured.by_group is not None
-            ]
         return super().provenances(summaries, shown)
 
 

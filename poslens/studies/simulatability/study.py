@@ -206,7 +206,6 @@ class Simulatability(Study[Collection, Simulated, SimulatabilitySummary]):
             n_documents=asked.collection.survey.n,
             selection=f"up to {asked.queries:,} queries; documents of ranks 1 and 2",
             control="random words",
-            interval=self.intervals(summary),
         )
 
 

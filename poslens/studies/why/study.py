@@ -356,7 +356,6 @@ class WhyStudy(Study[WhyCorpus, Asked[WhyCorpus], WhySummary]):
             n_documents=n_documents,
             selection=(f"top {asked.settings.top}", asked.corpus.selection),
             control="each change made to other sentences or documents",
-            interval=summary.missed,
         )
 
 

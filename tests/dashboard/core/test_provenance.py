@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from poslens.attribution import datasets
+from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.evaluation.bias_pairs import pairs_for
 from poslens.attribution.evaluation.ranking_measures import NDCG, SUCCESS, SUCCESS_OF_PAIRS
@@ -21,7 +22,13 @@ from poslens.attribution.retrievers.resolve import resolve
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import TextPair
 from poslens.compute.compute import Compute, service
-from poslens.compute.provenance import of_controlled, of_map, of_published, poslens_version
+from poslens.compute.provenance import (
+    of_controlled,
+    of_map,
+    of_published,
+    poslens_version,
+    resampled_of,
+)
 from poslens.dashboard.explain.subject import ExplainedSubject
 from poslens.dashboard.explain.view import pair_figure
 from poslens.dashboard.widgets import panels
@@ -277,6 +284,22 @@ def test_a_ranking_names_the_intervals_of_its_numbers(bm25, compute: Compute) ->
     assert without.provenance().interval == ""
 
 
+def test_the_interval_of_rows_that_differ_is_stated_for_each_kind() -> None:
+    """Numbers of documents as a range, a formula where it replaces the bootstrap."""
+    wide, narrow = (Estimate(0.5, 0.4, 0.6, n, n) for n in (20, 12))
+    all_right = Estimate(1.0, 0.8, 1.0, 16, 16, formula="Agresti-Coull")
+    numbers = [("first", wide), ("first", narrow), ("first", all_right), ("last", wide)]
+    assert resampled_of(numbers) == (
+        "95%, bootstrap over 12 to 20 documents; "
+        "first (some rows): 95%, Agresti-Coull for 16 documents; "
+        "last: 95%, bootstrap over 20 documents"
+    )
+    assert resampled_of([("psi", wide), ("first", wide)], {"psi"}) == (
+        "95%, bootstrap over 20 documents; psi: 95%, one-sided from 0, bootstrap over 20 documents"
+    )
+    assert resampled_of([("psi", Estimate(0.5))]) == ""
+
+
 def test_bias_tests_without_an_interval_name_none(compute: Compute, bm25) -> None:
     data = datasets.read("sample-bias")
     tests = (pairs_for(data, "position", "end", 12),)
@@ -285,6 +308,8 @@ def test_bias_tests_without_an_interval_name_none(compute: Compute, bm25) -> Non
     assert summary is not None
     (tested,) = summary.tests
     assert tested.result.low is not None
-    assert "t interval" in BIAS_STUDY.provenance(summary).interval
+    (source,) = BIAS_STUDY.provenances([summary])
+    assert source.interval == f"95%, t interval for {tested.result.n_documents} documents"
     bare = replace(tested, result=replace(tested.result, low=None, high=None))
-    assert provenance_of(summary.model, [bare]).interval == ""
+    (source,) = BIAS_STUDY.provenances([replace(summary, tests=(bare,))])
+    assert source.interval == ""

@@ -164,7 +164,7 @@ def test_a_models_truncation_is_stated_with_its_limit(summaries: list[AuditSumma
 
 
 def test_provenance_states_documents_top_k_and_control(summaries: list[AuditSummary]) -> None:
-    entry = AUDIT.provenance(summaries[0]).entry()
+    entry = AUDIT.provenances(summaries[:1])[0].entry()
     assert entry["n_documents"] == 12
     shares, differences = entry["interval"].split("; ")  # every sentence was retrieved
     assert shares == "95%, Agresti-Coull for 12 documents"

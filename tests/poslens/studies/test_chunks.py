@@ -406,6 +406,21 @@ def test_the_figure_marks_the_recommended_setting(home: Path) -> None:
     assert "windows of 10 words" in str(figure.data[1].customdata)
 
 
+def test_tables_after_the_first_name_their_intervals(home: Path) -> None:
+    data = write(home / "mine.jsonl", rows())
+    result = poslens.chunks(["BM25"], data, top=3, windows=[10], overlaps=[0])
+    texts = {
+        shown: CHUNKS.provenances(result.summaries, shown)[0].interval
+        for shown in ("plan", "settings", "changes", "queries", CHUNKS.figures[0].title)
+    }
+    assert texts["plan"] == texts["queries"] == ""
+    held_out = f"{len(result.summaries[0].held_out)} documents"
+    for shown in ("settings", "changes", CHUNKS.figures[0].title):
+        assert texts[shown].startswith("95%, ") and held_out in texts[shown], shown
+    latex = result.save(home / "settings.tex", "settings").read_text()
+    assert "bootstrap over" in latex
+
+
 def test_the_figure_of_an_undecided_plan_names_no_setting_to_use(home: Path) -> None:
     data = write(home / "mine.jsonl", rows(2, 12))
     result = poslens.chunks(["BM25"], data, top=3, windows=[100], overlaps=[0])

@@ -262,6 +262,27 @@ def test_few_queries_have_no_interval_and_no_verdict(tmp_path: Path) -> None:
     assert "Too few documents to decide" in found.verdicts[0]
 
 
+def test_each_table_names_its_own_intervals(tmp_path: Path) -> None:
+    """Skewness has a jackknife's, a hub's share a bootstrap's, and the figure draws none."""
+    rows = [
+        {"pair_id": f"d{i}", "query": f"what is {i} red", "document": document_of(i)}
+        for i in range(16)
+    ]
+    result = poslens.hubs("BM25", dataset=written(tmp_path / "own.jsonl", rows), top=2)
+    expected = {
+        "hubness": "95%, jackknife for 16 documents",
+        "hubs": "95%, bootstrap over 15 documents; "
+        "share (some rows): 95%, Agresti-Coull for 15 documents",
+        "queries": "",
+        "Sorted in-degrees": "",
+    }
+    for shown, text in expected.items():
+        (source,) = HUBS.provenances(result.summaries, shown)
+        assert source.interval == text, shown
+    (entry,) = result.figure("hubs").layout.meta["provenance"]
+    assert "interval" not in entry
+
+
 def test_a_reranker_has_no_in_degrees(
     corpus: str, tiny_folder: Callable[..., Path], tmp_path: Path
 ) -> None:

@@ -147,7 +147,7 @@ def test_indices_by_strength_are_drawn_with_their_intervals() -> None:
     response = PlantedResponse(indices, Estimate(0.5), None, None, None, None)
     found = Preference(make_method("saliency"), 12, Estimate(0.0), response)
     summary = PreferenceSummary(found, service().identify(resolve("MiniLM")), "sample")
-    figure = PREFERENCES.draw([summary], Style(), [PREFERENCES.provenance(summary)], "strengths")
+    figure = PREFERENCES.draw([summary], Style(), "strengths")
     (trace,) = figure.data
     np.testing.assert_allclose(trace.y, [x / 2 for x in STRENGTHS])
     np.testing.assert_allclose(trace.error_y.array, 0.2)
