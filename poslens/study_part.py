@@ -35,6 +35,12 @@ MOVABLE = "pairs that have evidence"
 ONE_SIDED = "its interval is one-sided: it starts at 0, and only the upper end is estimated"
 """Note of numbers with a one-sided interval."""
 
+CONSTANT = (
+    "Agresti-Coull intervals where all documents have 0 or all have 1, and Clopper-Pearson "
+    "intervals of differences that are 0 in all documents"
+)
+"""The intervals that replace a bootstrap's where every resample is the same."""
+
 NO_QUERIES = "This data set has no queries, so there are no pairs to attribute."
 NOT_YET = "Not computed yet."
 

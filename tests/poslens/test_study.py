@@ -104,6 +104,12 @@ def test_columns_of_a_page_have_distinct_headings(name: str) -> None:
         assert len(headings) == len(set(headings)), table.row
 
 
+@pytest.mark.parametrize("name", ["rank", "positions", "audit"])
+def test_captions_state_the_intervals_of_values_that_are_all_equal(name: str) -> None:
+    """There, every resample is the same, and a formula replaces the bootstrap."""
+    assert "Agresti-Coull" in declared()[name].load().limits
+
+
 @dataclass(frozen=True)
 class ShareRow:
     """A row with a share in percent."""

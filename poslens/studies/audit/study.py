@@ -47,7 +47,7 @@ from poslens.studies.audit.summary import (
 from poslens.studies.audit.tables import OF_SENTENCES, TABLES, unretrieved_by_position
 from poslens.studies.ranking.service import store_of
 from poslens.study import Figure, Study, register
-from poslens.study_part import Item, Number, Scope, StudyPart, number
+from poslens.study_part import CONSTANT, Item, Number, Scope, StudyPart, number
 
 AFTER_SHUFFLING: Mapping[Verdict, str] = {
     "higher": "Sentences near the end retrieve their document less often, even after shuffling.",
@@ -129,7 +129,8 @@ class Audit(Study[Collection, AuditIndex, AuditSummary]):
         "documents with shuffled sentences: a position effect that remains is not due to content."
     )
     limits = (
-        "Brackets are 95% bootstrap intervals over documents; none with fewer than 10 documents. "
+        f"Brackets are 95% bootstrap intervals over documents; {CONSTANT}; none with fewer than 10 "
+        "documents. "
         "Verdicts use p, unadjusted for one model after shuffling and Holm-adjusted for "
         'differences between models, so they can be "too few documents" even if the interval '
         "excludes 0. Equivalent: the 90% interval of the "

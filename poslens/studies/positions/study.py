@@ -52,7 +52,7 @@ from poslens.studies.positions.summary import (
 from poslens.studies.ranking.service import collection_of
 from poslens.studies.why.search import require_ranking
 from poslens.study import Asked, Figure, Study, register
-from poslens.study_part import MOVABLE, ONE_SIDED, Item, Number, Scope, StudyPart, number
+from poslens.study_part import CONSTANT, MOVABLE, ONE_SIDED, Item, Number, Scope, StudyPart, number
 
 
 def _items(summary: PositionSummary) -> Iterator[Item]:
@@ -129,9 +129,9 @@ class Positions(Study[Moved, Asked[Moved], PositionSummary]):
     limits = (
         "nDCG@10 counts the document with the moved evidence as the only relevant one. First minus "
         "last: nDCG@10 with the evidence first minus nDCG@10 with it last, so positive means "
-        f"primacy. Controlled PSI: {_PSI}; {ONE_SIDED}. Brackets are 95% "
-        "bootstrap intervals over documents. Bands show variation within queries: before they are "
-        "computed, each query's mean over positions is subtracted. p values are Holm-adjusted "
+        f"primacy. Controlled PSI: {_PSI}; {ONE_SIDED}. Brackets are 95% bootstrap intervals over "
+        f"documents; {CONSTANT}. Bands show variation within queries: before they are computed, "
+        "each query's mean over positions is subtracted. p values are Holm-adjusted "
         "for the number of models, and separately for the number of pairs of models; intervals are "
         "not adjusted. So p can be above 0.05 although the interval excludes 0. Equivalent: "
         f"the 90% interval of first minus last is within {MARGIN:g} of 0 (two one-sided tests at "

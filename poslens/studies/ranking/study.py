@@ -43,6 +43,7 @@ from poslens.studies.ranking.service import (
 from poslens.studies.ranking.tables import BY_GROUP, OF_NDCG, TABLES, require_groups
 from poslens.studies.selections import READABLE
 from poslens.study import Asked, Figure, Study, register
+from poslens.study_part import CONSTANT
 
 EVIDENCE_FIGURE = "Queries by evidence position"
 
@@ -89,9 +90,9 @@ class RankingStudy(Study[RankingTask, Asked[RankingSetup], Any]):
         "permutation: the mean PSI after evidence positions are permuted across queries. The p "
         "of a PSI is the share of permutations whose PSI is at least as large; the p of a paired "
         "difference is two-sided, from Student's t, and Holm-adjusted. 95% intervals are "
-        "bootstrap intervals over relevant documents, except those of success@10 (S@10), which "
-        "come from a formula (Agresti and Coull) for as many independent queries as give the same "
-        "standard error. S@10 per query is the share of queries with a relevant document in the "
+        f"bootstrap intervals over relevant documents; {CONSTANT}. Those of success@10 (S@10) are "
+        "always Agresti-Coull intervals, for as many independent queries as give the same standard "
+        "error. S@10 per query is the share of queries with a relevant document in the "
         "top 10; S@10 per pair, the share of query-document pairs whose document is in the top 10."
     )
     parameters = Parameters(
