@@ -45,6 +45,7 @@ from poslens.studies.positions.summary import (
     Moved,
     PositionSummary,
     RankedQueries,
+    band_words,
     ndcg_by_position,
     no_effect,
     ranked_queries,
@@ -161,7 +162,11 @@ class Positions(Study[Moved, Asked[Moved], PositionSummary]):
     )
     compared = ("MiniLM-primacy", "MiniLM", "MiniLM-recency")
     tables = TABLES
-    figures = (Figure("nDCG@10 by position of the evidence", ndcg_by_position),)
+    figures = (
+        Figure(
+            "nDCG@10 by position of the evidence", ndcg_by_position, intervals="", band=band_words
+        ),
+    )
     part = PART
 
     def corpus(self, data: DataSet, settings: Settings) -> Moved:

@@ -22,6 +22,7 @@ from poslens.attribution.evaluation.position_effect import (
 from poslens.attribution.interventions.relocation import Relocation
 from poslens.attribution.types import TextPair
 from poslens.cache.kinds.interventions import RankedPair
+from poslens.compute.provenance import resampling
 from poslens.figures.captions import Provenances
 from poslens.figures.figure_base import (
     band,
@@ -365,6 +366,15 @@ def ndcg_by_position(
     figure.update_yaxes(**near_unit(figure))
     figure.update_layout(hovermode="x unified")
     return with_legend(figure, style)
+
+
+def band_words(summary: PositionSummary) -> str:
+    """What the bands of a summary are; empty with too few documents for one."""
+    deviations = summary.effect.deviations
+    if any(deviation.interval is None for deviation in deviations):
+        return ""
+    over = resampling(deviations[0].n_resampled, deviations[0].resampled)
+    return f"interval within queries, after each query's mean is subtracted: {over}"
 
 
 def _band(figure: go.Figure, x: list[float], effect: PositionEffect, color: str, key: str) -> None:

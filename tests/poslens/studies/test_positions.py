@@ -355,6 +355,20 @@ def test_bands_end_at_the_limits_of_ndcg(tmp_path: Path, monkeypatch: pytest.Mon
     assert first.marker.size > last.marker.size, "equal values would hide the first model"
 
 
+def test_the_figures_provenance_says_what_its_bands_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are within queries, unlike the intervals of the table."""
+    monkeypatch.setenv("POSLENS_SHIPPED", "yes")
+    summaries = _shipped(tmp_path, pairs=30)
+    n = summaries[0].effect.n_documents
+    entry, *_ = POSITIONS.draw(summaries, Style()).layout.meta["provenance"]
+    assert entry["band"].startswith("interval within queries")
+    assert entry["band"].endswith(f"95%, bootstrap over {n} documents") and "interval" not in entry
+    (table, *_) = POSITIONS.provenances(summaries, "positions")
+    assert table.interval == f"95%, bootstrap over {n} documents" and not table.band
+
+
 def test_one_pair_is_told_why_it_is_not_tested(corpus: str) -> None:
     verdicts = poslens.cause("BM25", corpus, interventions=["relocation"], pairs=1).verdicts
     assert "not tested with a single pair" in verdicts[0]
