@@ -86,6 +86,7 @@ class ControlRow(ModelRow):
         "Mean over positions of the absolute difference of both mean curves, divided by the mean "
         "of the curve's absolute values; 0 is no difference. The interval is one-sided, from 0.",
         title="distance from control",
+        one_sided=True,
     )
     n_zero: int = column(
         "Pairs whose control attributes nothing to any token; their control curves are 0.",

@@ -179,7 +179,7 @@ class PositionEffectRow(ModelRow):
     first_minus_last_third: Estimate | None = column(
         "First third minus last third, -1 to 1.", form="+.3f", shown=False
     )
-    controlled_psi: Estimate | None = column(PSI, title="controlled PSI")
+    controlled_psi: Estimate | None = column(PSI, title="controlled PSI", one_sided=True)
     null_first_minus_last: Estimate | None = column(
         "First minus last if another sentence of similar length is moved instead; null without the "
         "control.",
@@ -217,7 +217,7 @@ class PositionGroupRow(ModelRow):
     middle: Estimate | None = column(AT.format("in the middle"))
     last: Estimate | None = column(AT.format("last"))
     first_minus_last: Estimate | None = column(EFFECT, form="+.3f")
-    controlled_psi: Estimate | None = column(PSI, title="controlled PSI")
+    controlled_psi: Estimate | None = column(PSI, title="controlled PSI", one_sided=True)
 
 
 @dataclass(frozen=True)

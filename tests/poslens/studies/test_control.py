@@ -67,6 +67,8 @@ def test_shuffling_shows_that_the_planted_words_are_at_the_beginning(corpus: str
     np.testing.assert_allclose(shown.y, points["mean"], atol=1e-6)
     entry = result.provenance[0].entry()
     assert entry["control"] == "shuffled sentences, subtracted" and entry["truncated"] == 0
+    one_sided = f"distance from control: 95%, one-sided from 0, bootstrap over {N} documents"
+    assert one_sided in str(entry["interval"])
 
 
 def test_truncated_documents_are_counted_among_the_pairs_with_a_control(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from poslens.cache.kinds import interventions
 from poslens.compute.compute import Compute
 from poslens.dashboard.__main__ import app
 from poslens.figures.palettes import Style
+from poslens.results import StudyResult
 from poslens.studies.cause.study import CAUSE
 from poslens.studies.positions import run as positions_run
 from poslens.studies.positions.study import POSITIONS
@@ -367,6 +368,15 @@ def test_the_figures_provenance_says_what_its_bands_are(
     assert entry["band"].endswith(f"95%, bootstrap over {n} documents") and "interval" not in entry
     (table, *_) = POSITIONS.provenances(summaries, "positions")
     assert table.interval == f"95%, bootstrap over {n} documents" and not table.band
+
+
+def test_the_note_in_latex_says_that_the_interval_of_psi_is_one_sided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POSLENS_SHIPPED", "yes")
+    result = StudyResult(POSITIONS, _shipped(tmp_path, pairs=30))
+    note = result.save(tmp_path / "effect.tex").read_text()
+    assert r"controlled PSI: 95\%, one-sided from 0, bootstrap over" in note
 
 
 def test_one_pair_is_told_why_it_is_not_tested(corpus: str) -> None:
