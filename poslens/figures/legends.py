@@ -37,12 +37,11 @@ def with_legend(figure: go.Figure, style: Style, *, above: bool = False) -> go.F
     many = len(lines) > MAX_LINES and len(names) > 1
     if many:
         figure = _panels(figure, names, style)
-    entries = [str(t.name) for t in figure.data if t.name and t.showlegend is not False]
-    legend_px = _legend_px(entries, style)
+    legend_px = legend_height(figure, style)
     # Panel titles already take space in the top margin.
     between = legend_px if many else (1 if above else -0.4) * style.font_size
     return figure.update_layout(
-        showlegend=bool(entries),
+        showlegend=bool(_entries(figure)),
         # The third and later rows of the legend increase the height.
         height=figure.layout.height + max(0, legend_px - 4 * style.font_size),
         legend={
@@ -69,9 +68,14 @@ def with_legend(figure: go.Figure, style: Style, *, above: bool = False) -> go.F
     )
 
 
-def _legend_px(entries: Sequence[str], style: Style) -> int:
+def _entries(figure: go.Figure) -> list[str]:
+    return [str(t.name) for t in figure.data if t.name and t.showlegend is not False]
+
+
+def legend_height(figure: go.Figure, style: Style) -> int:
     """Approximate height of the legend in px, if its entries take one row or columns as wide as the
     widest entry."""
+    entries = _entries(figure)
     lines = [entry.split("<br>") for entry in entries]
     widths = [40 + max(text_width(line, style.small) for line in entry) for entry in lines]
     room = style.width_px - 2.5 * style.font_size

@@ -196,8 +196,11 @@ def test_curves_relocation_and_rankings_of_a_file_are_computed(_data: str, tmp_p
     )
     assert len(moved.to_frame("curve")) == 200, "two interventions"
     for table in ("effects", "curve"):
-        lines = [trace.name for trace in moved.figure(table).data if trace.showlegend is not False]
-        assert lines == ["BM25, relocation", "BM25, ablation"]
+        figure = moved.figure(table)
+        lines = [trace.yaxis for trace in figure.data if trace.showlegend is not False]
+        assert lines == ["y", "y2"], "they measure different quantities"
+        assert figure.layout.yaxis.title.text.startswith("Relocation: score minus")
+        assert figure.layout.yaxis2.title.text.startswith("Ablation: score lost")
     ranked = poslens.rank("BM25", _data)
     psi, bins = (ranked.to_frame(table).iloc[:20] for table in ("psi", "bins"))
     assert len(ranked.to_frame("queries")) == 10 and len(bins) == 20

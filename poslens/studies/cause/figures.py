@@ -245,16 +245,17 @@ def minus_null_curves(
     return with_legend(positions(figure), style)
 
 
-def causal_curves(causes: Sequence[DataSetCause], style: Style) -> go.Figure:
-    """Mean causal curves over a data set with 95% intervals, a line for each model and
-    intervention. The unit depends on the intervention: score, decrease of the score, or cosine."""
+def causal_curves(
+    causes: Sequence[DataSetCause], style: Style, *, named: bool = False
+) -> go.Figure:
+    """Mean causal curves of one intervention over a data set with 95% intervals, a line for each
+    model. The unit depends on the intervention: score, decrease of the score, or cosine.
+    If `named`, the y axis also names the intervention."""
     curves = [cause.summary.curve for cause in causes]
-    titles = {curve.method.name: QUANTITIES.get(curve.method.name, COSINE) for curve in curves}
-    if len(titles) > 1:
-        titles = {
-            name: f"{name.capitalize()}: {uncapitalized(title)}" for name, title in titles.items()
-        }
-    title = "; ".join(titles.values())
+    name = curves[0].method.name
+    title = QUANTITIES.get(name, COSINE)
+    if named:
+        title = f"{name.capitalize()}: {uncapitalized(title)}"
     provenance = [cause.provenance() for cause in causes]
     return mean_curves(curves, style, y_title=title, provenance=provenance)
 

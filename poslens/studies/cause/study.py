@@ -20,6 +20,7 @@ from poslens.attribution.interventions.relocation import relocation_method, requ
 from poslens.attribution.types import TextPair
 from poslens.figures.captions import Provenances
 from poslens.figures.palettes import Style
+from poslens.figures.stacked import stacked
 from poslens.parameters import Choice, Parameters, Settings, Several
 from poslens.rows import ModelRow, Table, column
 from poslens.studies.cause.figures import causal_curves
@@ -32,6 +33,7 @@ from poslens.studies.cause.over_items import (
     basis,
     notes_of,
 )
+from poslens.studies.cause.service import DataSetCause
 from poslens.studies.selections import READABLE, number_of, selected
 from poslens.study import Figure, register
 
@@ -99,15 +101,21 @@ def _effects(summary: CauseSummary) -> list[EffectRow]:
 def _curves(
     name: str, summaries: Sequence[CauseSummary], style: Style, provenance: Provenances
 ) -> go.Figure:
-    """The mean curves of the intervention of this name, or of all if it is empty.
+    """The mean curves of the intervention of this name, or those of all below each other if it is
+    empty, because interventions measure different quantities.
 
     Raises:
         UserError: there are none.
     """
-    causes = [each.cause for each in summaries if name in ("", each.asked.method.name)]
-    if not causes:
+    by_intervention: dict[str, list[DataSetCause]] = {}
+    for each in summaries:
+        if name in ("", each.asked.method.name):
+            by_intervention.setdefault(each.asked.method.name, []).append(each.cause)
+    if not by_intervention:
         raise UserError(f"There is no result of {name} to draw.")
-    return causal_curves(causes, style)
+    several = len(by_intervention) > 1
+    figures = [causal_curves(causes, style, named=several) for causes in by_intervention.values()]
+    return stacked(figures, style)
 
 
 class CauseStudy(CurveStudy):
@@ -151,7 +159,6 @@ class CauseStudy(CurveStudy):
     tables: ClassVar = {"effects": Table(EffectRow, _effects), "curve": POINTS}
     figures = (
         Figure("Mean curves", partial(_curves, ""), on_page=False, intervals="curve"),
-        # Side by side, because the interventions measure different quantities.
         Figure("Relocation", partial(_curves, "relocation"), half=True, intervals="curve"),
         Figure("Ablation", partial(_curves, "ablation"), half=True, intervals="curve"),
     )

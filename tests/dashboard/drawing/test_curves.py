@@ -33,6 +33,7 @@ from poslens.figures.palettes import (
     wrap,
 )
 from poslens.figures.scatter import rank_scatter
+from poslens.figures.stacked import stacked
 from poslens.studies.map import point_map
 
 STYLE = Style()
@@ -476,6 +477,27 @@ def test_a_single_column_has_room_for_its_curves(high: float) -> None:
     ]
     text = "".join(svg.itertext())
     assert "304" not in text.replace(svg.findtext(f"{space}metadata") or "", "")
+
+
+def test_figures_below_each_other_have_their_own_axes_and_legends() -> None:
+    """Small multiples above two lines of another quantity."""
+    many = [replace(curve(), model=f"m{number}") for number in range(5)]
+    figures = [
+        curve_figures.mean_curves(many, STYLE, y_title="Score", provenance=[provenance("one")]),
+        curve_figures.mean_curves(many[:2], STYLE, y_title="Loss", provenance=[provenance("two")]),
+    ]
+    both: Any = stacked(figures, STYLE)
+    assert both.layout.height == sum(figure.layout.height for figure in figures)
+    last = both.layout.yaxis6
+    assert last.title.text == "Loss" and both.layout.xaxis6.anchor == "y6"
+    panels = [getattr(both.layout, f"yaxis{number or ''}") for number in ("", 2, 3, 4, 5)]
+    assert all(last.domain[1] < panel.domain[0] < panel.domain[1] <= 1 for panel in panels)
+    assert last.domain[0] == pytest.approx(0) and panels[1].matches == "y"
+    n = len(figures[0].data)
+    assert {(trace.yaxis, trace.legend) for trace in both.data[n:]} == {("y6", "legend2")}
+    assert {trace.yaxis for trace in both.data[:n]} == {"y", "y2", "y3", "y4", "y5"}
+    assert both.layout.legend2.y > last.domain[1]
+    assert [entry["model"] for entry in both.layout.meta["provenance"]] == ["one", "two"]
 
 
 # -- provenance and style -----------------------------------------------------------------------
