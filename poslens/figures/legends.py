@@ -14,6 +14,7 @@ MAX_LINES = 4
 """Maximum number of lines in one plot, because the bands of more hide each other."""
 
 _COLUMNS = 2  # so that they fit on a phone
+_SYMBOL_PX = 16  # plotly.js's largest symbol of a legend
 _NAME_EM = 13  # longer panel names are wrapped for the same reason
 
 
@@ -83,12 +84,14 @@ def legend_height(figure: go.Figure, style: Style) -> int:
         return 0
     columns = len(widths) if sum(widths) <= room else max(1, int(room // max(widths)))
     rows = [lines[at : at + columns] for at in range(0, len(lines), columns)]
-    return round(sum(max(map(len, row)) * 1.3 * style.small + 5 for row in rows))
+    # A row is at least as high as a symbol.
+    return round(sum(max(max(map(len, row)) * 1.3 * style.small, _SYMBOL_PX) + 5 for row in rows))
 
 
 def _panels(figure: go.Figure, names: dict[str, str], style: Style) -> go.Figure:
     """`figure` as small multiples with shared axes and axis titles: one panel for each of `names`
-    (group -> title). Traces without a group are repeated in each panel."""
+    (group -> title). Traces without a group are repeated in each panel; those of a group that are
+    not marked by `group` keep their legend entries."""
     size, layout = style.font_size, figure.layout.to_plotly_json()
     n, rows = len(names), math.ceil(len(names) / _COLUMNS)
     between = 4.5 * size / style.width_px
@@ -98,7 +101,7 @@ def _panels(figure: go.Figure, names: dict[str, str], style: Style) -> go.Figure
     title_px = 1.3 * style.small * max(map(len, titles)) + 0.3 * size
     panel_px = 0.4 * style.height_px
     # If the last row is not full, the gap above it has the x axis labels of another column.
-    gap_px = title_px + (2 if n % _COLUMNS else 0.8) * size
+    gap_px = title_px + (2 if n % _COLUMNS else 1.3) * size
     plot_px = rows * panel_px + (rows - 1) * gap_px
     title_room = min(style.width_px - 3 * size, TITLE_EM * size)
     y_lines = wrap(_title(layout["yaxis"]), title_room, size)
@@ -163,14 +166,16 @@ def _panels(figure: go.Figure, names: dict[str, str], style: Style) -> go.Figure
     drawn = [trace.to_plotly_json() for trace in figure.data]
     for trace in drawn:
         key = trace.get("legendgroup")
-        for at in [keys.index(key)] if key in names else range(n):
+        titled = key in names and bool(trace.get("meta"))  # the panel's title names it
+        places = [keys.index(key)] if key in names else list(range(n))
+        for at in places:
             second = trace.get("yaxis") == "y2"
             traces.append(
                 {
                     **trace,
                     "xaxis": f"x{at + 1}" if at else "x",
                     "yaxis": f"y{n + at + 1}" if second else f"y{at + 1}" if at else "y",
-                    **({"showlegend": False} if key in names or at else {}),
+                    **({"showlegend": False} if titled or at != places[0] else {}),
                 }
             )
     by_role: dict[str, dict[str, Any]] = {}

@@ -14,7 +14,7 @@ from poslens.attribution.retrievers import limits
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.figures.captions import Provenances
 from poslens.figures.figure_base import canvas, intervals, labeled_bars, legend_name, with_legend
-from poslens.figures.palettes import Style, escape, text_width, wrap
+from poslens.figures.palettes import PRESETS, Style, escape, text_width, wrap
 from poslens.rows import P_VALUE, ModelRow, column
 from poslens.study import ModelSummary
 
@@ -244,7 +244,8 @@ def bias_chart(
     order = list(TESTS)
     tests.sort(key=lambda test: order.index(test.pairs.test))
     labels = list(dict.fromkeys(map(_label, tests)))
-    # Labels get the largest font size at which neighbors don't overlap.
+    # Labels get the largest legible font size at which neighbors don't overlap; if there is none,
+    # they turn.
     room = (style.width_px - 6 * style.font_size) / max(1, len(labels))
     longest = max(
         (text_width(w, 1.0) for label in labels for w in label.split("<br>")), default=1.0
@@ -277,7 +278,7 @@ def bias_chart(
         # lines of neighbors would overlap.
         autotickangles=[0, 90],
         automargin=True,
-        tickfont={"size": min(style.small, room / longest)},
+        tickfont={"size": max(min(style.small, room / longest), PRESETS["single column"].small)},
     )
     figure.update_yaxes(showgrid=True)
     return with_legend(figure, style)

@@ -348,6 +348,7 @@ def shares_by_size(
                     name=legend_name(f"{summary.name}, {ring_name}", style),
                     marker={**ring, "color": style.colors.ink},
                     hoverinfo="skip",
+                    legendgroup=f"{number} {kind_of(tried.setting)}",
                 )
             )
     figure.update_yaxes(rangemode="tozero")

@@ -198,6 +198,8 @@ def test_the_chart_contains_every_result(results, measure: str) -> None:
     shown = [replace(one, asked=replace(one.asked, measure=measure)) for one in results.values()]
     made = [BIAS_STUDY.provenance(one) for one in shown]
     figure = BIAS_STUDY.figures[0].draw(shown, Style(), made)
+    narrow = BIAS_STUDY.draw(shown, PRESETS["single column"])
+    assert narrow.layout.xaxis.tickfont.size >= PRESETS["single column"].small, "6.75 pt"
     assert len(figure.layout.meta["provenance"]) == 3
     assert [trace.name for trace in figure.data] == list(results)
     for trace, (name, group) in zip(figure.data, results.items(), strict=True):
@@ -218,12 +220,13 @@ def test_the_chart_contains_every_result(results, measure: str) -> None:
     assert words == ([] if measure == "mean difference" else ["tie"])
 
 
-def test_the_labels_fit_a_column(results) -> None:
-    style = PRESETS["single column"]
+def test_the_labels_fit_or_turn(results) -> None:
+    style = PRESETS["double column"]
     axis = bias_chart([results["MiniLM-primacy"]], style).layout.xaxis
     room = (style.width_px - 6 * style.font_size) / len(COLDER_TESTS)
     lines = [line for label in axis.categoryarray for line in label.split("<br>")]
     assert all(text_width(line, axis.tickfont.size) <= room for line in lines)
+    assert axis.autotickangles == (0, 90), "in a single column, they turn"
     titles = [TESTS[name].title for name in COLDER_TESTS]
     assert [label.replace("<br>", " ") for label in axis.categoryarray] == titles
     assert len(set(axis.categoryarray)) == len(COLDER_TESTS)

@@ -406,6 +406,17 @@ def test_the_figure_marks_the_recommended_setting(home: Path) -> None:
     assert "windows of 10 words" in str(figure.data[1].customdata)
 
 
+def test_a_ring_is_in_the_panel_of_its_setting_and_in_the_legend(home: Path) -> None:
+    data = write(home / "mine.jsonl", rows())
+    result = poslens.chunks(["BM25"], data, top=3, windows=[10], overlaps=[0])
+    both = [result.summaries[0], *(replace(result.summaries[0]) for _ in range(2))]
+    figure = CHUNKS.draw(both, Style())
+    rings = [trace for trace in figure.data if trace.marker.symbol == "circle-open"]
+    assert len(rings) == 3 and all(ring.showlegend is None for ring in rings)
+    marked = {(trace.yaxis, trace.x[0]) for trace in figure.data if trace.marker.symbol == "square"}
+    assert {(ring.yaxis, ring.x[0]) for ring in rings} == marked and len(marked) == 3
+
+
 def test_tables_after_the_first_name_their_intervals(home: Path) -> None:
     data = write(home / "mine.jsonl", rows())
     result = poslens.chunks(["BM25"], data, top=3, windows=[10], overlaps=[0])
