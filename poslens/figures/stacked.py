@@ -8,34 +8,35 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from poslens.figures.legends import legend_height
 from poslens.figures.palettes import Style
 
 _REFERENCE = re.compile(r"([xy])(?:axis)?(\d*)")
 
 
 def stacked(figures: Sequence[go.Figure], style: Style) -> go.Figure:
-    """Figures of the same width below each other in one figure, each with its own axes, legend and
-    caption. Its provenance is that of all of them."""
+    """Figures of the same width below each other in one figure, each with its own axes, under one
+    legend. Its provenance is that of all of them."""
     if len(figures) == 1:
         return figures[0]
     layouts = [figure.layout.to_plotly_json() for figure in figures]
-    height = sum(layout["height"] for layout in layouts)
-    # plotly.js makes room for the legend of a whole figure only.
-    heads = [
-        max(layout["margin"]["t"], legend_height(figure, style) + 0.8 * style.font_size)
-        for figure, layout in zip(figures, layouts, strict=True)
+    bodies = [layout["height"] - layout["margin"]["t"] for layout in layouts]
+    top, bottom = layouts[0]["margin"]["t"], layouts[-1]["margin"]["b"]
+    # Above each plot but the first: room for the titles of panels, if it has any.
+    gaps = [
+        layout["margin"]["t"] if layout.get("annotations") else style.font_size
+        for layout in layouts[1:]
     ]
-    top, bottom = heads[0], layouts[-1]["margin"]["b"]
-    inner = height - top - bottom
+    inner = sum(bodies) + sum(gaps) - bottom
+    height = inner + top + bottom
     joined = {**layouts[0], "annotations": [], "shapes": [], "height": height}
     joined["margin"] = {**layouts[0]["margin"], "t": top, "b": bottom}
     entries: list[Any] = []
     traces: list[dict[str, Any]] = []
     above = n_axes = 0
-    for number, (figure, layout) in enumerate(zip(figures, layouts, strict=True)):
-        high = 1 - (above + heads[number] - top) / inner
-        low = 1 - (above + layout["height"] - layout["margin"]["b"] - top) / inner
+    named: set[str] = set()
+    for figure, layout, body, gap in zip(figures, layouts, bodies, [*gaps, 0], strict=True):
+        high = 1 - above / inner
+        low = 1 - (above + body - layout["margin"]["b"]) / inner
         names = [name for name in layout if re.match(r"[xy]axis\d*$", name)]
         for name in names:
             axis, side = dict(layout[name]), name[0]
@@ -49,19 +50,20 @@ def stacked(figures: Sequence[go.Figure], style: Style) -> go.Figure:
         for kind, heights in (("annotations", ("y",)), ("shapes", ("y0", "y1"))):
             for item in layout.get(kind, ()):
                 joined[kind].append(_moved(item, n_axes, heights, low, high))
-        legend = f"legend{number + 1 if number else ''}"
-        joined[legend] = dict(layout["legend"])
-        if number:  # relative to the figure, plotly.js would keep all plots out of its height
-            joined[legend] |= {"yref": "paper", "y": 1 - (above - top) / inner}
         for trace in figure.data:
             drawn = trace.to_plotly_json()
-            axes = {
-                f"{side}axis": _shifted(drawn.get(f"{side}axis", side), n_axes) for side in "xy"
-            }
-            traces.append({**drawn, **axes, "legend": legend})
+            for side in "xy":
+                drawn[f"{side}axis"] = _shifted(drawn.get(f"{side}axis", side), n_axes)
+            if trace.name in named:
+                drawn["showlegend"] = False
+            traces.append(drawn)
+        named |= {
+            trace.name for trace in figure.data if trace.name and trace.showlegend is not False
+        }
         entries += [each for each in layout["meta"]["provenance"] if each not in entries]
-        above += layout["height"]
+        above += body + gap
         n_axes += max(int(re.sub(r"\D", "", name) or 1) for name in names)
+    joined["showlegend"] = bool(named)
     joined["meta"] = {**layouts[0]["meta"], "provenance": entries}
     return go.Figure(traces, joined)
 

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from poslens.attribution.curves.bootstrap import MIN_DOCUMENTS, Estimate, ratio_difference
+from poslens.attribution.curves.bootstrap import Estimate, ratio_difference
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.comparison import SHARE_MARGIN, estimate_of
@@ -41,7 +41,7 @@ from poslens.cache.kinds.embeddings import recent_texts
 from poslens.cache.kinds.study_items import CellItem, cell_id, needle_cells
 from poslens.compute.compute import Compute
 from poslens.compute.item_job import item_job
-from poslens.compute.provenance import of_model, resampling
+from poslens.compute.provenance import of_model
 from poslens.compute.runs import Job
 from poslens.figures.matrix import needle_heatmap
 from poslens.paired import ItemMeasure, MeasuredModel
@@ -396,7 +396,6 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
 
     def provenance(self, summary: NeedleSummary) -> Provenance:
         asked = summary.asked
-        over = f"; over several cells: {resampling(asked.n, 'needles')}"
         lengths, depths = (
             listed([f"{number:,.10g}" for number in numbers])
             for numbers in (asked.lengths, asked.depths)
@@ -412,7 +411,6 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
                 f"of {lengths} {unit(asked.spec)}",
                 f"at depths of {depths}%",
             ),
-            interval=f"of a cell: 95%, Agresti-Coull{over if asked.n >= MIN_DOCUMENTS else ''}",
         )
 
 

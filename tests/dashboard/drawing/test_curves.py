@@ -479,7 +479,7 @@ def test_a_single_column_has_room_for_its_curves(high: float) -> None:
     assert "304" not in text.replace(svg.findtext(f"{space}metadata") or "", "")
 
 
-def test_figures_below_each_other_have_their_own_axes_and_legends() -> None:
+def test_figures_below_each_other_have_their_own_axes_and_one_legend() -> None:
     """Small multiples above two lines of another quantity."""
     many = [replace(curve(), model=f"m{number}") for number in range(5)]
     figures = [
@@ -487,17 +487,25 @@ def test_figures_below_each_other_have_their_own_axes_and_legends() -> None:
         curve_figures.mean_curves(many[:2], STYLE, y_title="Loss", provenance=[provenance("two")]),
     ]
     both: Any = stacked(figures, STYLE)
-    assert both.layout.height == sum(figure.layout.height for figure in figures)
     last = both.layout.yaxis6
     assert last.title.text == "Loss" and both.layout.xaxis6.anchor == "y6"
     panels = [getattr(both.layout, f"yaxis{number or ''}") for number in ("", 2, 3, 4, 5)]
     assert all(last.domain[1] < panel.domain[0] < panel.domain[1] <= 1 for panel in panels)
     assert last.domain[0] == pytest.approx(0) and panels[1].matches == "y"
     n = len(figures[0].data)
-    assert {(trace.yaxis, trace.legend) for trace in both.data[n:]} == {("y6", "legend2")}
+    assert {trace.yaxis for trace in both.data[n:]} == {"y6"}
     assert {trace.yaxis for trace in both.data[:n]} == {"y", "y2", "y3", "y4", "y5"}
-    assert both.layout.legend2.y > last.domain[1]
+    assert both.layout.showlegend and _entries(both) == ["m0", "m1"], "panels have titles instead"
+    twice: Any = stacked([figures[1], figures[1]], STYLE)
+    assert _entries(twice) == ["m0", "m1"]
+    plots = [twice.layout[axis].domain for axis in ("yaxis", "yaxis2")]
+    sizes = {round((high - low) * twice.layout.height, 6) for low, high in plots}
+    assert len(sizes) == 1, "plots are as high as each other"
     assert [entry["model"] for entry in both.layout.meta["provenance"]] == ["one", "two"]
+
+
+def _entries(figure: Any) -> list[str]:
+    return [each.name for each in figure.data if each.name and each.showlegend is not False]
 
 
 # -- provenance and style -----------------------------------------------------------------------
