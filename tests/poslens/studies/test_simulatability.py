@@ -57,7 +57,7 @@ def test_bm25_is_predicted_from_its_terms(corpus: str) -> None:
     assert shown["method's words"] == "100.0% [83.7%, 100.0%]"
     bootstrap, share, *_ = result.provenance[0].interval.split("; ")
     assert bootstrap == "95%, bootstrap over 24 documents", "that of the gain"
-    assert share == "method's words and similar and all words: 95%, Agresti-Coull for 24 documents"
+    assert share == "method's words, similar and all words: 95%, Agresti-Coull for 24 documents"
     assert shown["gain"].endswith("] points, higher")
     assert "] percentage points with the method's 3 words" in result.verdicts[0]
     assert result.verdicts[0].startswith("BM25, Term shares: ")
