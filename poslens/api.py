@@ -313,11 +313,11 @@ def run_study(
         failures = [*failure_rows(planned.jobs), *planned.without_result]
         notes = study.notes(data, corpus)
         result = StudyResult(study, summaries, failures, notes)
-        if out is not None:
-            unwritten = study.write_product(compute, result.summaries, Path(out))
-            if unwritten:
-                print(unwritten, file=sys.stderr)
-                result = replace(result, notes=[*notes, unwritten])
+        if out is not None and (
+            unwritten := study.write_product(compute, result.summaries, Path(out))
+        ):
+            print(unwritten, file=sys.stderr)
+            result = replace(result, notes=[*notes, unwritten])
         return result
 
 

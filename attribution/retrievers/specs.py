@@ -55,8 +55,8 @@ class RetrieverSpec:
     with its causal mask off. `parameters` are in millions, of both encoders if there are two.
     `dequantized_bits` is the precision that weights were converted from; None if there was no loss.
     `answers` are the words for relevant and not relevant of a sequence-to-sequence reranker.
-    `strength` scales an adapter's weights; None is 1. Vectors keep only their first `dimensions`;
-    with None, as many as the model's configuration says. `calibration` is the attention
+    `strength` scales an adapter's weights; None is 1. Vectors are truncated to `dimensions`; with
+    None, as the model's configuration says. `calibration` is the attention
     calibration; with None, attention is unchanged. `training` says how PosLens debiased the model,
     if it did.
     `alias_of` is the model's own name if the user chose another `name`.
@@ -98,8 +98,7 @@ class RetrieverSpec:
     def uncalibrated(self) -> str:
         """The model's own name without calibration: `MiniLM@last` for `MiniLM@last@calibrated`."""
         name = self.alias_of or self.name
-        calibrated = split(name)
-        return name if calibrated is None else calibrated[0]
+        return (split(name) or (name,))[0]
 
     @property
     def remote(self) -> bool:

@@ -130,8 +130,7 @@ class Audit(Study[Collection, AuditIndex, AuditSummary]):
     )
     limits = (
         f"Brackets are 95% bootstrap intervals over documents; {CONSTANT}; none with fewer than 10 "
-        "documents. "
-        "Verdicts use p, unadjusted for one model after shuffling and Holm-adjusted for "
+        "documents. Verdicts use p, unadjusted for one model after shuffling and Holm-adjusted for "
         'differences between models, so they can be "too few documents" even if the interval '
         "excludes 0. Equivalent: the 90% interval of the "
         f"difference is within ±{100 * SHARE_MARGIN:g}{POINTS}, even if the 95% interval "

@@ -230,8 +230,8 @@ _ON_CARD = {
 
 
 def write_calibrated(compute: Compute, summaries: Sequence[DebiasSummary], folder: Path) -> str:
-    """Write the recommended calibrated model to a new folder, unless not exactly one is
-    recommended; returns as `Study.write_product`.
+    """Write the recommended calibrated model to a new folder, if there is one; returns as
+    `Study.write_product`.
 
     Raises:
         UserError: the folder exists.
@@ -241,12 +241,8 @@ def write_calibrated(compute: Compute, summaries: Sequence[DebiasSummary], folde
     recommended = [summary for summary in summaries if summary.recommended]
     if not recommended:
         return "No calibrated model is recommended, so nothing is written."
-    if len(recommended) > 1:
-        return (
-            f"{len(recommended)} calibrated models are recommended, but a folder can contain only "
-            "one, so nothing is written."
-        )
-    retriever = compute.retriever(recommended[0].model)
+    (calibrated,) = recommended
+    retriever = compute.retriever(calibrated.model)
     with retriever.lock:
         export(retriever, folder)
     return ""
