@@ -349,6 +349,8 @@ def _in_words(name: str, value: object, entry: Mapping[str, object]) -> str:
 class Provenance:
     """Everything needed to compute a number again; part of every caption and export.
 
+    `weights` and `dataset_files` are digests of the files of the model and of the data set.
+
     Values that are unknown or do not apply are None or empty, and are omitted everywhere; 0 is a
     count. `n_pairs`, `n_queries` and `n_documents` are what the numbers are computed over (a single
     pair is named in `selection`); in `truncated` of them the document was truncated. `units` is
@@ -363,6 +365,7 @@ class Provenance:
     weights: str = ""
     method: str
     dataset: str
+    dataset_files: str = ""
     n_pairs: int | None = None
     n_queries: int | None = None
     n_documents: int | None = None

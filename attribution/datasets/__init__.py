@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pkgutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from errno import ENOENT
@@ -23,6 +23,7 @@ from poslens.attribution.datasets.corpus import Collection
 from poslens.attribution.datasets.formats import detect
 from poslens.attribution.datasets.judged_pairs import from_pairs
 from poslens.attribution.datasets.own import read_upload
+from poslens.attribution.datasets.streams import files_opened
 from poslens.attribution.datasets.types import DataSet, Rejection
 from poslens.attribution.errors import UserError
 from poslens.attribution.names import Names
@@ -82,9 +83,9 @@ _BUNDLED = {
 }
 _registered: Names[_Registered] = Names(_BUNDLED)
 _stamps: dict[str, Stamp] = {}
-"""The state of each data set's files when its pairs or its corpus were last read."""
-_of_pairs: dict[str, Stamp] = {}
-"""The state of each data set's files when its pairs were last read."""
+"""The state of each data set's folder when its pairs or its corpus were last read."""
+_files: dict[str, dict[str, FileState]] = {}
+"""The files from which each data set was last read: see `files_read`."""
 _generation = 0
 _RESOLUTION_NS = 2_000_000_000
 """More than the resolution of any file system's clock, FAT's 2 s included."""
@@ -131,7 +132,7 @@ def _forget() -> None:
     global _generation
     _generation += 1
     _stamps.clear()
-    _of_pairs.clear()
+    _files.clear()
     _read.cache_clear()
     _searchable.cache_clear()
 
@@ -159,15 +160,20 @@ def _stamp(place: Path) -> Stamp:
         return ()
 
 
-def files_read(name: str) -> tuple[str, tuple[Path, ...]] | None:
-    """The variant of a data set, and the files that its pairs in memory were read from; None if
-    they have changed since, or if the pairs were not read."""
-    stamp = _of_pairs.get(name)
-    if not stamp or stamp != _stamp(_registered[name].place):
-        return None
-    return _registered[name].variant, tuple(
-        path for file, *_ in stamp if (path := Path(file)).is_file()
-    )
+def files_read(name: str) -> Mapping[str, FileState]:
+    """The files from which the data set in memory was read: their paths in its folder, and the
+    state of each when it was read. Empty if nothing was read, or if pairs and corpus were read from
+    files in different states."""
+    return _files.get(name, {})
+
+
+def _keep_files(name: str, stamp: Stamp, paths: Iterable[str]) -> None:
+    place, files = _registered[name].place, set(paths)
+    folder = place if place.is_dir() else place.parent
+    read = {
+        Path(state[0]).relative_to(folder).as_posix(): state for state in stamp if state[0] in files
+    }
+    _files[name] = read if _files.get(name, read) == read else {}
 
 
 def embedded(name: str) -> bool:
@@ -198,9 +204,11 @@ def read(name: str) -> DataSet:
 def _read(name: str) -> DataSet:
     with still_there(name):
         files = _registered[name]
-        stamp = _of_pairs[name] = _stamps[name] = _stamp(files.place)
+        stamp = _stamps[name] = _stamp(files.place)
         place = indexes.place_of(name, str(files.place), files.variant)
-        if data := indexes.opened(place, stamp):
+        if index := indexes.opened(place, stamp):
+            data, read_from = index
+            _keep_files(name, stamp, read_from)
             return data
         # Whether another change of the files would change their times, whatever the resolution of
         # the file system's clock.
@@ -208,7 +216,8 @@ def _read(name: str) -> DataSet:
         settled = bool(stamp) and time.time_ns() - newest > _RESOLUTION_NS
         data = _by(formats.read, name)
         if settled and _stamps[name] == stamp == _stamp(files.place):
-            data = indexes.saved(place, stamp, data)
+            read_from = [path for path, *_ in _files[name].values()]
+            data = indexes.saved(place, stamp, data, read_from)
         return data
 
 
@@ -257,10 +266,14 @@ def _known(name: str) -> str:
 
 def _by(reader: Callable[[Path, str, str, str], T], name: str) -> T:
     """The result of a format's reader for the data set's files."""
-    with still_there(name):
+    with still_there(name), files_opened() as opened:
         files = _registered[name]
-        _stamps[name] = _stamp(files.place)
-        return reader(files.place, name, files.title, files.variant)
+        stamp = _stamps[name] = _stamp(files.place)
+        result = reader(files.place, name, files.title, files.variant)
+        if isinstance(result, Collection):  # reads its corpus later
+            opened.update(result.files)
+        _keep_files(name, stamp, map(str, opened))
+        return result
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from poslens.attribution.datasets import tables
 from poslens.attribution.datasets.corpus import Collection
 from poslens.attribution.datasets.judged_pairs import Judged, from_pairs
 from poslens.attribution.datasets.schema import Column
-from poslens.attribution.datasets.streams import File
+from poslens.attribution.datasets.streams import File, files_opened
 from poslens.attribution.datasets.types import DataSet
 from poslens.attribution.errors import UserError
 from poslens.attribution.names import declare
@@ -82,9 +82,10 @@ def detect(path: Path) -> str:
     """
     if not is_folder(path) and not (exists(path) and path.is_file()):
         raise UserError(f"{path} is not a folder or a file: use the path of a data set.")
-    for entry in FORMATS.values():
-        if entry.fits(path):
-            return entry.name
+    with files_opened():  # not of the data set unless it is read from them too
+        for entry in FORMATS.values():
+            if entry.fits(path):
+                return entry.name
     formats = listed([entry.description for entry in FORMATS.values()], "or")
     raise UserError(f"{path.name} is not in a known format: {formats}.")
 

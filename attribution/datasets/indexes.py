@@ -13,6 +13,7 @@ import json
 import os
 import sqlite3
 import tempfile
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from functools import cache
 from pathlib import Path
@@ -34,8 +35,9 @@ def place_of(*about: object) -> Path:
     return data_folder() / "indexes" / f"{digest}.sqlite"
 
 
-def opened(place: Path, state: object) -> DataSet | None:
-    """The data set whose index is at `place`; None if there is no intact index of this state."""
+def opened(place: Path, state: object) -> tuple[DataSet, list[str]] | None:
+    """The data set whose index is at `place`, and the paths of the files that it was read from;
+    None if there is no intact index of this state."""
     try:
         uri = f"file:{quote(str(place.absolute()))}?mode=ro&immutable=1"
         db = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
@@ -49,16 +51,18 @@ def opened(place: Path, state: object) -> DataSet | None:
             return None
         rejected = tuple(_KINDS[kind](*values) for kind, values in about["rejected"])
         pairs, versions = indexed(index)
-        return DataSet(
+        data = DataSet(
             about["name"], about["title"], pairs, rejected, versions, about["version_name"]
         )
+        return data, about["files"]
     except (OSError, sqlite3.Error, DamagedIndexError, LookupError, TypeError, ValueError):
         return None
 
 
-def saved(place: Path, state: object, data: DataSet) -> DataSet:
-    """The data set, with its pairs from an index at `place` if they are too large for memory. If
-    that index can't be written, the pairs stay in their temporary index."""
+def saved(place: Path, state: object, data: DataSet, files: Sequence[str]) -> DataSet:
+    """The data set that was read from the files at these paths, with its pairs from an index at
+    `place` if they are too large for memory. If that index can't be written, the pairs stay in
+    their temporary index."""
     if not isinstance(data.pairs, IndexedPairs):
         with suppress(OSError):
             place.unlink()
@@ -68,6 +72,7 @@ def saved(place: Path, state: object, data: DataSet) -> DataSet:
         "version_name": data.version_name,
         "state": _stated(state),
         "rejected": [(type(row).__name__, dataclasses.astuple(row)) for row in data.rejected],
+        "files": files,
     }
     with suppress(OSError, sqlite3.Error):
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -80,7 +85,8 @@ def saved(place: Path, state: object, data: DataSet) -> DataSet:
             Path(name).replace(place)
         finally:
             Path(name).unlink(missing_ok=True)
-    return opened(place, state) or data
+    index = opened(place, state)
+    return data if index is None else index[0]
 
 
 def _stated(state: object) -> str:

@@ -8,6 +8,7 @@ import re
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
@@ -28,6 +29,21 @@ _FOREIGN = re.compile("[\udc80-\udcff]")
 _MAX_RATIO = 100
 
 
+_opened: ContextVar[set[Path] | None] = ContextVar("opened", default=None)
+
+
+@contextmanager
+def files_opened() -> Iterator[set[Path]]:
+    """The files on disk that are opened within this context, except those opened within an inner
+    one."""
+    files: set[Path] = set()
+    token = _opened.set(files)
+    try:
+        yield files
+    finally:
+        _opened.reset(token)
+
+
 @dataclass(frozen=True, slots=True)
 class File:
     """A file on disk, or one that was uploaded; `name` is what messages call it."""
@@ -43,6 +59,8 @@ class File:
         """
         if isinstance(self.content, bytes):
             return io.BytesIO(self.content)
+        if (opened := _opened.get()) is not None:
+            opened.add(self.content)
         try:
             return open_regular(self.content)
         except OSError as error:

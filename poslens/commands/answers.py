@@ -46,6 +46,14 @@ class ResultSource(TypedDict):
     weights: NotRequired[Annotated[str, "Digest of the model's files, in hexadecimal."]]
     method: Annotated[str, "The method with its parameters."]
     dataset: Annotated[str, "Name of the data set."]
+    dataset_files: NotRequired[
+        Annotated[
+            str,
+            "Digest of the data set's files, in hexadecimal: the first 16 digits of the SHA-256 of "
+            "its only file, or else of the output of `sha256sum` for its files in alphabetical "
+            "order.",
+        ]
+    ]
     n_pairs: NotRequired[Annotated[int, "Number of pairs that the numbers cover."]]
     n_queries: NotRequired[Annotated[int, "Number of queries that the numbers cover."]]
     n_documents: NotRequired[Annotated[int, "Number of documents that the numbers cover."]]

@@ -22,10 +22,10 @@ from poslens.attribution.interventions.null_controls import Control, ControlledC
 from poslens.attribution.pairs import Pairs
 from poslens.attribution.types import Method, TextPair
 from poslens.cache.columns import columns_of
-from poslens.cache.keys import file_digest
 from poslens.cache.lru_cache import LRUCache, StampedCache
 from poslens.cache.storage import means
 from poslens.cache.storage.store import ModelKey, Store
+from poslens.compute.dataset_files import dataset_digest
 from poslens.compute.provenance import poslens_version
 
 MEAN_VERSION = 3
@@ -205,11 +205,5 @@ def _of_files(pairs: Sequence[TextPair]) -> str:
         if not data.pairs.holds(pairs):
             return ""
         ids = columns_of(pairs).ids.tolist()
-    read = datasets.files_read(name)
-    if read is None:
-        return ""
-    variant, files = read
-    digests = [(str(path), file_digest(path)) for path in files]
-    if datasets.files_read(name) != read:
-        return ""
-    return digest_of(poslens_version(), code_digest(), name, variant, digests, ids)
+    files = dataset_digest(name)
+    return digest_of(poslens_version(), code_digest(), name, files, ids) if files else ""

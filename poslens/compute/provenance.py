@@ -25,6 +25,7 @@ from poslens.attribution.text import MAX_CHARACTERS, listed
 from poslens.attribution.types import Attribution, Method, PositionCurve, Provenance, TextPair
 from poslens.cache.shipped.preferences import short_verdict
 from poslens.cache.storage.store import ModelKey
+from poslens.compute.dataset_files import dataset_digest
 
 if TYPE_CHECKING:  # importing these at run time would also import scipy.stats and ir_measures
     from poslens.attribution.curves.published import PublishedCurves
@@ -193,6 +194,7 @@ def of_run(
         model=run.name,
         method="ranking as given, the best 100 of each query",
         dataset=dataset,
+        dataset_files=dataset_digest(dataset),
         model_source=f"run {run.file}, digest {run.digest}",
         n_queries=evaluation.n,
         n_documents=n_documents,
@@ -264,6 +266,7 @@ def of_model(
         model=spec.name,
         method=str(method),
         dataset=dataset,
+        dataset_files=dataset_digest(dataset),
         model_source=spec.origin,
         weights=model.weights,
         n_pairs=n_pairs,
@@ -289,6 +292,7 @@ def of_data(dataset: str, method: str, *, n_queries: int) -> Provenance:
         model="none",
         method=method,
         dataset=dataset,
+        dataset_files=dataset_digest(dataset),
         n_queries=n_queries,
     )
 

@@ -56,7 +56,7 @@ _SMALL_OR_LARGE = ".2e"
 """The format of numbers that have too few or too many digits before the exponent."""
 _NAMED = 6
 """Number of models up to which the caption names them."""
-_NOT_IN_NOTE = ("dataset", "model_source", "weights", "precision", "prompts")
+_NOT_IN_NOTE = ("dataset", "dataset_files", "model_source", "weights", "precision", "prompts")
 """Provenance that only the caption or the comment has."""
 _P = re.compile(r"(^|[ _])p([ _]holm)?$")
 _PERMUTATION = "p of PSI: share of permutations of the evidence positions whose PSI is as large"
