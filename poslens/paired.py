@@ -8,7 +8,8 @@ that show several models side by side.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -32,7 +33,7 @@ from poslens.attribution.nouns import counted
 from poslens.attribution.types import ROUNDING
 from poslens.cache.columns import columns_of
 from poslens.cache.lru_cache import LRUCache
-from poslens.rows import PERCENT, PERCENTAGE_POINTS, column
+from poslens.rows import PERCENT, PERCENTAGE_POINTS, ModelRow, column
 
 if TYPE_CHECKING:
     from poslens.attribution.types import TextPair
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 Item = TypeVar("Item", bound=Hashable)
 
 DIFFERENCES, TITLE = "differences", "Paired differences"
+ITEMS, ITEMS_TITLE = "items", "Values by item"
 MAX_NUMBERS = 3
 """Number of measures up to which a sentence gives the numbers of each."""
 _NO_DIFFERENCE = {
@@ -76,7 +78,7 @@ class ItemMeasure:
     sentences give it in percent. `largest` is the largest possible difference between two models'
     items, if these are events or ranks, which are often equal (`compared`); without it, it is 1 for
     shares. If `by_document`, the measure is the mean over documents of their mean rows, compared by
-    a paired t-test instead of a bootstrap."""
+    a paired t-test instead of a bootstrap. `label` returns the id of an item."""
 
     title: str
     units: str
@@ -88,6 +90,7 @@ class ItemMeasure:
     largest: float | None = None
     by_document: bool = False
     resampled: str = "documents"
+    label: Callable[[Any], str] = str
 
     @property
     def share_change(self) -> bool:
@@ -137,6 +140,55 @@ class MeasuredModel:
 
     name: str
     measures: Sequence[ItemMeasure]
+
+
+@dataclass(frozen=True)
+class ItemRow(ModelRow):
+    """The value of one item, from which a measure and its paired differences are computed."""
+
+    measure: str = column("What was measured.")
+    units: str = column("What the items are, such as pairs, queries or documents.")
+    item: str = column("Id of the item.")
+    document: int = column(
+        "Number of the document, from 1 in order of appearance: items of one document are not "
+        "independent, and intervals resample documents."
+    )
+    value: float | None = column(
+        "The measure of this item alone; null if it is undefined.", form=".4f"
+    )
+    weight: float | None = column(
+        "Weight of the value in the mean over items: the denominator of a share or an index, "
+        "otherwise 1. Null for differences of shares, which are not a mean of these values. Bias "
+        "tests average each document first.",
+        form=".4g",
+    )
+
+
+def item_rows(model: MeasuredModel | None) -> Iterator[ItemRow]:
+    """The rows of a table of values by item."""
+    if model is None:
+        return
+    for measure in (each for each in model.measures if each.rows):
+        numbers: dict[Hashable, int] = {}
+        rows = np.array([*measure.rows.values()], dtype=np.float64)
+        values = measure.statistic(rows).tolist()
+        # Only groups of items have a value, such as needles in the first and in the last third.
+        if not any(map(math.isfinite, values)):
+            continue
+        weights: list[float | None] = [1.0] * len(rows)
+        if measure.statistic is not mean:
+            weights = rows[:, 1].tolist() if measure.statistic is ratio else [None] * len(rows)
+        for item, value, weight in zip(measure.rows, values, weights, strict=True):
+            number = numbers.setdefault(measure.documents[item], len(numbers) + 1)
+            yield ItemRow(
+                model.name,
+                measure.title,
+                measure.units,
+                measure.label(item),
+                number,
+                value if math.isfinite(value) else None,
+                weight,
+            )
 
 
 @dataclass(frozen=True)

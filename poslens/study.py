@@ -33,11 +33,15 @@ from poslens.failures import FAILURE_TABLE, FAILURES
 from poslens.figures.palettes import Style
 from poslens.paired import (
     DIFFERENCES,
+    ITEMS,
+    ITEMS_TITLE,
     TITLE,
     DifferenceRow,
+    ItemRow,
     MeasuredModel,
     PairedDifference,
     difference_rows,
+    item_rows,
     paired_differences,
 )
 from poslens.parameters import Parameters, Settings
@@ -275,14 +279,22 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
 
     @property
     def all_tables(self) -> Mapping[str, Table[Any]]:
-        """The study's tables by name, including that of paired differences."""
+        """The study's tables by name, including those of paired differences and of the values by
+        item from which they are computed."""
         if type(self).measured is Study.measured:
             return self.tables
 
         def rows(summaries: Sequence[Summary]) -> Iterable[DifferenceRow]:
             return difference_rows(self.differences(summaries))
 
-        return {**self.tables, DIFFERENCES: Table(DifferenceRow, rows, TITLE, joint=True)}
+        def items(summary: Summary) -> Iterable[ItemRow]:
+            return item_rows(self.measured(summary))
+
+        return {
+            **self.tables,
+            DIFFERENCES: Table(DifferenceRow, rows, TITLE, joint=True),
+            ITEMS: Table(ItemRow, items, ITEMS_TITLE, on_page=False),
+        }
 
     def frame(self, summaries: Sequence[Summary], table: str) -> pd.DataFrame:
         """The table of this name, as written to files, with the study in its title."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import ClassVar
 
 import numpy as np
@@ -295,6 +296,7 @@ def _of_items(card: ModelPassport, measure: ComparedNumber) -> ItemMeasure:
         {key: items[key].document for key in rows},
         share=measure.share,
         largest=measure.largest,
+        label=itemgetter(0),
     )
 
 

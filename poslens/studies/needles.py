@@ -356,7 +356,14 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
             for last, first in [(float(in_last_third(depth)), float(in_first_third(depth)))]
             if last or first
         }
-        measure = partial(ItemMeasure, documents=needle_of, share=True, resampled="needles")
+        words = unit(summary.model.spec)
+        measure = partial(
+            ItemMeasure,
+            documents=needle_of,
+            share=True,
+            resampled="needles",
+            label=lambda item: f"{item[0]:,} {words}, {item[1]:g}%, needle {item[2] + 1}",
+        )
         third = "last minus first third of depths"
         return MeasuredModel(
             summary.name,

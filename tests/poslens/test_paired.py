@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from poslens.attribution.curves.bootstrap import ratios
+from poslens.attribution.curves.bootstrap import ratio, ratio_difference, ratios
 from poslens.attribution.evaluation.bias_tests import PairScores, paired_test
 from poslens.attribution.evaluation.comparison import holm, paired_by_document
 from poslens.cache.storage.store import StoredCurves
@@ -20,6 +20,7 @@ from poslens.paired import (
     difference_rows,
     difference_sentences,
     index_measure,
+    item_rows,
     paired_differences,
 )
 from poslens.rows import entries, frame_of, shown
@@ -48,6 +49,38 @@ def test_the_mean_is_compared_item_by_item() -> None:
     assert each.comparison.verdict == "higher"
     start = "B compared with A over 40 pairs: score is higher by 0."
     assert difference_sentences([each])[0].startswith(start)
+
+
+def test_values_by_item_give_the_value_that_is_compared() -> None:
+    shares = replace(
+        measure("share", np.stack([RNG.uniform(0, 3, 40), RNG.uniform(3, 9, 40)], axis=1)),
+        statistic=ratio,
+        documents={item: f"document {n // 4}" for n, item in enumerate(ITEMS)},
+        label=lambda item: item.removeprefix("item "),
+    )
+    model = MeasuredModel("B", [measure("score", RNG.normal(0, 1, 40)), shares])
+    others = [replace(each, rows={**each.rows}) for each in model.measures]
+    rows = list(item_rows(model))
+    for difference in paired_differences([MeasuredModel("A", others), model]):
+        of_measure = [row for row in rows if row.measure == difference.title]
+        values, weights = np.array([(row.value, row.weight) for row in of_measure]).T
+        assert np.average(values, weights=weights) == pytest.approx(difference.value)
+    assert [row.item for row in rows] == [*ITEMS, *map(str, range(40))]
+    assert [row.document for row in rows[40:]] == [1 + n // 4 for n in range(40)]
+
+
+def test_items_without_a_value_of_their_own_are_empty_or_left_out() -> None:
+    """Each needle is in the first or in the last third of a text, but not in both."""
+    change = np.array([[1.0, 0, 1, 0], [0, 1, 0, 1]] * 20)
+    needles = replace(measure("change", change), statistic=ratio_difference)
+    shares = replace(measure("share", np.array([[1.0, 2], [0, 0]] * 20)), statistic=ratio)
+    without = replace(shares, title="none", rows={})
+    rows = list(item_rows(MeasuredModel("A", [needles, shares, without])))
+    assert [(row.measure, row.value, row.weight) for row in rows] == [
+        ("share", 0.5, 2),
+        ("share", None, 0),
+    ] * 20
+    assert not list(item_rows(None))
 
 
 def test_shares_differ_in_percentage_points() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from typing import ClassVar
 
 import numpy as np
@@ -330,7 +331,9 @@ def _summary(
     }
     documents = columns.documents_of([pair_id for _, pair_id in gains])
     of_items = dict(zip(gains, documents, strict=True))
-    measure = ItemMeasure("deletion gain", "pairs", SHARE_MARGIN, gains, of_items)
+    measure = ItemMeasure(
+        "deletion gain", "pairs", SHARE_MARGIN, gains, of_items, label=itemgetter(1)
+    )
     failed = len(stored.failed)
     return OrderSummary(model, subject, summary, measure, measure.test(), failed)
 

@@ -122,9 +122,16 @@ class WhySummary(ModelSummary[Asked[WhyCorpus]]):
                 for name in documents
             }
             units = "query-document pairs"
-            return ItemMeasure(title, units, SHARE_MARGIN, rows, documents, share=True)
+            return ItemMeasure(
+                title, units, SHARE_MARGIN, rows, documents, share=True, label=self._label
+            )
 
         return tuple(measure(title, causes) for title, causes in titles.items())
+
+    def _label(self, name: str) -> str:
+        """Ids of the query and the document."""
+        item = self.items[name]
+        return f"{item.query_id or item.query}, {item.document_id}"
 
 
 # -- words -----------------------------------------------------------------------------------------

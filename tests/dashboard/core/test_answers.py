@@ -46,7 +46,7 @@ ARGUMENTS = {
     "precompute": "--model bert --dataset pairs",
     **{
         f"cause --table {name}": f"--model BM25 --model bert --dataset pairs --table {name}"
-        for name in ("effects", "curve", "differences")
+        for name in ("effects", "curve", "differences", "items")
     },
     **{
         f"control --table {name}": f"--model BM25 --dataset pairs --method terms --table {name}"
@@ -55,20 +55,20 @@ ARGUMENTS = {
     "agreement --table agreement": "--model BM25 --dataset pairs --method terms",
     **{
         f"segments --table {name}": f"--model bert --model bert@mean --dataset pairs --table {name}"
-        for name in ("segments", "curve", "differences")
+        for name in ("segments", "curve", "differences", "items")
     },
     **{
         f"edits --table {name}": "--model bert --model bert@mean --dataset pairs --edit removal "
         f"--table {name}"
-        for name in ("cosines", "differences")
+        for name in ("cosines", "differences", "items")
     },
     **{
         f"faithfulness --table {name}": f"--model BM25 --dataset pairs --table {name}"
-        for name in ("methods", "differences")
+        for name in ("methods", "differences", "items")
     },
     **{
         f"bias --table {name}": f"--model BM25 --model bert --dataset pairs --table {name}"
-        for name in ("tests", "pairs", "differences")
+        for name in ("tests", "pairs", "differences", "items")
     },
     **{
         f"rank --table {name}": f"--model BM25 --dataset {data} --table {name}"
@@ -90,7 +90,7 @@ ARGUMENTS = {
     "--table agreement --against squad-posq",
     **{
         f"rank --table {name}": f"--model BM25 --model bert --dataset pairs --table {name}"
-        for name in ("differences", "query_differences")
+        for name in ("differences", "query_differences", "items")
     },
     **{
         f"{command} --table failures": "--model bert --dataset failing --table failures"
@@ -106,7 +106,15 @@ ARGUMENTS = {
     "--blocks 8 --table selection",
     **{
         f"audit --table {name}": f"--model BM25 --model bert --corpus pairs --top 1 --table {name}"
-        for name in ("summary", "positions", "groups", "worst", "truncation", "differences")
+        for name in (
+            "summary",
+            "positions",
+            "groups",
+            "worst",
+            "truncation",
+            "differences",
+            "items",
+        )
     },
     **{
         f"chunks --table {name}": f"--model bert --dataset pairs --top 1 --windows 16 "
@@ -120,11 +128,14 @@ ARGUMENTS = {
         f"--depths 0,100 --lengths 64 --table {name}"
         for name in ("cells", "summary")
     },
-    "needles --table differences": "--model BM25 --model bert --corpus pairs --needles 2 "
-    "--depths 0,100 --lengths 64 --table differences",
+    **{
+        f"needles --table {name}": "--model BM25 --model bert --corpus pairs --needles 2 "
+        f"--depths 0,100 --lengths 64 --table {name}"
+        for name in ("differences", "items")
+    },
     **{
         f"why --table {name}": f"--model BM25 --model bert --dataset pairs --top 1 --table {name}"
-        for name in ("misses", "causes", "steps", "differences")
+        for name in ("misses", "causes", "steps", "differences", "items")
     },
     **{
         f"simulatability --table {name}": f"--model BM25 --dataset pairs --words 2 --table {name}"
@@ -141,9 +152,12 @@ ARGUMENTS = {
     },
     **{
         f"positions --table {name}": f"--model BM25 --model bert --dataset pairs --table {name}"
-        for name in ("positions", "effect", "groups", "queries", "differences")
+        for name in ("positions", "effect", "groups", "queries", "differences", "items")
     },
-    "differences --table differences": "--model BM25 --model bert --dataset pairs",
+    **{
+        f"differences --table {name}": f"--model BM25 --model bert --dataset pairs --table {name}"
+        for name in ("differences", "items")
+    },
     "models": "",
     "models fetch": "mpnet",
     "datasets": "",
@@ -168,8 +182,9 @@ MORE = [
 """Other ways to request the same answer."""
 
 WITHOUT_FIGURE = {
-    *(f"rank --table {name}" for name in ("languages", "splits", "pools", "agreement")),
+    *(f"rank --table {name}" for name in ("languages", "splits", "pools", "agreement", "items")),
     "audit --table truncation",
+    "audit --table items",
     "hubs --table words",
 }
 """Tables whose numbers no figure shows."""
