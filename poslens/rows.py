@@ -161,7 +161,7 @@ def shown(row: Any) -> dict[str, Any]:
                 if item.name == only:
                     cells[key] = estimate_text(value.difference, form) if value else ""
                     cells[VERDICT] = value.decision if value else ""
-                    cells[P_HOLM] = _p_text(value.p_holm if value else None)
+                    cells[P_HOLM] = p_text(value.p_holm if value else None)
                 elif isinstance(value, Comparison):
                     cells[key] = f"{estimate_text(value.difference, form)}, {value.decision}"
                 elif _is_estimate(hint):
@@ -170,7 +170,7 @@ def shown(row: Any) -> dict[str, Any]:
                     factor, of_product, unit = scaled(form)
                     cells[key] = f"{number_text(value * factor, of_product)}{unit}"
                 elif form == P_VALUE:
-                    cells[key] = _p_text(value)
+                    cells[key] = p_text(value)
                 elif value is not None and form.endswith("%"):
                     cells[key] = 100 * value
                 else:
@@ -204,7 +204,8 @@ def _form(row: Any, item: Field[Any]) -> str:
     return of_share if of_share and row.share else str(item.metadata["form"])
 
 
-def _p_text(p: float | None) -> str:
+def p_text(p: float | None) -> str:
+    """A p value as text; empty if there is none."""
     return "" if p is None else "< 0.001" if p < 0.001 else f"{p:.2g}"
 
 
@@ -239,7 +240,7 @@ def answer_of(row: type) -> Any:
 
 def frame_of(row: type, rows: Iterable[Any]) -> pd.DataFrame:
     """A table of rows of one kind, as written to files. `attrs["titles"]` has the heading of each
-    column, `attrs["forms"]` the format of each column of shares, by row if it varies, and
+    column, `attrs["forms"]` the format of each column as on pages, by row if it varies, and
     `attrs["texts"]` the cells, by row, of each column with `words`."""
     import pandas as pd
 
@@ -258,9 +259,7 @@ def frame_of(row: type, rows: Iterable[Any]) -> pd.DataFrame:
     }
     frame = pd.DataFrame(records, columns=names).astype(whole)
     frame.attrs["titles"] = _titles(row)
-    frame.attrs["forms"] = {
-        name: form for name, form in _share_forms(row, rows) if name in frame.columns
-    }
+    frame.attrs["forms"] = {name: form for name, form in _forms(row, rows) if name in frame.columns}
     frame.attrs["texts"] = {
         _key(item): [
             words.get(value, value) for value in (getattr(each, item.name) for each in rows)
@@ -271,17 +270,23 @@ def frame_of(row: type, rows: Iterable[Any]) -> pd.DataFrame:
     return frame
 
 
-def _share_forms(row: type, rows: Sequence[Any]) -> Iterator[tuple[str, str | list[str]]]:
-    """The format of each column of files with shares, or its format in each of `rows`."""
+def _forms(row: type, rows: Sequence[Any]) -> Iterator[tuple[str, str | list[str]]]:
+    """The page format of each column of files, or its format in each of `rows`."""
     for item in _of_files(row):
+        form: str | list[str] = str(item.metadata["form"])
         if item.metadata.get("of_share"):
-            form: str | list[str] = [_form(each, item) if each.share else "" for each in rows]
-        elif not is_of_share(form := str(item.metadata["form"])):
-            continue
+            form = [_form(each, item) for each in rows]
         for key, _, _ in _declared(row, item):
             yield key, form
-            margin = [".1pp" if each else "" for each in form] if isinstance(form, list) else ".1pp"
-            yield _suffixed(key, "margin"), margin
+            if isinstance(form, list):
+                yield _suffixed(key, "margin"), [_margin_form(each) for each in form]
+            else:
+                yield _suffixed(key, "margin"), _margin_form(form)
+
+
+def _margin_form(form: str) -> str:
+    """The format of the margin of a number in this format."""
+    return ".1pp" if is_of_share(form) else ".4g"
 
 
 def _titles(row: type) -> dict[str, str]:

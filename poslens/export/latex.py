@@ -18,7 +18,7 @@ from poslens.attribution.nouns import number_text
 from poslens.attribution.text import listed
 from poslens.attribution.types import in_words
 from poslens.figures.captions import caption_text, method_words
-from poslens.rows import estimate_text
+from poslens.rows import estimate_text, is_of_share, p_text
 
 _SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -69,8 +69,8 @@ def latex(frame: pd.DataFrame, entries: Sequence[Mapping[str, Any]], name: str) 
 
     A number and both ends of its interval become one cell: columns `x`, `x_low`, `x_high`; `x`,
     `low`, `high`; or `mean` with later `ci_low`, `ci_high`. Headings are those of pages
-    (`poslens.rows`), and so are percentages and words. The caption says what the table shows, for
-    which models and data set, and of how many items. Empty columns are left out. A note below the
+    (`poslens.rows`), and so are formats and words. The caption says what the table shows, for which
+    models and data set, and of how many items. Empty columns are left out. A note below the
     table has counts and settings that are the same in every row, the method, the resampled items,
     and the test that verdicts or p values come from. Comments at the beginning have the whole
     provenance, and name the packages and engines that the table needs.
@@ -164,7 +164,7 @@ def latex(frame: pd.DataFrame, entries: Sequence[Mapping[str, Any]], name: str) 
 
 def _filled(values: pd.Series) -> bool:
     """Whether a column has a value in any row."""
-    return any(_text(value, ".3f") for value in values)
+    return not all(_missing(value) or value == "" for value in values)
 
 
 def _same(
@@ -293,7 +293,7 @@ def _columns(names: Sequence[str]) -> Iterator[tuple[str, list[int]]]:
 
 
 def _forms(forms: Mapping[str, str | Sequence[str]], row: int) -> dict[str, str]:
-    """The formats of a row's shares by column (`poslens.rows.frame_of`)."""
+    """The formats of a row by column (`poslens.rows.frame_of`)."""
     return {name: form if isinstance(form, str) else form[row] for name, form in forms.items()}
 
 
@@ -304,26 +304,26 @@ def _cells(
         value, *ends = (row[i] for i in indices)
         numbers = [abs(each) for each in (value, *ends) if isinstance(each, float)]
         largest = max(numbers, default=0.0)
-        form, of_share = ".3f" if 0.001 <= largest < 10_000 else _SMALL_OR_LARGE, forms.get(name)
-        text, *of_ends = (_text(each, form) for each in (value, *ends))
-        interval = ends if all(of_ends) else []
-        if _P.search(name) and 0 <= (value or 1) < 0.001:
-            yield "<0.001"
-        elif text and (of_share or (interval and form == ".3f")):
-            yield estimate_text(Estimate(float(value), *interval), of_share or form)
-        elif text and interval:
-            yield f"{text} [{', '.join(of_ends)}]"
+        form, interval = forms.get(name) or ".3f", [] if any(map(_missing, ends)) else ends
+        if _missing(value):
+            yield ""
+        elif _P.search(name):
+            yield p_text(value)
+        elif largest and form.endswith(".3f") and not 0.001 <= largest < 10_000:
+            text, *of_ends = (
+                number_text(each, _SMALL_OR_LARGE if each else ".3f") for each in (value, *interval)
+            )
+            yield f"{text} [{', '.join(of_ends)}]" if of_ends else text
+        elif isinstance(value, float) or is_of_share(form):
+            yield estimate_text(Estimate(float(value), *interval), form)
         else:
-            yield text
+            yield " ".join(str(value).split())
 
 
-def _text(value: Any, form: str) -> str:
-    """A cell's text."""
-    if value is None or value is pd.NA or (isinstance(value, float) and not math.isfinite(value)):
-        return ""
-    if isinstance(value, float):
-        return number_text(value, form if value else form.replace(_SMALL_OR_LARGE, ".3f"))
-    return " ".join(str(value).split())
+def _missing(value: Any) -> bool:
+    return (
+        value is None or value is pd.NA or (isinstance(value, float) and not math.isfinite(value))
+    )
 
 
 def _numeric(values: pd.Series) -> bool:

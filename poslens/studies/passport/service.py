@@ -22,7 +22,6 @@ from poslens.commands.answers import answer_from, source
 from poslens.compute.compute import Compute
 from poslens.compute.provenance import ModelIdentity, poslens_version
 from poslens.compute.runs import Job, RunKey, failures_of, in_turn
-from poslens.rows import is_of_share
 from poslens.studies.audit.study import AUDIT
 from poslens.studies.cause import service as interventions
 from poslens.studies.cause.service import DEFAULT_PAIRS
@@ -353,11 +352,9 @@ def table(passports: Sequence[ModelPassport], only: str = "") -> pd.DataFrame:
         for number in part.numbers
     ]
     parts, names, forms = zip(*shown, strict=True) if shown else ((), (), ())
-    # LaTeX shows titles and the cards' formats of shares and whole numbers.
+    # LaTeX shows titles and the cards' formats of numbers.
     frame.attrs["texts"] = {"part": [*parts], "measure": [*names]}
-    frame.attrs["forms"] = {
-        "value": [form if is_of_share(form) or form.endswith(".0f") else "" for form in forms]
-    }
+    frame.attrs["forms"] = {"value": [*forms]}
     return frame
 
 

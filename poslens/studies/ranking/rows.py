@@ -120,7 +120,7 @@ class BinsRow(ModelRow):
     bin: int = column(BIN)
     position: float = column(CENTER)
     queries: int = column(QUERIES)
-    read: float | None = column(READ, key="evidence read")
+    read: float | None = column(READ, key="evidence read", form=".0%")
     ndcg: float | None = column(
         "nDCG@10 of the bin's queries; null if there are none.", key="nDCG@10"
     )
@@ -202,7 +202,7 @@ class GroupsRow(ModelRow):
     group: str = column("Name of the group of queries.")
     queries: int = column(QUERIES)
     documents: int = column("Number of distinct relevant documents.")
-    read: float | None = column(READ, key="evidence read")
+    read: float | None = column(READ, key="evidence read", form=".0%")
     measures: Mapping[str, Estimate | None] = columns(
         {
             f"{measure}@{k}": f"{measure} at this cutoff, 0 to 1."

@@ -428,7 +428,7 @@ def test_latex_has_a_short_caption_its_own_label_and_only_columns_that_differ() 
     heading = next(lines[at + 1] for at, line in enumerate(lines) if line == r"\toprule")
     for title in ("model & ", "p (Holm)", "mean difference", r"d\_z", "mean s(d1)"):
         assert title in heading
-    stacked = r"\begin{tabular}[c]{@{}r@{}}0.500\\{}[0.400, 0.600]\end{tabular}"
+    stacked = r"\begin{tabular}[c]{@{}r@{}}+0.5000\\{}[+0.4000, +0.6000]\end{tabular}"
     assert any(line.startswith("A & ") and stacked in line for line in lines)
     assert r"\begin{table*}" in lines and r"\begin{adjustbox}{max width=\linewidth}" in lines
     (note,) = (line for line in lines if line.startswith(r"\footnotesize"))
@@ -449,7 +449,7 @@ def test_a_table_of_any_ids_compiles(tmp_path: Path) -> None:
     lines = text.splitlines()
     assert any(line.startswith("{}[d0 & ") for line in lines)
     assert any(line.startswith("{}*d2 & ") for line in lines)
-    assert "q-{}-1 & " in text and "$-$5 & " in text and r"\textless{}0.001" in text
+    assert "q-{}-1 & " in text and "$-$5 & " in text and r"\textless{} 0.001" in text
     assert r"7.00$\cdot10^{-5}$\\{}[$-$3.00$\cdot10^{-5}$, 1.70$\cdot10^{-4}$]" in text
     long = pd.concat([frame] * 9)
     wide = long.assign(**{f"x{n}": long["score"] for n in range(8)})
