@@ -145,11 +145,11 @@ def stoppable(should_stop: Callable[[], bool]) -> Iterator[None]:
         _should_stop.reset(token)
 
 
-OnShare = Callable[[float, str], None]
-"""Called with the finished share of a slow pair, from 0 to 1, or of what precedes it and what that
-is."""
+OnShare = Callable[[float, str, bool], None]
+"""Called with a finished share, from 0 to 1, of what, and whether that precedes the pair; without a
+text, the share is that of the whole pair."""
 
-_on_share: ContextVar[OnShare] = ContextVar("on_share", default=lambda share, doing: None)
+_on_share: ContextVar[OnShare] = ContextVar("on_share", default=lambda share, doing, before: None)
 
 
 @contextmanager
@@ -162,14 +162,15 @@ def reporting(on_share: OnShare) -> Iterator[None]:
         _on_share.reset(token)
 
 
-def checkpoint(share: float | None = None, doing: str = "") -> None:
+def checkpoint(share: float | None = None, doing: str = "", *, before: bool = False) -> None:
     """Methods call this between the passes of one pair; `share` is the finished share of the pair,
-    if it is known. Work that precedes the first pair also says what it is `doing`.
+    if it is known. What is only one attempt of unknown number, or comes `before` the first pair,
+    says what it is `doing`.
 
     Raises:
         Stopped: the caller canceled the computation.
     """
     if share is not None:
-        _on_share.get()(share, doing)
+        _on_share.get()(share, doing, before)
     if _should_stop.get()():
         raise Stopped("Stopped before the result was computed.")

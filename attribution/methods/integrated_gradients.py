@@ -119,25 +119,33 @@ def _along(
     return [shares_of[pair] for pair in range(len(own))]
 
 
+def steps_in_words(side: Side, n_steps: int) -> str:
+    """An attempt to integrate along the path of one side's text, in words."""
+    return f"{side.capitalize()}, {n_steps:,} steps"
+
+
 def _integrated(
     retriever: Embedded, text: _Text, constants: list[Representation], side: Side, n_steps: int
 ) -> list[_SideShares]:
     """Shares of P pairs for this number of steps; the other sides' vectors are in `constants`."""
     from captum.attr import IntegratedGradients  # here: slow to import
 
+    n_pairs, done = len(constants), 0
+
     def gradients(inputs: tuple[Tensor, ...], **_: object) -> tuple[Tensor, ...]:
+        nonlocal done
         # Captum makes P copies of each point of the path: one forward pass serves all of them.
         points = inputs[0].detach()[::n_pairs].requires_grad_()
         with torch.enable_grad():
             representation = text.embed(points)
             each: list[Tensor] = []
             for constant in constants:
-                checkpoint()
+                checkpoint(done / (n_steps * n_pairs), steps_in_words(side, n_steps))
                 scores = compare(retriever, representation, constant, side)
                 each += torch.autograd.grad(scores.sum(), points, retain_graph=True)
+                done += len(points)
         return (torch.stack(each, 1).flatten(0, 1),)
 
-    n_pairs = len(constants)
     method: Any = IntegratedGradients(None, multiply_by_inputs=True)
     method.gradient_func = gradients
     path = method.attribute(

@@ -17,6 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from poslens.attribution.batching import checkpoint
 from poslens.attribution.methods.base import MethodEntry, MethodParameter, register
+from poslens.attribution.methods.integrated_gradients import steps_in_words
 from poslens.attribution.methods.passes import distinct
 from poslens.attribution.methods.perturbation import Varied
 from poslens.attribution.retrievers.base import Pooled
@@ -35,6 +36,7 @@ class _Path(Varied):
 
     def __init__(self, retriever: Pooled, text: str, side: Side) -> None:
         super().__init__(retriever, retriever.encode_texts([text], side))
+        self.side = side
         with torch.no_grad():
             self.whole, self.empty = (
                 retriever.directions(self.embed(end))[0] for end in (self.inputs, self.baseline)
@@ -133,6 +135,7 @@ def _dot(a: Tensor, b: Tensor) -> float:
 def _along(retriever: Pooled, path: _Path, n_steps: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Points of the path [S, T, E], their vectors [S, H] with the graph, and their weights [S], by
     Gauss-Legendre quadrature, a batch at a time."""
+    done = 0
     nodes, weights = np.polynomial.legendre.leggauss(n_steps)
     inputs = path.inputs
     at = torch.as_tensor((nodes + 1) / 2, dtype=inputs.dtype, device=inputs.device)
@@ -140,7 +143,9 @@ def _along(retriever: Pooled, path: _Path, n_steps: int) -> Iterator[tuple[Tenso
     for some, part in zip(at.split(path.batch), weight.split(path.batch), strict=True):
         points = (path.baseline + some[:, None, None] * path.delta).requires_grad_()
         with torch.enable_grad():
+            checkpoint(done / n_steps, steps_in_words(path.side, n_steps))
             yield points, retriever.directions(path.embed(points)), part
+            done += len(points)
 
 
 def _token_vectors(retriever: Pooled, path: _Path, numbers: Sequence[int]) -> Tensor:

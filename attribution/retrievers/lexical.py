@@ -196,9 +196,9 @@ def _counted(dataset: str, digest: str, stemmed: bool) -> Statistics:
     def words() -> Iterator[tuple[str, ...]]:
         for number, text in enumerate(documents.texts()):
             if number % _COUNTED_AT_A_TIME == 0:
-                checkpoint(number / n, COUNTING)
+                checkpoint(number / n, COUNTING, before=True)
             yield _normalized(text, stemmed)
-        checkpoint(1.0, COUNTING)
+        checkpoint(1.0, COUNTING, before=True)
 
     return statistics_of(words())
 

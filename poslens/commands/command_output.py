@@ -191,7 +191,7 @@ def share_shown(name: str) -> Iterator[None]:
     layout = "{l_bar}{bar}| {elapsed}<{remaining}"
     with tqdm(total=1.0, desc=name, file=sys.stderr, bar_format=layout, delay=1.0) as bar:
 
-        def show(share: float, doing: str) -> None:
+        def show(share: float, doing: str, before: bool) -> None:
             bar.set_description(doing or name, refresh=False)
             bar.update(share - bar.n)
 

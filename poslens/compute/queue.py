@@ -49,7 +49,7 @@ class Place(Generic[T]):
         self.progress: Progress | None = None
         """Progress, in units of 1 / `STEPS`; None if unknown."""
         self.doing = ""
-        """What precedes the pair, while that is in progress."""
+        """What the progress is of, if not of the whole pair."""
         self._reported_at = 0.0
 
     @property
@@ -78,8 +78,8 @@ class Place(Generic[T]):
             self._waiting -= 1
             self._left_at = self._queue._clock()
 
-    def report(self, share: float, doing: str) -> None:
-        """Report progress, from 0 to 1, of the pair or of what precedes it."""
+    def report(self, share: float, doing: str, before: bool) -> None:
+        """Report progress, from 0 to 1, of the pair, or of what is done first or in an attempt."""
         if self.progress is None or doing != self.doing:
             self.doing, self._reported_at = doing, self._queue._clock()
         done = round(STEPS * share)

@@ -435,9 +435,9 @@ def within_batches(work: Work) -> Work:
     def stopping(run: Run, report: Report) -> Progress:
         own_stage: str | None = None
 
-        def show(share: float, doing: str) -> None:
+        def show(share: float, doing: str, before: bool) -> None:
             nonlocal own_stage
-            if not doing:
+            if not before:
                 return
             if own_stage is None:
                 own_stage = run.stage

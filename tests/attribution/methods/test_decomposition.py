@@ -577,12 +577,12 @@ def test_a_matrix_reports_progress_and_can_be_stopped(
     retriever, told = tiny("bert"), list[float]()
     monkeypatch.setattr("poslens.attribution.methods.shares.batch_tokens", lambda device: 1)
     pair = TextPair("p", "when do the tides rise and fall", "The tide rises twice a day.")
-    with reporting(lambda share, doing: told.append(share)):
+    with reporting(lambda share, doing, before: told.append(share)):
         attribute(retriever, MATRIX, [pair])
     assert told == sorted(told) and told[0] == 0 and told[-1] == pytest.approx(1)
     assert len(told) > 3
     with (
-        reporting(lambda share, doing: told.append(share)),
+        reporting(lambda share, doing, before: told.append(share)),
         stoppable(lambda: told[-1] != 1),
         pytest.raises(Stopped),
     ):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModel, AutoTokenizer
 
+from poslens.attribution.batching import reporting
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.methods import (
     input_x_gradient,
@@ -161,3 +164,29 @@ def test_batching_does_not_change_results(
     monkeypatch.setattr(perturbation, "BATCH_TOKENS", 1)
     (one_by_one,) = integrated_gradients.attribute(minilm, method, PAIRS[:1])
     np.testing.assert_allclose(together.document_scores, one_by_one.document_scores, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("method", "first", "second"),
+    [("integrated_gradients", 16, 32), ("integrated_jacobians", 8, 16)],
+)
+def test_each_attempt_to_integrate_reports_its_progress(
+    tiny: Callable[..., DenseRetriever],
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+    first: int,
+    second: int,
+) -> None:
+    """A page restarts its estimate when the text changes."""
+    module: Any = import_module(f"poslens.attribution.methods.{method}")
+    monkeypatch.setattr(module, "DELTA", 0.0)  # the first attempt isn't enough
+    monkeypatch.setattr(module, "STEPS", (first, second))
+    monkeypatch.setattr(perturbation, "BATCH_TOKENS", 1)
+    told: dict[str, list[float]] = {}
+    with reporting(lambda share, doing, before: told.setdefault(doing, []).append(share)):
+        module.attribute(tiny("bert"), make_method(method), PAIRS[:1])
+    assert set(told) == {
+        f"{side}, {steps} steps" for side in ("Query", "Document") for steps in (first, second)
+    }
+    for shares in told.values():
+        assert shares == sorted(shares) and shares[0] == 0 and 0.8 < shares[-1] < 1

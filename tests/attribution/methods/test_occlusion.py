@@ -232,12 +232,12 @@ def test_a_slow_pair_reports_progress_and_can_be_stopped(
 ) -> None:
     retriever, told = tiny("bert"), list[float]()
     monkeypatch.setattr(perturbation, "BATCH_TOKENS", 1)
-    with reporting(lambda share, doing: told.append(share)):
+    with reporting(lambda share, doing, before: told.append(share)):
         attribute(retriever, METHOD["token"], [PAIR])
     assert told == sorted(told) and told[0] == 0 and 0.9 < told[-1] < 1
     told.clear()
     with (
-        reporting(lambda share, doing: told.append(share)),
+        reporting(lambda share, doing, before: told.append(share)),
         stoppable(lambda: bool(told) and told[-1] > 0.5),
         pytest.raises(Stopped),
     ):

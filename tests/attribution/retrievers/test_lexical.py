@@ -303,7 +303,7 @@ def test_counting_words_reports_progress_and_can_be_stopped(
     retriever = load(with_corpus(resolve.resolve("BM25"), "eight"))
     (pair,) = datasets.read("eight").pairs
     told: list[tuple[float, str]] = []
-    with reporting(lambda share, doing: told.append((share, doing))):
+    with reporting(lambda share, doing, before: told.append((share, doing))):
         with stoppable(lambda: len(told) > 1), pytest.raises(Stopped):
             explain(retriever, pair)
         assert told == [(0, COUNTING), (0.25, COUNTING)]
