@@ -1,10 +1,9 @@
 """Executor on a Ray cluster, or on the cores of this machine: one actor for each device.
 
 An actor loads the model, computes batches and encodes the results. Only this process claims and
-stores. Texts are in Ray's object store, once on each machine, and pairs refer to them by index. A
-batch whose worker dies is given to another worker; because nothing of it was stored, nothing is
-stored twice. Ray uses pickle to pass objects between processes that it started itself; on one
-machine it is bound to the loopback address and requires a token generated for this run.
+stores. A batch whose worker dies is given to another worker; because nothing of it was stored,
+nothing is stored twice. Ray uses pickle to pass objects between processes that it started itself;
+on one machine it is bound to the loopback address and requires a token generated for this run.
 """
 
 from __future__ import annotations
@@ -19,8 +18,6 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
 
-import pyarrow as pa
-
 from poslens.attribution.batching import Halving
 from poslens.attribution.errors import UserError
 from poslens.attribution.methods import METHODS, attribute_batch, pair_batches
@@ -30,7 +27,7 @@ from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method, TextPair
 from poslens.cache.jobs.attributions import computed
 from poslens.cache.keys import used_model
-from poslens.cache.storage.encoded import Computed, EncodedResults, encoded
+from poslens.cache.storage.encoded import Computed, encoded
 
 IN_FLIGHT = 2  # batches per worker: one being computed, one queued
 LOADS = 3  # consecutive failed model loads per worker before giving up
@@ -90,45 +87,10 @@ class _Worker:
             self._retriever = retriever
         return self._retriever
 
-    def compute(self, texts: pa.Array, rows: list[_Row]) -> _Answer:
-        """Compute a batch; the answer refers to rows by index."""
-        batch = [row.pair(texts) for row in rows]
-        number_of = {pair: number for number, pair in enumerate(batch)}
+    def compute(self, batch: list[TextPair]) -> Computed:
+        """Compute a batch."""
         outcomes = attribute_batch(self._loaded(), self._method, batch, self._halving)
-        outcome = computed(outcomes, self._method)
-        return _Answer(
-            [number_of[pair] for pair in outcome.pairs],
-            outcome.results,
-            [(number_of[pair], reason) for pair, reason in outcome.failures],
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """A pair whose texts are in the object store: the indices of its query and document, and all
-    other fields."""
-
-    query: int
-    document: int
-    bare: dict[str, Any]
-
-    def pair(self, texts: pa.Array) -> TextPair:
-        """The pair with its texts; `texts` are UTF-8 [n]."""
-        query, document = (
-            texts[number].as_py().decode("utf-8", "surrogatepass")
-            for number in (self.query, self.document)
-        )
-        return TextPair(query=query, document=document, **self.bare)
-
-
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """The outcome of a batch: which of its rows have a result, those results, and why the others
-    failed."""
-
-    done: list[int]
-    results: EncodedResults
-    failed: list[tuple[int, str]]
+        return computed(outcomes, self._method)
 
 
 @dataclass(slots=True)
@@ -185,8 +147,6 @@ class RayExecutor:
         self._n, self._address = workers, address
         self._workers: list[Any] = []
         self._loaded: _Loaded | None = None
-        self._texts: Any = None
-        self._number: dict[str, int] = {}
 
     def __enter__(self) -> RayExecutor:
         if self._address is None:
@@ -216,20 +176,13 @@ class RayExecutor:
     def __exit__(self, *_: object) -> None:
         import ray
 
-        self._workers, self._texts = [], None
+        self._workers = []
         ray.shutdown()
 
     def batches(self, pairs: Sequence[TextPair]) -> Iterator[list[TextPair]]:
         """Batches of pairs of similar length, longest first: the short ones at the end let workers
         finish at about the same time."""
-        import ray
-
         assert self._loaded is not None
-        texts = dict.fromkeys(text for pair in pairs for text in (pair.query, pair.document))
-        self._number = {text: number for number, text in enumerate(texts)}
-        data = (text.encode("utf-8", "surrogatepass") for text in self._number)
-        # Arrow buffers are read without a copy from memory shared by the workers of a machine.
-        self._texts = ray.put(pa.array(data, pa.large_binary()))
         loaded = self._loaded
         return pair_batches(
             pairs,
@@ -276,15 +229,7 @@ class RayExecutor:
             else:
                 return
             worker = work.free.popleft()
-            rows = [
-                _Row(
-                    self._number[pair.query],
-                    self._number[pair.document],
-                    {name: getattr(pair, name) for name in _BARE},
-                )
-                for pair in batch.pairs
-            ]
-            work.running[worker.compute.remote(self._texts, rows)] = (worker, batch)
+            work.running[worker.compute.remote(batch.pairs)] = (worker, batch)
 
     def _welcome(self, work: _Work, ready: Any) -> None:
         """Handle a restarted worker, which has either loaded its model or failed again.
@@ -321,7 +266,7 @@ class RayExecutor:
         another."""
         worker, batch = work.running.pop(ready)
         try:
-            answer: _Answer = _result(ready)
+            outcome: Computed = _result(ready)
         except _lost():
             # Ray restarts it, possibly on another machine; until its model is loaded, other workers
             # continue.
@@ -340,11 +285,7 @@ class RayExecutor:
         work.lost = 0
         if worker not in work.loading.values():
             work.free.append(worker)
-        return Computed(
-            [batch.pairs[place] for place in answer.done],
-            answer.results,
-            [(batch.pairs[place], reason) for place, reason in answer.failed],
-        )
+        return outcome
 
     def _start(self) -> None:
         import ray
@@ -374,9 +315,6 @@ class RayExecutor:
                 "precision: copy the same files to every machine and set POSLENS_PRECISION."
             )
         self._loaded = loaded
-
-
-_BARE = tuple(name for name in TextPair.__dataclass_fields__ if name not in ("query", "document"))
 
 
 def _result(reference: Any) -> Any:

@@ -14,7 +14,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import psutil
-import pyarrow as pa
 import pytest
 
 from poslens.attribution.errors import UserError
@@ -29,14 +28,12 @@ from poslens.cache.jobs.ray_executor import (
     LOADS,
     UNAVAILABLE_S,
     RayExecutor,
-    _Answer,
     _Loaded,
-    _Row,
     _Worker,
 )
 from poslens.cache.keys import used_model
 from poslens.cache.storage import codec
-from poslens.cache.storage.encoded import encoded
+from poslens.cache.storage.encoded import Computed, encoded
 from poslens.cache.storage.store import ModelKey
 from tests.crash.actors import Counting, processes
 
@@ -144,8 +141,8 @@ class Actor:
         self.clock, self.until = clock, until
         self.load = SimpleNamespace(remote=lambda: self.answer(_Loaded("f", "cpu", 512, False)))
         self.compute = SimpleNamespace(
-            remote=lambda _texts, rows: self.answer(
-                _Answer([], encoded([], METHOD), [(n, "why") for n in range(len(rows))])
+            remote=lambda batch: self.answer(
+                Computed([], encoded([], METHOD), [(pair, "why") for pair in batch])
             )
         )
 
@@ -178,7 +175,6 @@ def turned(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     fake = SimpleNamespace(
         exceptions=errors,
         get=get,
-        put=lambda value: value,
         wait=lambda waited, **_: (list(waited), []),
     )
     monkeypatch.setitem(sys.modules, "ray", fake)
@@ -212,15 +208,15 @@ def test_an_actor_that_stays_unavailable_is_not_waited_for_forever(
 def test_a_result_too_large_to_store_is_recorded_as_a_failed_pair(
     spec: RetrieverSpec, tiny: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    texts = ["what pulls water", "the Moon pulls water " * 40, "the Moon"]
-    rows = [_Row(0, n, {"pair_id": f"p{n}", "dataset": "s"}) for n in (1, 2)]
+    large = TextPair("large", "what pulls water", "the Moon pulls water " * 40)
+    small = TextPair("small", "what pulls water", "the Moon")
     worker = _Worker(spec, METHOD, "cpu", "auto")
     worker._retriever = tiny("bert")
     monkeypatch.setattr(codec, "MAX_RAW", 1500)
-    answer = worker.compute(pa.array([text.encode() for text in texts]), rows)
-    assert answer.done == [1] and len(answer.results.payloads) == 1
-    ((number, reason),) = answer.failed
-    assert number == 0 and "without the matrix" in reason
+    outcome = worker.compute([large, small])
+    assert outcome.pairs == [small] and len(outcome.results.payloads) == 1
+    ((pair, reason),) = outcome.failures
+    assert pair == large and "without the matrix" in reason
 
 
 def test_a_run_that_cannot_start_is_reported_in_one_sentence(
