@@ -1,17 +1,10 @@
-"""The hyperparameters of a training, and the learning rate at each step."""
+"""The hyperparameters of a training."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from poslens.attribution.evaluation.comparison import SCORE_MARGIN
-
-WARM_UP = 0.1
-"""Part of the schedule in which the learning rate rises."""
-START, END = 25.0, 1e4
-"""The learning rate begins at peak / START and ends at peak / START / END: PyTorch's defaults."""
-MOMENTUM = (0.85, 0.95)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,20 +37,3 @@ class TrainingRecipe:
     def words(self) -> str:
         """The recipe in one line, which distinguishes trainings."""
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__dataclass_fields__)
-
-
-def one_cycle(step: int, steps: int, peak: float) -> tuple[float, float]:
-    """Learning rate and first momentum of a step, counted from 0: the one-cycle policy (Smith
-    and Topin 2018, arXiv 1708.07120) with cosine annealing, as in PyTorch's OneCycleLR."""
-    total = steps + 1
-    top = WARM_UP * total - 1
-    low, high = MOMENTUM
-    if step <= top:
-        share = step / top
-        return _between(peak / START, peak, share), _between(high, low, share)
-    share = (step - top) / (total - 1 - top)
-    return _between(peak, peak / START / END, share), _between(low, high, share)
-
-
-def _between(first: float, last: float, share: float) -> float:
-    return last + (first - last) / 2 * (1 + math.cos(math.pi * share))

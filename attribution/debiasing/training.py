@@ -22,17 +22,20 @@ import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+from torch.optim.lr_scheduler import OneCycleLR
 
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.debiasing.corpus import TrainingCorpus, by_language, half_query, joined
 from poslens.attribution.debiasing.lora import Adapter
 from poslens.attribution.debiasing.position_effect import position_effect, validation_texts, within
-from poslens.attribution.debiasing.recipe import TrainingRecipe, one_cycle
+from poslens.attribution.debiasing.recipe import TrainingRecipe
 from poslens.attribution.debiasing.teacher import Teacher
 from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.retrievers.dense import DenseRetriever
 
 GRADIENT_NORM = 1.0
+WARM_UP = 0.1
+"""Part of the schedule in which the learning rate rises."""
 _MIN_GROUP = 8
 """Minimum number of sentences of a language for training texts in it."""
 
@@ -68,6 +71,21 @@ def _relative(vectors: Tensor, targets: Tensor) -> Tensor:
     lengths = targets.norm(dim=1)
     change: Tensor = (vectors.norm(dim=1) - lengths) / lengths
     return change.square().mean()
+
+
+def one_cycle(recipe: TrainingRecipe) -> list[tuple[float, float]]:
+    """Learning rate and first momentum of each step: the one-cycle policy (Smith and Topin 2018,
+    arXiv 1708.07120) with cosine annealing."""
+    peak = recipe.learning_rate
+    optimizer = torch.optim.AdamW([torch.zeros(1)], lr=peak)
+    schedule = OneCycleLR(optimizer, peak, total_steps=recipe.steps + 1, pct_start=WARM_UP)
+    (group,) = optimizer.param_groups
+    rates = []
+    for _ in range(recipe.steps):
+        rates.append((group["lr"], group["betas"][0]))
+        optimizer.step()
+        schedule.step()
+    return rates
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +156,7 @@ class Training:
         self._optimizer = torch.optim.AdamW(
             self.adapter.weights.values(), lr=recipe.learning_rate, weight_decay=0.0
         )
+        self._schedule = one_cycle(recipe)
         self._limit = min(retriever.max_length, recipe.tokens_per_step)
 
     def run(
@@ -225,7 +244,7 @@ class Training:
         loss.backward()
         weights = list(self.adapter.weights.values())
         torch.nn.utils.clip_grad_norm_(weights, GRADIENT_NORM)
-        rate, momentum = one_cycle(step, self._recipe.steps, self._recipe.learning_rate)
+        rate, momentum = self._schedule[step]
         if end < self._recipe.steps:  # training ends early
             rate *= (end - step) / self._recipe.cooldown
         for group in self._optimizer.param_groups:

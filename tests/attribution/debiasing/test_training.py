@@ -13,17 +13,17 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.optim.lr_scheduler import OneCycleLR
 
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.debiasing.corpus import training_corpus
 from poslens.attribution.debiasing.lora import linear_layers
-from poslens.attribution.debiasing.recipe import TrainingRecipe, one_cycle
+from poslens.attribution.debiasing.recipe import TrainingRecipe
 from poslens.attribution.debiasing.teacher import Teacher
 from poslens.attribution.debiasing.training import (
     Trained,
     Training,
     distillation_loss,
+    one_cycle,
     read_checkpoint,
 )
 from poslens.attribution.errors import Stopped, UserError
@@ -113,15 +113,11 @@ def test_the_loss_is_0_if_student_equals_teacher_and_grows_with_the_distance() -
     assert at(other, asked) == pytest.approx(document + query + 20 * sentence, rel=1e-5)
 
 
-def test_the_schedule_equals_that_of_pytorch() -> None:
-    weight = torch.nn.Parameter(torch.zeros(1))
-    optimizer = torch.optim.AdamW([weight], lr=1e-3)
-    schedule = OneCycleLR(optimizer, 1e-3, total_steps=161, pct_start=0.1)
-    for step in range(160):
-        group = optimizer.param_groups[0]
-        assert one_cycle(step, 160, 1e-3) == pytest.approx((group["lr"], group["betas"][0]))
-        optimizer.step()
-        schedule.step()
+def test_the_learning_rate_rises_during_warm_up_and_then_falls_to_almost_0() -> None:
+    rates, momenta = zip(*one_cycle(TrainingRecipe()), strict=True)
+    assert len(rates) == 160 and rates.index(max(rates)) == momenta.index(min(momenta)) == 16
+    assert rates[0] == pytest.approx(1e-3 / 25) and max(rates) == pytest.approx(1e-3, rel=1e-3)
+    assert rates[-1] < 1e-6 and momenta[0] == pytest.approx(momenta[-1], abs=1e-3)
 
 
 # -- training --------------------------------------------------------------------------------------
