@@ -35,7 +35,6 @@ def deletion_insertion(
     parameters: ErasureParameters = ErasureParameters(),
     *,
     random_orders: RandomOrders | None = None,
-    should_stop: Callable[[], bool] = lambda: False,
 ) -> Faithfulness:
     """Score `pair` while its document's units are deleted, or inserted, largest contribution first,
     and along the random orders of `parameters`.
@@ -49,11 +48,10 @@ def deletion_insertion(
     With F fractions (including 0, 1 and ERASER's five: 13 by default), at most
     2 + 2 (F - 2) (1 + n_random) documents are scored (134; about 90 because the curves share some;
     24 with `random_orders` of the same parameters), in batches of at most `Perturbed.batch`, plus
-    one forward pass for the query. No gradients are computed. `should_stop` is called before each
-    batch. Results are the same at each call.
+    one forward pass for the query. No gradients are computed. Results are the same at each call.
 
     Raises:
-        Stopped: `should_stop` returned true.
+        Stopped: canceled (`stoppable`).
         UserError: a score that is not finite, or a document that does not fit.
         ValueError: the attribution belongs to another text or tokenizer.
     """
@@ -63,9 +61,7 @@ def deletion_insertion(
             raise ValueError(f"the attribution of {attribution.pair_id} is not of this document")
         return _order(document, attribution, parameters, pair)
 
-    test = _erase(
-        retriever, pair, attribution.method, order, parameters, random_orders, should_stop
-    )
+    test = _erase(retriever, pair, attribution.method, order, parameters, random_orders)
     share = evidence_share(attribution, pair.evidence) if pair.evidence else None
     return replace(
         test,
@@ -82,13 +78,12 @@ def by_position(
     parameters: ErasureParameters,
     *,
     random_orders: RandomOrders | None = None,
-    should_stop: Callable[[], bool] = lambda: False,
 ) -> Faithfulness:
     """The test of `position_order(start)` on a pair. Random orders, and what is scored, are those
     of `deletion_insertion`.
 
     Raises:
-        Stopped: `should_stop` returned true.
+        Stopped: canceled (`stoppable`).
         UserError: a score that is not finite, or a document that does not fit.
     """
 
@@ -96,7 +91,7 @@ def by_position(
         return np.arange(document.n_units)[:: 1 if start == "front" else -1]
 
     method = position_order(start)
-    return _erase(retriever, pair, method, order, parameters, random_orders, should_stop)
+    return _erase(retriever, pair, method, order, parameters, random_orders)
 
 
 def _erase(
@@ -106,7 +101,6 @@ def _erase(
     order_of: Callable[[_Document], NDArray[np.int64]],
     parameters: ErasureParameters,
     random_orders: RandomOrders | None,
-    should_stop: Callable[[], bool],
 ) -> Faithfulness:
     """The test of one order of a pair's units, and of random orders unless they are given."""
     started = time.perf_counter()
@@ -125,7 +119,7 @@ def _erase(
         ranks = np.array([np.argsort(order) for order in (*fronts, *backs)])
         present = ranks[:, None, :] >= counts[:, None]  # [2K, F, U]
         present[len(fronts) :] ^= True  # inserted: those before
-        scores = document.scores(present.reshape(-1, document.n_units), should_stop)
+        scores = document.scores(present.reshape(-1, document.n_units))
     deletion, insertion = scores.reshape(2, len(fronts), len(counts))
     return Faithfulness(
         model=retriever.name,
@@ -156,9 +150,7 @@ class _Document:
     def text(self) -> TokenizedText:
         return self.perturbed.encoded.texts[0]
 
-    def scores(
-        self, present: NDArray[np.bool_], should_stop: Callable[[], bool]
-    ) -> NDArray[np.float32]:
+    def scores(self, present: NDArray[np.bool_]) -> NDArray[np.float32]:
         """Scores [M] with the units `present` [M, U] in place and padding for the others; equal
         rows are scored once."""
         distinct, where = np.unique(present, axis=0, return_inverse=True)
@@ -172,9 +164,7 @@ class _Document:
         # Copies of one document: a batch at a time, in order.
         parts = batches(list(positions), lambda copy: 1, text.batch)
         listed = [
-            score_of_text
-            for _, scores in run_batches(score, parts, should_stop)
-            for score_of_text in scores
+            score_of_text for _, scores in run_batches(score, parts) for score_of_text in scores
         ]
         return np.array(listed, dtype=np.float32)[where.reshape(-1)]
 

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from poslens.attribution.batching import stoppable
 from poslens.attribution.curves.bootstrap import SEED
 from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.types import Method
@@ -33,8 +34,8 @@ def compute_missing(
     prepare: Callable[[Sequence[Item]], None] = lambda items: None,
 ) -> Progress:
     """Compute and store the results that `results` lacks of `items`, one by one. Stops between
-    items (or within one whose `compute` raises Stopped) and can be resumed at any point. A device
-    slot is taken for each item.
+    items, or at a checkpoint within one, and can be resumed at any point. A device slot is taken
+    for each item.
 
     Items are claimed in groups of `portion`; `prepare` is called with each group before its first
     item is computed. A UserError raised by `compute` is stored as that item's failure.
@@ -49,7 +50,7 @@ def compute_missing(
 
     def result_of(item: Item) -> T | UserError:
         try:
-            with options.device_slot():
+            with options.device_slot(), stoppable(options.should_stop):
                 return compute(item)
         except Stopped:
             raise

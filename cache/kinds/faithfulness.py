@@ -123,13 +123,7 @@ def run(
             if method in by_start
             else partial(deletion_insertion, attribution=attributed(pair))
         )
-        result = test(
-            retriever,
-            pair,
-            parameters=parameters,
-            random_orders=random_orders,
-            should_stop=options.should_stop,
-        )
+        result = test(retriever, pair, parameters=parameters, random_orders=random_orders)
         if random_orders is None:
             shared.put(model, RANDOM_ORDER, [(pair, result.random_orders)])
         return result

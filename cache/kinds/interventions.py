@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, cast
 
 import torch
 
-from poslens.attribution.batching import stoppable
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.position_effect import PositionRanks
 from poslens.attribution.interventions.ablation import Ablation, ablation
@@ -104,8 +103,7 @@ def intervene_all(
     cache = recent_texts(root, model, retriever)
 
     def compute(pair: TextPair) -> Cause:
-        with stoppable(options.should_stop):
-            return intervene(retriever, method, pair, cache)
+        return intervene(retriever, method, pair, cache)
 
     results = causes(root, method)
     return compute_missing(results, model, method, pairs, compute, options=options)

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from poslens.attribution.batching import stoppable
 from poslens.attribution.curves.positions import evidence_share
 from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.evaluation.deletion import by_position, deletion_insertion
@@ -131,21 +132,13 @@ def trial(
     retriever: DenseRetriever | None = None,
     evidence: EvidenceSpan | None = None,
     random_orders: RandomOrders | None = None,
-    should_stop: Callable[[], bool] = lambda: False,
     **options: object,
 ) -> Faithfulness:
     retriever = retriever or linear(weights)
     pair = TextPair("p", "query", document or " ".join(weights), evidence)
     attribution = attributed(retriever, pair, weights if scores is None else scores)
     parameters = ErasureParameters(**options)  # type: ignore[arg-type]
-    return deletion_insertion(
-        retriever,
-        pair,
-        attribution,
-        parameters,
-        random_orders=random_orders,
-        should_stop=should_stop,
-    )
+    return deletion_insertion(retriever, pair, attribution, parameters, random_orders=random_orders)
 
 
 WEIGHTS = {"one": 1.0, "four": 4.0, "two": 2.0, "three": 3.0}
@@ -401,13 +394,13 @@ def test_a_baseline_of_other_parameters_is_refused() -> None:
         RandomOrders(random_orders.deletion, random_orders.insertion[:2])
 
 
-def test_should_stop_is_called_before_each_batch() -> None:
+def test_it_can_be_stopped_before_each_batch() -> None:
     words = {f"w{n}": float(n) for n in range(2000)}  # four copies a batch
     for allowed in (0, 3):
         retriever = linear(words, limit=2000)
-        answers = iter([False] * allowed + [True])
-        with pytest.raises(Stopped):
-            trial(words, retriever=retriever, should_stop=lambda answers=answers: next(answers))
+        answers = iter([False] * 2 * allowed + [True])  # asked twice per batch
+        with pytest.raises(Stopped), stoppable(lambda answers=answers: next(answers)):
+            trial(words, retriever=retriever)
         assert retriever.scored == [4] * allowed  # type: ignore[attr-defined]
         assert retriever.lock.acquire(blocking=False)
         retriever.lock.release()
