@@ -14,6 +14,7 @@ import numpy as np
 
 from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers.base import Retriever, encode, reads_jointly, separate
+from poslens.attribution.retrievers.embedding_hooks import EmbeddingHooks
 from poslens.attribution.types import Attribution, EvidenceSpan, TextPair, TokenizedText
 
 MAX_UNKNOWN = 0.1
@@ -80,8 +81,9 @@ def _batch(retriever: Retriever, pairs: Sequence[TextPair]) -> list[Coverage]:
             return [Coverage(0, 0, None if span is None else 0.0)]
         return [coverage for pair in pairs for coverage in _batch(retriever, [pair])]
     # A vocabulary that covers everything (bytes, BM25) has no id of unknown tokens.
-    encoder = getattr(retriever, "encoder", None)
-    unknown: int | None = encoder("document").tokenizer.unk_token_id if encoder else None
+    unknown: int | None = None
+    if isinstance(retriever, EmbeddingHooks):
+        unknown = retriever.of("document").model.tokenizer.unk_token_id
     ids = encoded.features.get("input_ids") if unknown is not None else None
     coverages = []
     for b, (pair, text) in enumerate(zip(pairs, encoded.texts, strict=True)):

@@ -73,7 +73,7 @@ class Encodings:
             self.tokens[self.part] += len(row)
             if (first := self.first.get(read)) is not None:
                 self.again[self.part, first] += 1
-                text = retriever.encoder(encoded.side).tokenizer.decode(row)
+                text = retriever.of(encoded.side).model.tokenizer.decode(row)
                 self.repeated.append((self.part, first, text))
             self.first.setdefault(read, self.part)
 

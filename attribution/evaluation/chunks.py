@@ -99,7 +99,7 @@ def require_fit(retriever: Any, chunks: Chunks) -> None:
 def _poolings(retriever: DenseRetriever) -> list[Any]:
     from sentence_transformers.sentence_transformer.modules import Pooling  # here: slow to import
 
-    return [module for module in retriever.encoder("document") if isinstance(module, Pooling)]
+    return [module for module in retriever.of("document").model if isinstance(module, Pooling)]
 
 
 def excludes_prompt(retriever: DenseRetriever) -> bool:
@@ -220,7 +220,7 @@ def _token_spans(retriever: DenseRetriever, text: str) -> list[tuple[int, int]]:
     prompt."""
     prompt = retriever.prompts["document"]
     with retriever.tokenizing:
-        tokens = retriever.encoder("document").tokenizer(
+        tokens = retriever.of("document").model.tokenizer(
             prompt + text,
             add_special_tokens=False,
             return_offsets_mapping=True,
@@ -241,7 +241,7 @@ def late_vectors(retriever: DenseRetriever, texts: Sequence[str], size: int) -> 
     """
     with retriever.lock, torch.no_grad():
         encoded = retriever.encode_plain(texts, "document")
-        first, *rest = retriever.encoder("document")
+        first, *rest = retriever.of("document").model
         features: dict[str, Any] = first(dict(encoded.features))
         mask, vectors = features["attention_mask"], features["token_embeddings"]
         excluded = _n_excluded(retriever, features)

@@ -20,6 +20,7 @@ from poslens.attribution.interventions.ablation import of_tokens
 from poslens.attribution.interventions.relocation import require_shares, tokens_of
 from poslens.attribution.nouns import counted
 from poslens.attribution.retrievers.base import Retriever, reads_jointly, separate
+from poslens.attribution.retrievers.embedding_hooks import EmbeddingHooks
 from poslens.attribution.retrievers.scoring import Known, score_texts
 from poslens.attribution.types import Array, Method, TextPair, set_arrays
 
@@ -101,7 +102,7 @@ def position_table(retriever: Retriever) -> nn.Embedding:
             f"{name} reads query and document as one text, so only the neutral prefix can move the "
             "document."
         )
-    entry = getattr(retriever, "entry_of", lambda side: None)("document")
+    entry = retriever.entry if isinstance(retriever, EmbeddingHooks) else None
     table = getattr(entry, "position_embeddings", None)
     if not isinstance(table, nn.Embedding):
         raise UserError(

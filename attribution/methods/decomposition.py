@@ -133,7 +133,7 @@ def spread_vectors(retriever: DenseRetriever, encoded: Encoded) -> Tensor:
     leaf = hidden[None].clone().requires_grad_()
     values = leaf.new_ones(1).requires_grad_()
     with (
-        linearized(retriever.backbone_of(encoded.side), values),
+        linearized(retriever.of(encoded.side).backbone, values),
         retriever.override_embeddings(leaf, last),
     ):
         directions = retriever.directions(retriever.embed(encoded))
@@ -170,7 +170,7 @@ def position_shares(
     """The part of each token's share [B, T] from its position embedding. None if the embedding
     layer adds none to word embeddings (relative and rotary positions; GPT-2 adds them later, so
     they belong to the bias share)."""
-    module = getattr(retriever.entry_of(encoded.side), "position_embeddings", None)
+    module = getattr(retriever.of(encoded.side).entry, "position_embeddings", None)
     if not isinstance(module, nn.Embedding):
         return None
     rounds = rounds or one_round(len(encoded.texts))

@@ -42,9 +42,9 @@ def propagate(
         UserError: a model not built like BERT, or a text of more than MAX_TOKENS tokens.
     """
     layers = bert_layers(retriever, encoded.side)
-    calibrator = calibrator_of(retriever.backbone_of(encoded.side))
+    calibrator = calibrator_of(retriever.of(encoded.side).backbone)
     with torch.no_grad():
-        hidden = retriever.entering(encoded, retriever.entry_of(encoded.side))[0]  # [T, H]
+        hidden = retriever.entering(encoded, retriever.of(encoded.side).entry)[0]  # [T, H]
         n, width = hidden.shape
         if n > MAX_TOKENS:
             raise UserError(
@@ -64,7 +64,7 @@ def propagate(
 
 def bert_layers(retriever: DenseRetriever, side: Side) -> Any:
     """Layers of one side's encoder: a BERT, RoBERTa or XLM-R, for which DecompX is defined."""
-    backbone: Any = retriever.backbone_of(side)
+    backbone: Any = retriever.of(side).backbone
     if getattr(backbone.config, "model_type", "") not in ("bert", "roberta", "xlm-roberta"):
         raise UserError(
             f"biases = absdot needs a BERT-like model, which {retriever.name} is not: choose "

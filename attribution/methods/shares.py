@@ -68,7 +68,7 @@ def read_linear(
     constants and, with `biases=decompx`, ones [R, T] for the first layer's value bias at each
     token. Its vectors are scaled so that the score is an inner product."""
     side, batch = encoded.side, len(encoded.texts)
-    module = retriever.entry_of(side) if module is None else module
+    module = retriever.of(side).entry if module is None else module
     inputs = retriever.entering(encoded, module)
     # Position embeddings are looked up once per batch; each row needs its own.
     inputs = inputs.expand(batch, *inputs.shape[1:]).contiguous().requires_grad_()
@@ -79,7 +79,7 @@ def read_linear(
         value_scale = inputs.new_ones(inputs.shape[:2]).requires_grad_()
         leaves, apart = (*leaves, value_scale), (_first_value_bias(retriever, side), value_scale)
     with (
-        linearized(retriever.backbone_of(side), bias_scale, apart, gamma),
+        linearized(retriever.of(side).backbone, bias_scale, apart, gamma),
         retriever.override_embeddings(inputs, module),
     ):
         directions = retriever.directions(retriever.embed(encoded))
@@ -103,7 +103,7 @@ def shares_of(own: Read, other: Tensor) -> Shares:
 
 def _first_value_bias(retriever: EmbeddingHooks, side: Side) -> Tensor:
     try:
-        bias = retriever.backbone_of(side).get_submodule(_FIRST_VALUE).bias
+        bias = retriever.of(side).backbone.get_submodule(_FIRST_VALUE).bias
     except AttributeError:
         bias = None
     if not isinstance(bias, Tensor):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 
-class _Encoder:
+class _Encoder(EncoderParts):
     """One SentenceTransformer and its modules that attribution uses.
 
     Raises:
@@ -58,7 +58,7 @@ class _Encoder:
 class DenseRetriever(EmbeddingHooks):
     """A SentenceTransformer with access to its input embeddings, or two if queries have a separate
     encoder (`query_model`). `model`, `embeddings`, `entry` and `backbone` then belong to documents;
-    `..._of(side)` returns those of either side.
+    `of(side)` has those of either side.
 
     `embeddings` are the word embeddings. `entry`, where the encoder begins, is the whole embedding
     layer (word + position + token type, normalized) if the backbone has one, otherwise the word
@@ -115,7 +115,7 @@ class DenseRetriever(EmbeddingHooks):
         return self._query if self._query is not None and side == "query" else self
 
     def _prompt(self, side: Side, override: str | None) -> str:
-        prompts = self.encoder(side).prompts
+        prompts = self.of(side).model.prompts
         return override if override is not None else prompts.get(side) or ""
 
     @property
@@ -124,9 +124,9 @@ class DenseRetriever(EmbeddingHooks):
         return self._limit("document")
 
     def _limit(self, side: Side) -> int:
-        backbone = self.backbone_of(side)
+        backbone = self.of(side).backbone
         positions = n_positions(backbone.config, getattr(backbone, "embeddings", None))
-        return min(int(limit) for limit in (self.encoder(side).max_seq_length, positions) if limit)
+        return min(int(limit) for limit in (self.of(side).model.max_seq_length, positions) if limit)
 
     def max_length_of(self, side: Side) -> int:
         """Context limit of one side; queries can have their own."""
@@ -189,19 +189,19 @@ class DenseRetriever(EmbeddingHooks):
         # The tokenizer is set to this side's length and then called. No other thread may set it in
         # between.
         with self.tokenizing:
-            batch = self.encoder(side).preprocess(
+            batch = self.of(side).model.preprocess(
                 list(texts),
                 prompt=self.prompts[side] or None,
                 task=side,
                 max_length=self.max_length_of(side),
             )
-        require_vectors(self.name, batch["input_ids"], self.embeddings_of(side))
-        tokenizer = self.encoder(side).tokenizer
+        require_vectors(self.name, batch["input_ids"], self.of(side).embeddings)
+        tokenizer = self.of(side).model.tokenizer
         # The tokenizer counts an unknown word as special; here it is a word.
         return batch, set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
 
     def _features(self, batch: Any, side: Side) -> dict[str, Any]:
-        device = self.encoder(side).device
+        device = self.of(side).model.device
         with self.tokenizing:
             return each_tensor(batch, lambda values: values.to(device))
 
@@ -212,13 +212,13 @@ class DenseRetriever(EmbeddingHooks):
         """Pooled embeddings [B, H] from the model's own modules, with gradients if the caller
         enables them (unlike `SentenceTransformer.encode`, which runs in inference mode)."""
         # A shallow copy: modules write their outputs into the dictionary.
-        features = self.encoder(encoded.side)(dict(encoded.features))
+        features = self.of(encoded.side).model(dict(encoded.features))
         return self.truncated(features["sentence_embedding"], encoded.side)
 
     def truncated(self, vectors: Tensor, side: Side) -> Tensor:
         """The dimensions of `vectors` [..., H] that the model's `encode` returns, which truncates
         the output of the modules if `truncate_dim` is set. Sparse encoders don't have it."""
-        return vectors[..., : getattr(self.encoder(side), "truncate_dim", None)]
+        return vectors[..., : getattr(self.of(side).model, "truncate_dim", None)]
 
     def check(self, pair: TextPair) -> LibraryCheck:
         """Distance from sentence-transformers' own embedding of the document, relative to its
@@ -237,7 +237,7 @@ class DenseRetriever(EmbeddingHooks):
 
     def _library(self, text: str, side: Side, **settings: Any) -> Any:
         """What the library's own `encode` returns for a list of one text."""
-        return self.encoder(side).encode(
+        return self.of(side).model.encode(
             [text],
             prompt=self.prompts[side] or None,
             task=side,

@@ -7,7 +7,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,20 +18,23 @@ from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Side
 
 
-class EncoderParts(Protocol):
+class EncoderParts:
     """A model, its word embeddings, and the module in which its transformer begins."""
 
     model: Any
     embeddings: nn.Module
     entry: nn.Module
 
+    @property
+    def backbone(self) -> Any:
+        """The transformer."""
+        return self.model.transformers_model
 
-class EmbeddingHooks(ABC):
-    """A retriever with word embeddings `embeddings`, whose transformer begins in `entry`. Hooks are
-    on shared modules: everything that runs the model must hold its lock."""
 
-    embeddings: nn.Module
-    entry: nn.Module
+class EmbeddingHooks(EncoderParts, ABC):
+    """A retriever with access to its word embeddings. Its own parts are those of documents, if
+    queries have a separate encoder. Hooks are on shared modules: everything that runs the model
+    must hold its lock."""
 
     def __init__(self, model: Any, spec: RetrieverSpec, precision: str) -> None:
         self.model = model
@@ -51,27 +54,6 @@ class EmbeddingHooks(ABC):
         """What reads texts of one side: this object, unless queries have a separate encoder."""
         return self
 
-    def embeddings_of(self, side: Side) -> nn.Module:
-        """The word embeddings of one side."""
-        return self.of(side).embeddings
-
-    def encoder(self, side: Side) -> Any:
-        """The model that reads texts of one side."""
-        return self.of(side).model
-
-    @property
-    def backbone(self) -> Any:
-        """The transformer; if there are two, that of documents."""
-        return self.backbone_of("document")
-
-    def backbone_of(self, side: Side) -> Any:
-        """The transformer of one side."""
-        return self.encoder(side).transformers_model
-
-    def entry_of(self, side: Side) -> nn.Module:
-        """The module in which the encoder of one side begins."""
-        return self.of(side).entry
-
     @property
     def device(self) -> torch.device:
         """The device of the model."""
@@ -81,26 +63,26 @@ class EmbeddingHooks(ABC):
     @property
     def weight_bytes(self) -> int:
         """Bytes of all weights."""
-        models = {self.encoder("query"), self.encoder("document")}
+        models = {self.of("query").model, self.of("document").model}
         return sum(p.numel() * p.element_size() for model in models for p in model.parameters())
 
     def input_embeddings(self, encoded: Encoded) -> Tensor:
         """Word embeddings [B, T, H] before position embeddings are added; detached."""
         with torch.no_grad():
-            inputs: Tensor = self.embeddings_of(encoded.side)(encoded.features["input_ids"])
+            inputs: Tensor = self.of(encoded.side).embeddings(encoded.features["input_ids"])
             return inputs
 
     def baseline(self, encoded: Encoded) -> Tensor:
         """The batch's word embeddings [B, T, H] with the padding token's embedding in place of
         every text token of `encoded.texts`; special tokens stay."""
         inputs = self.input_embeddings(encoded).clone()
-        tokenizer = self.encoder(encoded.side).tokenizer
+        tokenizer = self.of(encoded.side).model.tokenizer
         stand_in = tokenizer.pad_token_id
         if stand_in is None:
             stand_in = tokenizer.eos_token_id or 0
         with torch.no_grad():
             padding = torch.tensor([stand_in], device=inputs.device)
-            vector = self.embeddings_of(encoded.side)(padding)[0]
+            vector = self.of(encoded.side).embeddings(padding)[0]
         for b, text in enumerate(encoded.texts):
             content = torch.from_numpy(text.content).to(inputs.device)
             inputs[b, encoded.span(b)][content] = vector
@@ -131,7 +113,7 @@ class EmbeddingHooks(ABC):
 
         If `module` is None and there are two encoders, both are hooked: embed only texts of one
         side meanwhile, whose encoder then reads `inputs`."""
-        tables = {self.embeddings_of("document"), self.embeddings_of("query")}
+        tables = {self.of("document").embeddings, self.of("query").embeddings}
         with ExitStack() as hooks:
             for each in tables if module is None else {module}:
                 hooks.enter_context(

@@ -51,7 +51,7 @@ def blind(tiny: Callable[..., DenseRetriever]) -> DenseRetriever:
 
 def test_attention_is_the_mean_over_tokens(blind: DenseRetriever) -> None:
     seen: list[tuple[torch.Tensor, torch.Tensor]] = []
-    layers = blind.backbone_of("document").encoder.layer
+    layers = blind.of("document").backbone.encoder.layer
     attention = layers[-1].attention.self
 
     def compare(module: torch.nn.Module, args: tuple[torch.Tensor, ...], output: object) -> None:

@@ -280,7 +280,8 @@ class Toy(DenseRetriever):
         self.layer.weight = nn.Parameter(torch.tensor(weight).double(), requires_grad=False)
         self.layer.bias = nn.Parameter(torch.tensor(bias).double(), requires_grad=False)
 
-    def backbone_of(self, side: Side) -> nn.Module:
+    @property
+    def backbone(self) -> nn.Module:
         return self.layer
 
     def encode_texts(self, texts: Sequence[str], side: Side) -> Encoded:

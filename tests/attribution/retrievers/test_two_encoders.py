@@ -88,8 +88,8 @@ def test_the_score_is_the_dot_product_of_the_two_encoders_vectors(
     two: DenseRetriever, encoders: dict[str, Encoder]
 ) -> None:
     assert two.asymmetric and not torch.equal(
-        two.embeddings_of("query").weight,  # type: ignore[arg-type]
-        two.embeddings_of("document").weight,  # type: ignore[arg-type]
+        two.of("query").embeddings.weight,  # type: ignore[arg-type]
+        two.of("document").embeddings.weight,  # type: ignore[arg-type]
     )
     for method in (name for name, entry in METHODS.items() if entry.fits(FAMILY)):
         for result, pair in zip(compute(two, method, PAIR, OTHER), (PAIR, OTHER), strict=True):
@@ -175,7 +175,7 @@ def test_the_check_covers_both_encoders(two: DenseRetriever) -> None:
         and (checked.completeness or 0) < 1e-5
     )
     # A query encoder that PosLens encodes differently than sentence-transformers is detected.
-    query_model = two.encoder("query")
+    query_model = two.of("query").model
     encode = query_model.encode
     query_model.encode = lambda *a, **k: encode(*a, **k) * 1.1  # type: ignore[method-assign, assignment, operator]
     with pytest.raises(UserError, match="embeds the same text differently"):

@@ -86,7 +86,7 @@ def test_counting_does_not_wait_while_a_run_uses_the_model(
 
 def test_counts_of_the_sample_equal_the_tokenizers(minilm, sample: DataSet) -> None:
     """An independent oracle: ids and offsets of the whole text, from the tokenizer alone."""
-    tokenizer = minilm.encoder("document").tokenizer
+    tokenizer = minilm.of("document").model.tokenizer
     pairs = [p for p in sample.pairs if p.language in ("tha", "zho", "eng")][::7]
     found = of(minilm, *pairs)
     for pair, one in zip(pairs, found, strict=True):
