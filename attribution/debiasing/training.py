@@ -78,7 +78,10 @@ def one_cycle(recipe: TrainingRecipe) -> list[tuple[float, float]]:
     arXiv 1708.07120) with cosine annealing."""
     peak = recipe.learning_rate
     optimizer = torch.optim.AdamW([torch.zeros(1)], lr=peak)
-    schedule = OneCycleLR(optimizer, peak, total_steps=recipe.steps + 1, pct_start=WARM_UP)
+    total = recipe.steps + 1
+    # The rate needs a step to rise: 0.1 of 10 steps would divide by 0.
+    rising = max(WARM_UP, 2 / total)
+    schedule = OneCycleLR(optimizer, peak, total_steps=total, pct_start=rising)
     (group,) = optimizer.param_groups
     rates = []
     for _ in range(recipe.steps):

@@ -120,6 +120,15 @@ def test_the_learning_rate_rises_during_warm_up_and_then_falls_to_almost_0() -> 
     assert rates[-1] < 1e-6 and momenta[0] == pytest.approx(momenta[-1], abs=1e-3)
 
 
+@pytest.mark.parametrize("steps", range(1, 24))
+def test_short_trainings_have_a_schedule_too(steps: int) -> None:
+    """Of 10 steps, a tenth would be no step in which the rate could rise."""
+    rates = [rate for rate, _ in one_cycle(TrainingRecipe(steps=steps))]
+    assert len(rates) == steps and rates[0] == pytest.approx(1e-3 / 25)
+    assert all(0 < rate <= 1e-3 for rate in rates)
+    assert max(rates) == pytest.approx(1e-3, rel=0.2) or steps == 1
+
+
 # -- training --------------------------------------------------------------------------------------
 
 
