@@ -33,7 +33,7 @@ from poslens.attribution.nouns import counted
 from poslens.attribution.types import ROUNDING
 from poslens.cache.columns import columns_of
 from poslens.cache.lru_cache import LRUCache
-from poslens.rows import PERCENT, PERCENTAGE_POINTS, ModelRow, column
+from poslens.rows import PERCENT, PERCENTAGE_POINTS, ModelRow, Table, column
 
 if TYPE_CHECKING:
     from poslens.attribution.types import TextPair
@@ -191,6 +191,9 @@ def item_rows(model: MeasuredModel | None) -> Iterator[ItemRow]:
             )
 
 
+ITEM_TABLE: Table[MeasuredModel] = Table(ItemRow, item_rows, ITEMS_TITLE, on_page=False)
+
+
 @dataclass(frozen=True)
 class PairedDifference:
     """A measure of a model compared with that of `other` over the items that both have: the value
@@ -310,17 +313,22 @@ def curve_differences(
     if len(curves) < 2:
         return []
 
-    def compared() -> list[PairedDifference]:
-        columns = columns_of(pairs)
-        documents = dict(zip(columns.ids.tolist(), columns.documents.tolist(), strict=True))
-        return paired_differences(
-            [
-                MeasuredModel(curve.model.spec.name, [index_measure(curve.stored, documents)])
-                for curve in curves
-            ]
-        )
+    return _of_curves.get(
+        tuple(curve.content for curve in curves),
+        lambda: paired_differences(measured_curves(curves, pairs)),
+    )
 
-    return _of_curves.get(tuple(curve.content for curve in curves), compared)
+
+def measured_curves(
+    curves: Sequence[DataSetCurve], pairs: Sequence[TextPair]
+) -> list[MeasuredModel]:
+    """The primacy-recency index of each pair's curve."""
+    columns = columns_of(pairs)
+    documents = dict(zip(columns.ids.tolist(), columns.documents.tolist(), strict=True))
+    return [
+        MeasuredModel(curve.model.spec.name, [index_measure(curve.stored, documents)])
+        for curve in curves
+    ]
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -34,12 +34,15 @@ from poslens.export.files import curve_frame
 from poslens.figures.curves import mean_curves
 from poslens.figures.palettes import Style
 from poslens.paired import (
+    ITEM_TABLE,
+    ITEMS_TITLE,
     TITLE,
     DifferenceRow,
     PairedDifference,
     curve_differences,
     difference_rows,
     difference_sentences,
+    measured_curves,
 )
 from poslens.rows import Table
 from poslens.studies import published as published_service
@@ -232,7 +235,7 @@ def results(
         _pairs_behind_bin(shown, view.data, view.method)
     panels.caption(origin)
     over_read = [curve.provenance() for curve in curves]
-    tables = {}
+    tables: dict[str, Callable[[], pd.DataFrame]] = {}
     if numbers:
         tables["Summary"] = partial(SUMMARY.frame, numbers)
     if shown:
@@ -241,6 +244,10 @@ def results(
         tables["Published"] = partial(published_service.curves_frame, beside)
     if differences:
         tables[TITLE] = partial(_DIFFERENCES.frame, differences)
+    if curves:
+        tables[ITEMS_TITLE] = lambda: ITEM_TABLE.frame(
+            measured_curves(curves, view.selection.pairs)
+        )
     panels.downloads(
         "curves",
         [view.data.name, view.method.name, *view.names],
@@ -253,6 +260,7 @@ def results(
             "Numbers": lambda: origin[: len(shown)],
             "Published": lambda: origin[len(shown) :],
             TITLE: lambda: over_read,
+            ITEMS_TITLE: lambda: over_read,
         },
     )
 

@@ -186,7 +186,8 @@ def test_curves_relocation_and_rankings_of_a_file_are_computed(_data: str, tmp_p
     assert saved["center_of_mass"].tolist() == [curve.center_of_mass.value]
     with pytest.raises(
         poslens.UserError,
-        match="curve has no table 'index': choose from curves, summary, differences, failures",
+        match="curve has no table 'index': choose from curves, summary, differences, items, "
+        "failures",
     ):
         curve.to_frame("index")
     moved = poslens.cause("BM25", _data)

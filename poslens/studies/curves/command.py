@@ -44,7 +44,7 @@ from poslens.commands.command_output import (
 from poslens.commands.result_files import FigureFile, FigureOption
 from poslens.failures import FailureRow, failure_provenance
 from poslens.names import for_data, named, resolve, specs_of
-from poslens.paired import DifferenceRow
+from poslens.paired import DifferenceRow, ItemRow
 from poslens.studies.curves.answers import (
     CurveRow,
     CurveSummaryRow,
@@ -200,6 +200,7 @@ def _on(axis: Literal["read", "text"], method: Method, posir: bool) -> Method:
         "--table curves": TableAnswer[CurveRow],
         "--table summary": table_answer(CurveSummaryRow),
         "--table differences": table_answer(DifferenceRow),
+        "--table items": table_answer(ItemRow),
         "--table published": TableAnswer[PublishedCurveRow],
         "--table failures": table_answer(FailureRow),
     }
@@ -227,11 +228,12 @@ def curve(
         ),
     ] = 0,
     table: Annotated[
-        Literal["curves", "summary", "differences", "published", "failures"],
+        Literal["curves", "summary", "differences", "items", "published", "failures"],
         typer.Option(
             help="curves (100 positions per model), summary (one row per model: center of mass and "
             "primacy-recency index with intervals), differences (the index of each pair of models, "
-            "paired), published (the curves of --published; no model by default) or failures."
+            "paired), items (the index of each pair), published (the curves of --published; no "
+            "model by default) or failures."
         ),
     ] = "curves",
     published: Annotated[
@@ -259,7 +261,7 @@ def curve(
         raise UserError("--table published prints published curves: give --published NAME=FILE.")
     if table == "differences" and len(model or ()) < 2:
         raise UserError("Differences are between models: add another --model.")
-    if table in ("summary", "differences") and axis == "text":
+    if table in ("summary", "differences", "items") and axis == "text":
         raise UserError(f"--table {table} is relative to the tokens read: remove --axis text.")
     models = model or ([] if table == "published" else ["MiniLM"])
 

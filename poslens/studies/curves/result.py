@@ -25,11 +25,14 @@ from poslens.figures.curves import mean_curves
 from poslens.figures.palettes import Style
 from poslens.paired import (
     DIFFERENCES,
+    ITEM_TABLE,
+    ITEMS,
     DifferenceRow,
     PairedDifference,
     curve_differences,
     difference_rows,
     difference_sentences,
+    measured_curves,
 )
 from poslens.rows import frame_of
 from poslens.studies.curves.answers import SUMMARY
@@ -39,6 +42,7 @@ from poslens.studies.published import curves_frame, means, summary_rows
 _TITLES = {
     "summary": "Mean curves, center of mass and primacy-recency index",
     DIFFERENCES: "Mean curves, paired differences",
+    ITEMS: "Primacy-recency index by pair",
 }
 
 
@@ -121,8 +125,8 @@ class Curves(Result, Mapping[str, "Curves"]):
     def to_frame(self, table: str | None = None) -> pd.DataFrame:
         """The table `curves`, 100 rows for each model: position, mean, standard deviation and
         interval; `summary`, one row for each model: center of mass and primacy-recency index with
-        their intervals; `differences`, the index of each pair of models, paired; `published`, if
-        there are published curves; or `failures`.
+        their intervals; `differences`, the index of each pair of models, paired; `items`, the
+        index of each pair; `published`, if there are published curves; or `failures`.
 
         Raises:
             UserError: there is no such table.
@@ -141,6 +145,7 @@ class Curves(Result, Mapping[str, "Curves"]):
             "curves": lambda: curve_frame([summary.curve for summary in summaries]),
             "summary": lambda: SUMMARY.frame(list(summary_rows(summaries, self.published))),
             DIFFERENCES: lambda: frame_of(DifferenceRow, difference_rows(self.differences)),
+            ITEMS: lambda: ITEM_TABLE.frame(measured_curves(self.averages, self.pairs)),
         }
         if self.published:
             tables["published"] = lambda: curves_frame(self.published)

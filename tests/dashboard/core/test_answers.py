@@ -39,8 +39,11 @@ ARGUMENTS = {
     "curve --table curves": "--model bert --dataset pairs --axis text",
     "curve --table summary": "--model bert --model BM25 --method occlusion --dataset pairs "
     "--table summary",
-    "curve --table differences": "--model bert --model BM25 --method occlusion --dataset pairs "
-    "--table differences",
+    **{
+        f"curve --table {name}": "--model bert --model BM25 --method occlusion --dataset pairs "
+        f"--table {name}"
+        for name in ("differences", "items")
+    },
     "explain --table comparison": "--model bert --model BM25 --method occlusion --dataset pairs "
     "--pair ice --table comparison",
     "precompute": "--model bert --dataset pairs",
