@@ -61,7 +61,7 @@ def plan(
             for subject in study.subjects(compute, spec, corpus, settings):
                 try:
                     job = study.job(compute, subject)
-                    if load and job.n_done() < job.total:
+                    if load and job.has_left():
                         study.require_loaded_fit(compute, subject)
                     jobs.append(job)
                     subjects.append(subject)

@@ -234,7 +234,7 @@ def _computed(
             if not job.failures():
                 without_result.append(FailureRow(job.label, None, str(reason)))
             continue
-        if summary is None or job.n_done() < job.total:
+        if summary is None or job.has_left():
             error = next((part.error for part in job.parts if part.error), "")
             raise UserError(
                 f"{job.label} isn't complete: {error or 'run the command again to resume.'}"
@@ -308,7 +308,7 @@ def _print(
 
 def _compute(study: Study[Any, Any, Any], subject: Any, job: Job, retry_failed: bool) -> None:
     """Compute a subject's missing results, after printing an estimate of how long that takes."""
-    if job.n_done() < job.total or (retry_failed and job.failures()):
+    if job.has_left(retry_failed):
         if words := study.estimate(service(), subject, load=True, retry_failed=retry_failed):
             print(f"{job.label}: {words}", file=sys.stderr, flush=True)
     elif not retry_failed:

@@ -30,9 +30,9 @@ KEPT_RUNS = 256
 
 
 class Run:
-    """Runs a job in a background thread that outlives the page. `parts` are jobs that it starts;
-    each runs `within` it and stops with it. An `upkeep` run, such as a download, is restricted to
-    some readers. `reader` is the key of the reader who started it, empty if readers are not
+    """Runs a job in a background thread that outlives the page. `part` is the run that is active
+    `within` it now, and stops with it. An `upkeep` run, such as a download, is restricted to some
+    readers. `reader` is the key of the reader who started it, empty if readers are not
     distinguished."""
 
     def __init__(
@@ -41,18 +41,16 @@ class Run:
         total: int,
         retry_failed: bool = False,
         *,
-        parts: Sequence[Job] = (),
         upkeep: bool = False,
         within: Run | None = None,
     ) -> None:
         self.label = label
         self.retry_failed = retry_failed
-        self.parts = tuple(parts)
         self.upkeep = upkeep
         self.within = within
         self.reader = ""
         self.stage = ""
-        self.part: Run | None = None  # the part that is running now
+        self.part: Run | None = None
         self.progress = Progress(total=total, done=0, computed=0, failed=0, seconds=0.0)
         self.error = ""
         self._stop = threading.Event()
@@ -65,19 +63,19 @@ class Run:
     def counts(self) -> str:
         """Progress as text: what is being computed and how many items are done, including the
         current part."""
-        progress = self.progress
+        progress, part = self.progress, self.part
         of = f"{progress.done:,} of {progress.total:,}" if progress.total else ""
-        if self.part is None:
+        if part is None:
             return " · ".join(filter(None, (self.stage, of)))
-        left = self.part.progress.remaining_seconds
+        left = part.progress.remaining_seconds
         time_left = f"about {duration(left)} left" if left else ""
-        return " · ".join(filter(None, (self.stage, self.part.counts, time_left)))
+        return " · ".join(filter(None, (self.stage, part.counts, time_left)))
 
     @property
     def share(self) -> float:
         """Completed share in [0, 1], including the current part's progress."""
-        progress = self.progress
-        of_part = self.part.share if self.part is not None else 0.0
+        progress, part = self.progress, self.part
+        of_part = part.share if part is not None else 0.0
         return min(1.0, (progress.done + of_part) / progress.total) if progress.total else 0.0
 
     @property
@@ -89,7 +87,7 @@ class Run:
         """Ask the run to end after the current batch; computed results are not lost."""
         # In this order: otherwise the run would start the next part when the current one ends.
         self._stop.set()
-        for part in self.parts:
+        if (part := self.part) is not None:
             part.stop()
 
     @property
@@ -149,9 +147,7 @@ class Runs:
             if within is None:
                 self._require_place(reader)
             label = f"{job.label}: {job.doing}" if job.doing else job.label
-            run = Run(
-                label, job.total, retry_failed, parts=job.parts, upkeep=job.upkeep, within=within
-            )
+            run = Run(label, job.total, retry_failed, upkeep=job.upkeep, within=within)
             run.reader = reader
             self._runs[key] = run
             self._runs.move_to_end(key)
@@ -281,20 +277,8 @@ class Job:
 
     def endpoints(self, retry_failed: bool = False) -> tuple[str, ...]:
         """The endpoints that the remaining work, or a retry, sends texts to."""
-        if self.sending is not None:
-            return (self.sending.endpoint,)
-        return tuple(
-            dict.fromkeys(
-                name for part in self._left(retry_failed) for name in part.endpoints(retry_failed)
-            )
-        )
-
-    def _left(self, retry_failed: bool) -> list[Job]:
-        return [
-            part
-            for part in self.parts
-            if part.sends and (part.n_done() < part.total or (retry_failed and part.failures()))
-        ]
+        senders = self._senders(retry_failed)
+        return tuple(dict.fromkeys(job.sending.endpoint for job in senders if job.sending))
 
     def quote(self, retry_failed: bool = False) -> str:
         """A sentence on how much remains to be sent, or a retry sends, to which endpoint; empty if
@@ -319,7 +303,16 @@ class Job:
         """The parts, or this job if it has none, that remain and send texts."""
         if self.sending is not None:
             return [self]
-        return [job for part in self._left(retry_failed) for job in part._senders(retry_failed)]
+        return [
+            job
+            for part in self.parts
+            if part.sends and part.has_left(retry_failed)
+            for job in part._senders(retry_failed)
+        ]
+
+    def has_left(self, retry_failed: bool = False) -> bool:
+        """Whether anything is missing or, on a retry, has failed."""
+        return self.n_done() < self.total or (retry_failed and bool(self.failures()))
 
     def start(
         self,
@@ -351,9 +344,7 @@ class Job:
     def active_elsewhere(self) -> bool:
         """Whether another process of this host, and not this one, may be computing what is missing
         or failed. This is not certain, because `n_at_work` also counts runs over other items."""
-        if self.active or not self.n_at_work():
-            return False
-        return self.n_done() < self.total or bool(self.failures())
+        return not self.active and bool(self.n_at_work()) and self.has_left(retry_failed=True)
 
     @property
     def error(self) -> str:
@@ -392,11 +383,7 @@ def in_turn(jobs: Sequence[tuple[str, Job]]) -> Work:
     ends a retry: failed items count as done, so nothing else would show that it is incomplete."""
 
     def work(run: Run, report: Report) -> Progress:
-        todo = [
-            (name, job)
-            for name, job in jobs
-            if job.n_done() < job.total or (run.retry_failed and job.failures())
-        ]
+        todo = [(name, job) for name, job in jobs if job.has_left(run.retry_failed)]
         started = time.perf_counter()
 
         def progress(done: int, stopped: bool = False) -> Progress:
@@ -420,8 +407,8 @@ def in_turn(jobs: Sequence[tuple[str, Job]]) -> Work:
             if run.retry_failed and part_run.error:
                 raise UserError(part_run.error)
             if run.stopping:
-                done = job.n_done() >= job.total
-                return progress(number + done, stopped=number + done < len(todo))
+                done = number + (not job.has_left())
+                return progress(done, stopped=done < len(todo))
         return progress(len(todo))
 
     return work

@@ -208,7 +208,7 @@ class Differences(Study[DataSet, Asked[DataSet], MeasuredSummary]):
         """
         card = _passport(compute, subject)
         saliency = _saliency_job(card.scope)
-        if card.missing or (saliency is not None and saliency.n_done() < saliency.total):
+        if card.missing or (saliency is not None and saliency.has_left()):
             return None
         if not any(_items(card, measure) for measure in MEASURES):
             reasons = dict.fromkeys(part.absent for part in card.parts if part.absent)

@@ -153,7 +153,7 @@ class AgreementStudy(OfPairs[CauseItems, CauseSubject, AgreementSummary]):
             UserError: no pair has both curves.
         """
         job = self.job(compute, subject)
-        if job.n_done() < job.total:
+        if job.has_left():
             return None
         try:
             agreements = {

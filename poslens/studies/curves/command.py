@@ -274,7 +274,7 @@ def curve(
         return read, ", ".join(filter(None, ("PosIR protocol" if posir else "", spread, left_out)))
 
     def run(job: Job) -> None:
-        if job.n_done() < job.total:
+        if job.has_left():
             watched(job.label, job)
 
     averages, failures, errors = averaged(service(), specs, chosen, data.name, read_by, run)

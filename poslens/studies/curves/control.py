@@ -225,8 +225,8 @@ class ControlStudy(OfPairs[ControlPairs, ControlSubject, ControlSummary]):
         Raises:
             UserError: no pair has both curves.
         """
-        job = self.job(compute, subject)
-        return self._of_stored(compute, subject) if job.n_done() >= job.total else None
+        missing = self.job(compute, subject).has_left()
+        return None if missing else self._of_stored(compute, subject)
 
     def so_far(
         self, compute: Compute, subject: ControlSubject, earlier: Sequence[ControlSummary] = ()

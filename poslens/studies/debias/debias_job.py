@@ -87,7 +87,7 @@ def stages(compute: Compute, point: DebiasPoint) -> list[tuple[str, Job | None]]
 
 def is_done(job: Job | None) -> bool:
     """Whether a stage's results are stored."""
-    return job is not None and job.n_done() >= job.total
+    return job is not None and not job.has_left()
 
 
 def point_job(compute: Compute, point: DebiasPoint) -> Job:
@@ -112,7 +112,7 @@ def point_job(compute: Compute, point: DebiasPoint) -> Job:
             # Read again, because the training creates the jobs of later stages.
             title, job = stages(compute, point)[number]
             assert job is not None
-            if is_done(job) and not (run.retry_failed and job.failures()):
+            if not job.has_left(run.retry_failed):
                 continue
             run.stage = title
 
@@ -120,9 +120,9 @@ def point_job(compute: Compute, point: DebiasPoint) -> Job:
                 report(progress(number))
 
             part = run.part = job.start(show, retry_failed=run.retry_failed, within=run)
-            while not part.wait(0.2):
-                if run.stopping:
-                    part.stop()
+            if run.stopping:
+                part.stop()
+            part.wait()
             run.part = None
             if part.error:
                 raise UserError(part.error)

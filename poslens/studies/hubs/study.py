@@ -154,7 +154,7 @@ class Hubs(Study[Collection, Asked[Collection], HubSummary]):
 
         def n_done() -> int:
             attribution = _attribution(compute, subject)
-            done = attribution is None or attribution.n_done() >= attribution.total
+            done = attribution is None or not attribution.has_left()
             return total if done and _summary(compute, subject) is not None else 0
 
         def failures() -> Mapping[str, str]:

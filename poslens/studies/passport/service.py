@@ -247,7 +247,7 @@ def job(
         len(jobs),
         in_turn(named),
         parts=jobs,
-        n_done=lambda: sum(job.n_done() >= job.total for job in jobs),
+        n_done=lambda: sum(not job.has_left() for job in jobs),
         failures=lambda: failures_of(named),
         counts_items=False,
         can_start=not passport.model.stored_only,

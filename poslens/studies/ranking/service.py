@@ -300,7 +300,7 @@ def job(compute: Compute, spec: RetrieverSpec, setup: RankingSetup) -> Job:
         return ranking
     # The texts that a reranker on an endpoint gets are known once its first stage is complete.
     first = job(compute, setup.first_stage, setup)
-    if first.n_done() >= first.total:
+    if not first.has_left():
         return ranking
     depth = min(DEPTH, setup.collection.survey.n)
     requests = n_queries * -(-depth // address_of(spec).batch)

@@ -99,12 +99,13 @@ def test_the_error_of_a_run_is_shown_until_it_is_restarted(tmp_path: Path) -> No
     assert job.error == ""
 
 
-def test_a_stopped_job_stops_its_parts_after_itself(tmp_path: Path) -> None:
+def test_a_stopped_run_stops_its_part_after_itself(tmp_path: Path) -> None:
     """If its chain were stopped second, it would start its next part in between."""
     runs, chain_work, part_work = Runs(lambda: 2), Counted(), Counted()
     part = Job(runs, tmp_path, key("part"), "P", 4, part_work)
     chain = Job(runs, tmp_path, key("chain"), "C", 4, chain_work, parts=(part,))
-    first, second = chain.start(), part.start()
+    first = chain.start()
+    second = first.part = part.start(within=first)
     part.stop()
     assert second.stopping and not first.stopping
     chain.stop()
@@ -226,6 +227,7 @@ def test_active_runs_are_those_of_the_owners_without_parts_and_maintenance(tmp_p
     started = [whole, part.start(within=whole), *rest]
     kept = job("upkeep", upkeep=True).start()
     _, inner, alone, his = started
+    whole.part = inner
     assert runs.active({mine}, upkeep=False) == [whole, alone]
     assert runs.active({mine}, upkeep=True) == [whole, alone, kept]
     assert runs.active({mine, other}, upkeep=False) == [whole, alone, his]
