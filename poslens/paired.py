@@ -195,32 +195,43 @@ ITEM_TABLE: Table[MeasuredModel] = Table(ItemRow, item_rows, ITEMS_TITLE, on_pag
 
 
 @dataclass(frozen=True)
-class PairedDifference:
-    """A measure of a model compared with that of `other` over the items that both have: the value
-    of each, and the paired comparison. `share` and `share_change` are the measure's."""
+class DifferenceRow:
+    """A measure of two models on the same items."""
 
-    model: str
-    other: str
-    title: str
-    units: str
-    value: float
-    other_value: float
-    comparison: Comparison
-    share: bool = False
-    share_change: bool = False
+    model: str = column("The model, or the model and what else distinguishes the result.")
+    against: str = column("What it is compared with.", title="compared with")
+    measure: str = column("What was measured.", first=2)
+    value: float = column("The model's value.", of_share=PERCENT, of_change=PERCENTAGE_POINTS)
+    other_value: float = column(
+        "The other model's value.",
+        title="value of the other",
+        of_share=PERCENT,
+        of_change=PERCENTAGE_POINTS,
+    )
+    difference: Comparison = column(
+        "Value minus other value, paired.", form="+.3f", first=1, of_share=PERCENTAGE_POINTS
+    )
+    n: int = column("Items that both results have.")
+    units: str = column("What the items are, such as pairs, queries or documents.")
+    documents: int = column("Number of distinct documents, which intervals resample.")
+    share: bool = column(
+        "Whether the measure is a share or a difference of shares.", shown=False, in_files=False
+    )
+    share_change: bool = column(
+        "Whether the measure is a difference of shares.", shown=False, in_files=False
+    )
 
     @property
     def items(self) -> str:
         """The number of items that both have: `30 pairs`."""
-        n = self.comparison.difference.n
         noun = {"queries": "query"}.get(self.units, self.units.removesuffix("s"))
-        return counted(n, noun)
+        return counted(self.n, noun)
 
     @property
     def in_words(self) -> str:
         """`is higher by 0.252 [0.180, 0.319] (p < 0.001)`, or the difference with its verdict if
         neither model is higher; shares in percentage points."""
-        comparison = self.comparison
+        comparison = self.difference
         scale, form, unit = (100.0, ".1f", POINTS) if self.share else (1.0, ".3f", "")
         if comparison.verdict not in ("higher", "lower"):
             return f"differs by {comparison.text(f'+{form}', scale, unit)}"
@@ -229,7 +240,7 @@ class PairedDifference:
         return f"is {comparison.verdict} by {difference}{unit} ({p_in_words(comparison)})"
 
 
-def paired_differences(models: Sequence[MeasuredModel]) -> list[PairedDifference]:
+def paired_differences(models: Sequence[MeasuredModel]) -> list[DifferenceRow]:
     """Each model compared with every earlier one in each measure that both have. The p values are
     adjusted (Holm) for all of these comparisons."""
     differences = [
@@ -241,22 +252,22 @@ def paired_differences(models: Sequence[MeasuredModel]) -> list[PairedDifference
         if measure.title == other_measure.title
         and (difference := _difference(model.name, measure, other.name, other_measure)) is not None
     ]
-    comparisons = adjusted([difference.comparison for difference in differences])
+    comparisons = adjusted([row.difference for row in differences])
     return [
-        replace(difference, comparison=comparison or difference.comparison)
-        for difference, comparison in zip(differences, comparisons, strict=True)
+        replace(row, difference=comparison or row.difference)
+        for row, comparison in zip(differences, comparisons, strict=True)
     ]
 
 
-_differences: LRUCache[PairedDifference | None] = LRUCache(256)
+_differences: LRUCache[DifferenceRow | None] = LRUCache(256)
 
 
 def _difference(
     name: str, measure: ItemMeasure, other_name: str, other: ItemMeasure
-) -> PairedDifference | None:
+) -> DifferenceRow | None:
     """The difference over the items of both; None without any, or if the statistic is undefined."""
 
-    def difference() -> PairedDifference | None:
+    def difference() -> DifferenceRow | None:
         both = [item for item in measure.rows if item in other.rows]
         if not both:
             return None
@@ -284,16 +295,17 @@ def _difference(
             )
         if comparison is None:
             return None
-        return PairedDifference(
+        estimate = replace(comparison.difference, resampled=measure.resampled)
+        return DifferenceRow(
             name,
             other_name,
             measure.title,
-            measure.units,
             value,
             other_value,
-            replace(
-                comparison, difference=replace(comparison.difference, resampled=measure.resampled)
-            ),
+            replace(comparison, difference=estimate),
+            estimate.n,
+            measure.units,
+            estimate.n_resampled,
             measure.share,
             measure.share_change,
         )
@@ -302,12 +314,12 @@ def _difference(
 
 
 # Pages need these at every rerun.
-_of_curves: LRUCache[list[PairedDifference]] = LRUCache(32)
+_of_curves: LRUCache[list[DifferenceRow]] = LRUCache(32)
 
 
 def curve_differences(
     curves: Sequence[DataSetCurve], pairs: Sequence[TextPair]
-) -> list[PairedDifference]:
+) -> list[DifferenceRow]:
     """Paired differences between the primacy-recency indices of mean curves over `pairs`; none for
     a single curve."""
     if len(curves) < 2:
@@ -331,71 +343,24 @@ def measured_curves(
     ]
 
 
-@dataclass(frozen=True)
-class DifferenceRow:
-    """A measure of two models on the same items."""
-
-    model: str = column("The model, or the model and what else distinguishes the result.")
-    against: str = column("What it is compared with.", title="compared with")
-    measure: str = column("What was measured.", first=2)
-    value: float = column("The model's value.", of_share=PERCENT, of_change=PERCENTAGE_POINTS)
-    other_value: float = column(
-        "The other model's value.",
-        title="value of the other",
-        of_share=PERCENT,
-        of_change=PERCENTAGE_POINTS,
-    )
-    difference: Comparison | None = column(
-        "Value minus other value, paired.", form="+.3f", first=1, of_share=PERCENTAGE_POINTS
-    )
-    n: int = column("Items that both results have.")
-    units: str = column("What the items are, such as pairs, queries or documents.")
-    documents: int = column("Number of distinct documents, which intervals resample.")
-    share: bool = column(
-        "Whether the measure is a share or a difference of shares.", shown=False, in_files=False
-    )
-    share_change: bool = column(
-        "Whether the measure is a difference of shares.", shown=False, in_files=False
-    )
-
-
-def difference_rows(differences: Sequence[PairedDifference]) -> Iterator[DifferenceRow]:
-    """The rows of a table of differences."""
-    for each in differences:
-        estimate = each.comparison.difference
-        yield DifferenceRow(
-            each.model,
-            each.other,
-            each.title,
-            each.value,
-            each.other_value,
-            each.comparison,
-            estimate.n,
-            each.units,
-            estimate.n_resampled,
-            each.share,
-            each.share_change,
-        )
-
-
-def difference_sentences(differences: Sequence[PairedDifference]) -> list[str]:
+def difference_sentences(differences: Sequence[DifferenceRow]) -> list[str]:
     """One sentence per pair of models, with the verdict of each measure and the number of items
     that both models have. Measures that are 0 for both are left out, unless all are. Of more than
     MAX_NUMBERS measures, those without a difference are only named. If all measures share the unit
     in parentheses or the adjustment of p, it is stated once."""
-    pairs: dict[tuple[str, str], list[PairedDifference]] = {}
+    pairs: dict[tuple[str, str], list[DifferenceRow]] = {}
     for each in differences:
-        pairs.setdefault((each.model, each.other), []).append(each)
+        pairs.setdefault((each.model, each.against), []).append(each)
     sentences = []
     for (model, other), of_pair in pairs.items():
         shown = [each for each in of_pair if each.value or each.other_value] or of_pair
         words, others = [], dict[str, list[str]]()
         same_items = len({each.items for each in shown}) == 1
-        units = {each.title.partition(" (")[2] for each in shown}
+        units = {each.measure.partition(" (")[2] for each in shown}
         unit = f" ({units.pop()}" if len(shown) > 1 and len(units) == 1 and units != {""} else ""
         for each in shown:
-            verdict = each.comparison.verdict
-            title = each.title.removesuffix(unit)
+            verdict = each.difference.verdict
+            title = each.measure.removesuffix(unit)
             if not same_items:
                 title += f" over {each.items}"
             if len(shown) > MAX_NUMBERS and verdict in _NO_DIFFERENCE:
@@ -405,7 +370,7 @@ def difference_sentences(differences: Sequence[PairedDifference]) -> list[str]:
         words += [f"{verdict}: {', '.join(titles)}" for verdict, titles in others.items()]
         over = f" over {shown[0].items}" if same_items else ""
         sentence = f"{model} compared with {other}{over}{unit}: {'; '.join(words)}."
-        adjusted_over = adjustment(shown[0].comparison)
+        adjusted_over = adjustment(shown[0].difference)
         if adjusted_over and sentence.count(adjusted_over) > 1:
             sentence = sentence.replace(f", {adjusted_over}", "") + f" p is {adjusted_over}."
         sentences.append(sentence)

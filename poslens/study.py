@@ -39,8 +39,6 @@ from poslens.paired import (
     DifferenceRow,
     ItemRow,
     MeasuredModel,
-    PairedDifference,
-    difference_rows,
     item_rows,
     paired_differences,
 )
@@ -271,7 +269,7 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
         results."""
         return None
 
-    def differences(self, summaries: Sequence[Summary]) -> list[PairedDifference]:
+    def differences(self, summaries: Sequence[Summary]) -> list[DifferenceRow]:
         """Each result compared with the preceding ones; p values are adjusted (Holm) for all of
         these comparisons."""
         measured = (self.measured(summary) for summary in summaries)
@@ -284,15 +282,12 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
         if type(self).measured is Study.measured:
             return self.tables
 
-        def rows(summaries: Sequence[Summary]) -> Iterable[DifferenceRow]:
-            return difference_rows(self.differences(summaries))
-
         def items(summary: Summary) -> Iterable[ItemRow]:
             return item_rows(self.measured(summary))
 
         return {
             **self.tables,
-            DIFFERENCES: Table(DifferenceRow, rows, TITLE, joint=True),
+            DIFFERENCES: Table(DifferenceRow, self.differences, TITLE, joint=True),
             ITEMS: Table(ItemRow, items, ITEMS_TITLE, on_page=False),
         }
 

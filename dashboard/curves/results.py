@@ -38,9 +38,7 @@ from poslens.paired import (
     ITEMS_TITLE,
     TITLE,
     DifferenceRow,
-    PairedDifference,
     curve_differences,
-    difference_rows,
     difference_sentences,
     measured_curves,
 )
@@ -63,7 +61,7 @@ from poslens.studies.curves.words import (
 AXES = ("tokens read", "whole text")
 """The position axes that a user can choose."""
 
-_DIFFERENCES: Table[Any] = Table(DifferenceRow, difference_rows, TITLE, joint=True)
+_DIFFERENCES: Table[Any] = Table(DifferenceRow, list, TITLE, joint=True)
 
 
 @dataclass(frozen=True)
@@ -265,7 +263,7 @@ def results(
     )
 
 
-def _show_differences(differences: Sequence[PairedDifference]) -> None:
+def _show_differences(differences: Sequence[DifferenceRow]) -> None:
     """A sentence for each pair of models, the table, and the margins of equivalence; nothing
     without differences."""
     if not differences:
@@ -278,8 +276,8 @@ def _show_differences(differences: Sequence[PairedDifference]) -> None:
         key="curves.differences",
         column_config=column_settings(_DIFFERENCES),
     )
-    margins = dict.fromkeys(f"{each.title} {each.comparison.margin:g}" for each in differences)
-    by_error = all(each.comparison.by_error for each in differences)
+    margins = dict.fromkeys(f"{each.measure} {each.difference.margin:g}" for each in differences)
+    by_error = all(each.difference.by_error for each in differences)
     test = TEST_BY_ERROR if by_error else TEST
     say.caption(f"{test}. Margins of equivalence: {', '.join(margins)}.")
 

@@ -34,9 +34,9 @@ from poslens.figures.figure_base import (
 )
 from poslens.figures.palettes import Style, escape, wrap
 from poslens.paired import (
+    DifferenceRow,
     ItemMeasure,
     MeasuredModel,
-    PairedDifference,
     in_deviations,
     index_measure,
 )
@@ -104,14 +104,14 @@ def differences_in_margins(
     figure = canvas("differences", style, "Difference (margins)", "", provenance)
     band = {"fillcolor": faint(style.colors.muted, 0.15), "line_width": 0, "layer": "below"}
     figure.add_vrect(x0=-1, x1=1, **band)
-    by_models: dict[tuple[str, str], list[PairedDifference]] = {}
+    by_models: dict[tuple[str, str], list[DifferenceRow]] = {}
     for difference in DIFFERENCES.differences(summaries):
-        by_models.setdefault((difference.model, difference.other), []).append(difference)
+        by_models.setdefault((difference.model, difference.against), []).append(difference)
     labels: dict[str, list[str]] = {}
     for number, ((name, other), differences) in enumerate(by_models.items()):
         look = style.line(number)
         scaled = [_in_margins(difference) for difference in differences]
-        for title in (difference.title for difference in differences):
+        for title in (difference.measure for difference in differences):
             labels[title] = [
                 line
                 for part in title.replace(" (", "\n(").splitlines()
@@ -120,7 +120,7 @@ def differences_in_margins(
         figure.add_trace(
             go.Scatter(
                 x=[estimate.value for estimate in scaled],
-                y=["<br>".join(map(escape, labels[each.title])) for each in differences],
+                y=["<br>".join(map(escape, labels[each.measure])) for each in differences],
                 orientation="h",
                 mode="markers",
                 name=legend_name(f"{name} minus {other}", style),
@@ -147,9 +147,9 @@ def differences_in_margins(
     return with_legend(figure, style)
 
 
-def _in_margins(paired: PairedDifference) -> Estimate:
+def _in_margins(row: DifferenceRow) -> Estimate:
     """A difference with its interval in units of its margin."""
-    estimate, margin = paired.comparison.difference, paired.comparison.margin
+    estimate, margin = row.difference.difference, row.difference.margin
     low, high = (None if end is None else end / margin for end in (estimate.low, estimate.high))
     return replace(estimate, value=estimate.value / margin, low=low, high=high)
 

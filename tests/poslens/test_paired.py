@@ -17,7 +17,6 @@ from poslens.paired import (
     DifferenceRow,
     ItemMeasure,
     MeasuredModel,
-    difference_rows,
     difference_sentences,
     index_measure,
     item_rows,
@@ -43,10 +42,10 @@ def test_the_mean_is_compared_item_by_item() -> None:
         MeasuredModel("B", [measure("score", second), measure("other", second)]),
     ]
     (each,) = paired_differences(models)
-    assert (each.model, each.other, each.title) == ("B", "A", "score")
+    assert (each.model, each.against, each.measure) == ("B", "A", "score")
     assert (each.value, each.other_value) == pytest.approx((second.mean(), first.mean()))
-    assert each.comparison.p == pytest.approx(stats.ttest_rel(second, first).pvalue)
-    assert each.comparison.verdict == "higher"
+    assert each.difference.p == pytest.approx(stats.ttest_rel(second, first).pvalue)
+    assert each.difference.verdict == "higher"
     start = "B compared with A over 40 pairs: score is higher by 0."
     assert difference_sentences([each])[0].startswith(start)
 
@@ -62,7 +61,7 @@ def test_values_by_item_give_the_value_that_is_compared() -> None:
     others = [replace(each, rows={**each.rows}) for each in model.measures]
     rows = list(item_rows(model))
     for difference in paired_differences([MeasuredModel("A", others), model]):
-        of_measure = [row for row in rows if row.measure == difference.title]
+        of_measure = [row for row in rows if row.measure == difference.measure]
         values, weights = np.array([(row.value, row.weight) for row in of_measure]).T
         assert np.average(values, weights=weights) == pytest.approx(difference.value)
     assert [row.item for row in rows] == [*ITEMS, *map(str, range(40))]
@@ -163,7 +162,7 @@ def test_the_documents_that_rule_out_a_rare_difference_depend_on_how_large_it_ca
 ) -> None:
     equal = replace(measure("score", np.zeros(40)), margin=0.02, share=share, largest=largest)
     (each,) = paired_differences([MeasuredModel(name, [equal]) for name in "AB"])
-    assert each.comparison.needed == needed
+    assert each.difference.needed == needed
 
 
 def test_items_that_only_one_model_has_are_ignored() -> None:
@@ -174,8 +173,8 @@ def test_items_that_only_one_model_has_are_ignored() -> None:
         MeasuredModel("C", [measure("score", values[:1], ["another item"])]),
     ]
     (each,) = paired_differences(models)
-    assert each.comparison.difference.n == 25
-    assert each.comparison.difference.value == pytest.approx(1)
+    assert each.difference.difference.n == 25
+    assert each.difference.difference.value == pytest.approx(1)
     assert paired_differences(models[:1]) == []
 
 
@@ -202,7 +201,7 @@ def test_a_ratio_is_computed_from_sums_and_an_index_from_the_mean_curve() -> Non
     ]
     (each,) = paired_differences(models)
     totals = [counts.sum(0) for counts in sides]
-    assert each.comparison.difference.value == pytest.approx(
+    assert each.difference.difference.value == pytest.approx(
         totals[1][0] / totals[1][1] - totals[0][0] / totals[0][1]
     )
     early = np.zeros((12, 100))
@@ -242,7 +241,7 @@ def test_by_document_the_difference_from_a_model_of_zeros_equals_the_bias_test()
     )
     means = [values[documents == document].mean() for document in range(16)]
     t_test = stats.ttest_1samp(means, 0)
-    comparison = each.comparison
+    comparison = each.difference
     assert (each.value, each.other_value) == pytest.approx((np.mean(means), 0))
     assert comparison.difference.interval == pytest.approx((alone.low, alone.high))
     assert comparison.difference.interval == pytest.approx(tuple(t_test.confidence_interval()))
@@ -270,10 +269,10 @@ def test_p_is_adjusted_over_every_comparison_shown() -> None:
     ]
     found = paired_differences(models)
     assert len(found) == 6 and len(difference_sentences(found)) == 3
-    p = [each.comparison.p for each in found]
+    p = [each.difference.p for each in found]
     assert None not in p
-    assert [each.comparison.p_holm for each in found] == pytest.approx(holm(p).tolist())  # type: ignore[arg-type]
-    row = entries(next(iter(difference_rows(found))))
+    assert [each.difference.p_holm for each in found] == pytest.approx(holm(p).tolist())  # type: ignore[arg-type]
+    row = entries(found[0])
     assert row["difference"] == pytest.approx(row["value"] - row["other_value"])
     assert (row["n"], row["documents"]) == (40, 40)
 
@@ -287,11 +286,11 @@ def test_pages_and_latex_show_shares_in_percent_and_other_files_fractions() -> N
         for name, values in (("A", low), ("B", high))
     ]
     found = paired_differences(models)
-    share, score = (shown(row) for row in difference_rows(found))
+    share, score = (shown(row) for row in found)
     assert (share["value"], share["value of the other"]) == ("75.0%", "25.0%")
     assert share["difference"].startswith("+50.0 [+") and share["difference"].endswith("] points")
     assert (score["value"], score["difference"][:7]) == ("0.750", "+0.500 ")
-    frame = frame_of(DifferenceRow, difference_rows(found))
+    frame = frame_of(DifferenceRow, found)
     assert frame["difference"].tolist() == [0.5, 0.5] and "share" not in frame
     text = latex(frame, [{"model": name, "dataset": "d", "method": "m"} for name in "AB"], "t")
     of_share, of_score = (line for line in text.decode().split("\n") if "& higher &" in line)

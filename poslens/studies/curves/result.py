@@ -28,9 +28,7 @@ from poslens.paired import (
     ITEM_TABLE,
     ITEMS,
     DifferenceRow,
-    PairedDifference,
     curve_differences,
-    difference_rows,
     difference_sentences,
     measured_curves,
 )
@@ -95,7 +93,7 @@ class Curves(Result, Mapping[str, "Curves"]):
         return self.averages[0].summary.center_of_mass
 
     @cached_property
-    def differences(self) -> list[PairedDifference]:
+    def differences(self) -> list[DifferenceRow]:
         """The paired differences of the models' indices."""
         return curve_differences(self.averages, self.pairs)
 
@@ -144,7 +142,7 @@ class Curves(Result, Mapping[str, "Curves"]):
         tables: dict[str, Callable[[], pd.DataFrame]] = {
             "curves": lambda: curve_frame([summary.curve for summary in summaries]),
             "summary": lambda: SUMMARY.frame(list(summary_rows(summaries, self.published))),
-            DIFFERENCES: lambda: frame_of(DifferenceRow, difference_rows(self.differences)),
+            DIFFERENCES: lambda: frame_of(DifferenceRow, self.differences),
             ITEMS: lambda: ITEM_TABLE.frame(measured_curves(self.averages, self.pairs)),
         }
         if self.published:

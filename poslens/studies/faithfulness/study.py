@@ -33,7 +33,7 @@ from poslens.compute.provenance import ModelIdentity, of_model, removed_units
 from poslens.compute.runs import Job
 from poslens.figures.captions import Provenances
 from poslens.figures.palettes import Style
-from poslens.paired import ItemMeasure, MeasuredModel, PairedDifference
+from poslens.paired import DifferenceRow, ItemMeasure, MeasuredModel
 from poslens.parameters import Choice, Integer, Parameters, Settings
 from poslens.rows import ModelRow, Table, column
 from poslens.studies.faithfulness import service
@@ -294,7 +294,7 @@ class FaithfulnessTest(OfPairs[SelectedPairs, TestedOrder, OrderSummary]):
             f"this order ({gain}; {basis})."
         )
 
-    def differences(self, summaries: Sequence[OrderSummary]) -> list[PairedDifference]:
+    def differences(self, summaries: Sequence[OrderSummary]) -> list[DifferenceRow]:
         """The reverse order makes methods the first, and orders by position the second, of each
         comparison."""
         return super().differences(summaries[::-1])

@@ -21,7 +21,7 @@ from poslens.compute.compute import Compute
 from poslens.compute.coverage import Report
 from poslens.compute.runs import Job
 from poslens.names import posir_ranking_spec
-from poslens.paired import MeasuredModel, PairedDifference
+from poslens.paired import DifferenceRow, MeasuredModel
 from poslens.parameters import Integer, ModelName, Parameters, Settings, Several, Switch, Text
 from poslens.rows import Table
 from poslens.studies.ranking import service
@@ -304,7 +304,7 @@ class RankingStudy(Study[RankingTask, Asked[RankingSetup], Any]):
         """nDCG@10 by query."""
         return summary.by_item if isinstance(summary, Measured) else None
 
-    def differences(self, summaries: Sequence[Any]) -> list[PairedDifference]:
+    def differences(self, summaries: Sequence[Any]) -> list[DifferenceRow]:
         """The differences between rankings of the first collection."""
         first = summaries[0].collection.digest
         of_first = [summary for summary in summaries if summary.collection.digest == first]

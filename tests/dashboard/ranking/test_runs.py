@@ -94,8 +94,8 @@ def test_queries_are_sorted_by_the_difference_of_two_rankings(
     assert (frame[NDCG] - frame["nDCG@10 against"]).tolist() == frame["difference"].tolist()
     assert frame["rank against"].isna().tolist() == [True, True, False, False]
     (compared,) = RANKING.differences([run, ranked])
-    mean = compared.comparison.difference
-    assert compared.comparison.verdict == "too few documents"
+    mean = compared.difference.difference
+    assert compared.difference.verdict == "too few documents"
     assert mean.value == pytest.approx(frame["difference"].mean())
     # Four documents are too few for an interval.
     assert (mean.n, mean.n_resampled, mean.resampled, mean.interval) == (4, 4, "documents", None)

@@ -16,7 +16,7 @@ from poslens.attribution.evaluation.ranking_measures import NDCG
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.compute.compute import Compute
 from poslens.figures.palettes import PRESETS, Style, text_width
-from poslens.paired import PairedDifference, difference_sentences
+from poslens.paired import DifferenceRow, difference_sentences
 from poslens.studies.differences import DIFFERENCES, MEASURES, SALIENCY, MeasuredSummary
 from poslens.studies.ranking import service as rankings
 from poslens.study_plan import plan, stored
@@ -43,25 +43,25 @@ def summaries(shipped: Compute) -> list[MeasuredSummary]:
 
 
 @pytest.fixture(scope="module")
-def differences(summaries: list[MeasuredSummary]) -> list[PairedDifference]:
+def differences(summaries: list[MeasuredSummary]) -> list[DifferenceRow]:
     return DIFFERENCES.differences(summaries)
 
 
-def of_models(
-    differences: list[PairedDifference], model: str, other: str
-) -> dict[str, PairedDifference]:
-    return {each.title: each for each in differences if (each.model, each.other) == (model, other)}
+def of_models(differences: list[DifferenceRow], model: str, other: str) -> dict[str, DifferenceRow]:
+    return {
+        each.measure: each for each in differences if (each.model, each.against) == (model, other)
+    }
 
 
-def verdicts(differences: list[PairedDifference], model: str, other: str) -> dict[str, str]:
+def verdicts(differences: list[DifferenceRow], model: str, other: str) -> dict[str, str]:
     own = of_models(differences, model, other)
-    return {title: each.comparison.verdict for title, each in own.items()}
+    return {title: each.difference.verdict for title, each in own.items()}
 
 
 def test_every_pair_of_models_is_compared_on_every_measure(
-    summaries: list[MeasuredSummary], differences: list[PairedDifference]
+    summaries: list[MeasuredSummary], differences: list[DifferenceRow]
 ) -> None:
-    pairs = [(each.model, each.other) for each in differences]
+    pairs = [(each.model, each.against) for each in differences]
     assert list(dict.fromkeys(pairs)) == [
         ("MiniLM", "MiniLM-primacy"),
         ("MiniLM-recency", "MiniLM-primacy"),
@@ -75,7 +75,7 @@ def test_every_pair_of_models_is_compared_on_every_measure(
 
 
 def test_saliency_indices_equal_those_of_the_models_mean_curves(
-    summaries: list[MeasuredSummary], differences: list[PairedDifference], shipped: Compute
+    summaries: list[MeasuredSummary], differences: list[DifferenceRow], shipped: Compute
 ) -> None:
     pairs = summaries[0].card.scope.moved
     index = [
@@ -85,7 +85,7 @@ def test_saliency_indices_equal_those_of_the_models_mean_curves(
     assert index[0] is not None and index[1] is not None
     each = of_models(differences, "MiniLM", "MiniLM-primacy")["saliency index"]
     assert (each.other_value, each.value) == pytest.approx((index[0].value, index[1].value))
-    difference = each.comparison.difference
+    difference = each.difference.difference
     assert difference.value == pytest.approx(index[1].value - index[0].value)
     (saliency,) = (
         entry
@@ -97,7 +97,7 @@ def test_saliency_indices_equal_those_of_the_models_mean_curves(
 
 
 def test_planted_biases_differ_in_relocation_and_rank(
-    summaries: list[MeasuredSummary], differences: list[PairedDifference]
+    summaries: list[MeasuredSummary], differences: list[DifferenceRow]
 ) -> None:
     relocation, rank = (
         "relocation difference (standard deviations)",
@@ -107,9 +107,9 @@ def test_planted_biases_differ_in_relocation_and_rank(
     assert found[relocation] == "higher"
     # 30 queries show the effect on rank alone, but not among all comparisons.
     (of_rank,) = [
-        each.comparison
+        each.difference
         for each in differences
-        if (each.model, each.other, each.title) == ("MiniLM-recency", "MiniLM-primacy", rank)
+        if (each.model, each.against, each.measure) == ("MiniLM-recency", "MiniLM-primacy", rank)
     ]
     assert of_rank.difference.value < -0.1 and (of_rank.p or 1) < 0.05
     assert found["unretrieved sentences per document"] == "equivalent"
@@ -126,7 +126,7 @@ def test_planted_biases_differ_in_relocation_and_rank(
 
 
 def test_a_difference_is_paired_by_query(
-    differences: list[PairedDifference], shipped: Compute
+    differences: list[DifferenceRow], shipped: Compute
 ) -> None:
     setup = rankings.RankingSetup(rankings.collection_of(datasets.read("sample")))
     scores = []
@@ -135,10 +135,10 @@ def test_a_difference_is_paired_by_query(
         assert ranked is not None
         scores.append(ranked.evaluation.per_query[NDCG].astype(np.float64))
     each = of_models(differences, "MiniLM", "MiniLM-primacy")["nDCG@10"]
-    assert each.comparison.difference.value == pytest.approx((scores[1] - scores[0]).mean())
+    assert each.difference.difference.value == pytest.approx((scores[1] - scores[0]).mean())
     documents = np.array([query.document for query in setup.queries])
     apart = [(scores[1] - scores[0])[documents == name].mean() for name in dict.fromkeys(documents)]
-    assert each.comparison.p == pytest.approx(stats.ttest_1samp(apart, 0).pvalue, abs=0.1)
+    assert each.difference.p == pytest.approx(stats.ttest_1samp(apart, 0).pvalue, abs=0.1)
 
 
 def test_the_chart_is_in_units_of_the_margin(summaries: list[MeasuredSummary]) -> None:
@@ -162,8 +162,8 @@ def test_the_chart_is_in_units_of_the_margin(summaries: list[MeasuredSummary]) -
     assert [x for trace in traces for x in trace.x] == pytest.approx(expected.tolist())
 
 
-def test_p_is_adjusted_for_every_row(differences: list[PairedDifference]) -> None:
-    comparisons = [each.comparison for each in differences]
+def test_p_is_adjusted_for_every_row(differences: list[DifferenceRow]) -> None:
+    comparisons = [each.difference for each in differences]
     p = [each.p for each in comparisons]
     assert None not in p
     assert [each.p_holm for each in comparisons] == pytest.approx(holm(p).tolist())  # type: ignore[arg-type]
@@ -180,7 +180,7 @@ def test_a_model_does_not_differ_from_itself(shipped: Compute) -> None:
     assert {found[title] for title in scores} == {"equivalent"}
     # Equal ranks of 30 queries do not rule out that others differ.
     assert {found[title] for title in found if title not in scores} == {"too few documents"}
-    assert all(each.comparison.difference.value == 0 for each in differences)
+    assert all(each.difference.difference.value == 0 for each in differences)
 
 
 def test_documents_without_queries_are_refused_in_one_sentence(

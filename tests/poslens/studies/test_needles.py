@@ -21,7 +21,7 @@ from poslens.cache.kinds.study_items import CellItem, needle_cells
 from poslens.cache.storage.store import ModelKey
 from poslens.dashboard.__main__ import app
 from poslens.export.latex import latex
-from poslens.paired import DifferenceRow, difference_rows, difference_sentences
+from poslens.paired import DifferenceRow, difference_sentences
 from poslens.rows import frame_of, shown
 from poslens.studies import needles as needle_study
 
@@ -158,25 +158,25 @@ def test_two_models_are_compared_on_common_cells() -> None:
     even = summary("even", {(64, depth): retrieved for depth in depths} | {(128, 0.0): missed})
     early = summary("early", {(64, 0.0): retrieved, (64, 50.0): half, (64, 100.0): missed})
     accuracy, slope = study.differences([even, early])
-    assert (accuracy.model, accuracy.other, accuracy.comparison.difference.n) == (
+    assert (accuracy.model, accuracy.against, accuracy.difference.difference.n) == (
         "early",
         "even",
         36,
     )
     assert (accuracy.value, accuracy.other_value) == (0.5, 1.0)
     assert (slope.value, slope.other_value) == (-1.0, 0.0)
-    of_share, of_change = map(shown, difference_rows([accuracy, slope]))
+    of_share, of_change = map(shown, [accuracy, slope])
     assert (of_share["value"], of_share["value of the other"]) == ("50.0%", "100.0%")
     assert (of_change["value"], of_change["value of the other"]) == (
         "-100.0 points",
         "+0.0 points",
     ), "differences of shares are in percentage points"
-    frame = frame_of(DifferenceRow, difference_rows([accuracy, slope]))
+    frame = frame_of(DifferenceRow, [accuracy, slope])
     entry = {"model": "early", "dataset": "d", "method": "m"}
     assert "$-$100.0 points & +0.0 points" in latex(frame, [entry], "t").decode()
-    assert slope.comparison.difference.n == 24, "the middle depth is in neither third"
-    assert accuracy.comparison.difference.n_resampled == 12
-    assert accuracy.comparison.verdict == slope.comparison.verdict == "lower"
+    assert slope.difference.difference.n == 24, "the middle depth is in neither third"
+    assert accuracy.difference.difference.n_resampled == 12
+    assert accuracy.difference.verdict == slope.difference.verdict == "lower"
 
 
 @pytest.mark.parametrize("n", [4, 12])
