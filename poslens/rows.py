@@ -58,7 +58,7 @@ _hints = cache(get_type_hints)
 
 
 def column(
-    meaning: str,
+    meaning: str | Mapping[str, str],
     *,
     key: str = "",
     title: str = "",
@@ -70,6 +70,7 @@ def column(
     of_change: str = "",
     one_sided: bool = False,
     words: Mapping[Any, str] = MappingProxyType({}),
+    required: bool = True,
 ) -> Any:
     """A field of a row: its meaning, its name in files and its heading on a page (by default the
     field's name), its number format, and whether files and pages include it. Pages show columns
@@ -77,10 +78,15 @@ def column(
     ones; those after number 1 only if their values differ. `of_share` is the format in rows whose
     field `share` is true, and `of_change` that in rows whose field `share_change` is true, too.
     The interval of a `one_sided` estimate begins at 0 (`bootstrap.Kind`). Pages and LaTeX show
-    `words` instead of the values that it has as keys."""
+    `words` instead of the values that it has as keys.
+
+    A field whose value is a mapping has a column for each of its keys, whose meanings are given by
+    key. If `required`, every row has all keys, otherwise some."""
     return field(
         metadata={
             "meaning": meaning,
+            "keys": meaning if isinstance(meaning, Mapping) else {},
+            "required": required,
             "key": key,
             "title": title,
             "form": form,
@@ -91,23 +97,6 @@ def column(
             "of_change": of_change,
             "one_sided": one_sided,
             "words": words,
-            "keys": {},
-        }
-    )
-
-
-def columns(
-    meanings: Mapping[str, str], *, required: bool = True, shown: bool = True, in_files: bool = True
-) -> Any:
-    """A field whose value is a mapping: one column for each of these keys, with its meaning. If
-    `required`, every row has all keys, otherwise some."""
-    return field(
-        metadata={
-            "keys": meanings,
-            "required": required,
-            "form": ".3f",
-            "shown": shown,
-            "in_files": in_files,
         }
     )
 
@@ -166,7 +155,7 @@ def shown(row: Any) -> dict[str, Any]:
                     cells[key] = f"{estimate_text(value.difference, form)}, {value.decision}"
                 elif _is_estimate(hint):
                     cells[key] = estimate_text(value, form) if value else ""
-                elif item.metadata.get("of_share"):
+                elif item.metadata["of_share"]:
                     factor, of_product, unit = scaled(form)
                     cells[key] = f"{number_text(value * factor, of_product)}{unit}"
                 elif form == P_VALUE:
@@ -174,7 +163,7 @@ def shown(row: Any) -> dict[str, Any]:
                 elif value is not None and form.endswith("%"):
                     cells[key] = 100 * value
                 else:
-                    cells[key] = item.metadata.get("words", {}).get(value, value)
+                    cells[key] = item.metadata["words"].get(value, value)
     return cells
 
 
@@ -197,11 +186,10 @@ def estimate_text(estimate: Estimate, form: str) -> str:
 
 def _form(row: Any, item: Field[Any]) -> str:
     """The number format of a row's field."""
-    of_share: str = item.metadata.get("of_share", "")
-    of_change: str = item.metadata.get("of_change", "")
-    if of_change and row.share_change:
-        return of_change
-    return of_share if of_share and row.share else str(item.metadata["form"])
+    about = item.metadata
+    if about["of_change"] and row.share_change:
+        return str(about["of_change"])
+    return str(about["of_share"] if about["of_share"] and row.share else about["form"])
 
 
 def p_text(p: float | None) -> str:
@@ -230,7 +218,7 @@ def answer_of(row: type) -> Any:
                 extra = _ENDS | (_COMPARED if _has(hint, Comparison) else {})
                 parts |= {_suffixed(key, name): part for name, part in extra.items()}
             parts[key] = Annotated[parts[key], meaning]
-            if not item.metadata.get("required", True):
+            if not item.metadata["required"]:
                 parts = {name: NotRequired[part] for name, part in parts.items()}
             shape |= parts
     answer = TypedDict(row.__name__, shape)  # type: ignore[misc]
@@ -265,7 +253,7 @@ def frame_of(row: type, rows: Iterable[Any]) -> pd.DataFrame:
             words.get(value, value) for value in (getattr(each, item.name) for each in rows)
         ]
         for item in _of_files(row)
-        if (words := item.metadata.get("words"))
+        if (words := item.metadata["words"])
     }
     return frame
 
@@ -274,7 +262,7 @@ def _forms(row: type, rows: Sequence[Any]) -> Iterator[tuple[str, str | list[str
     """The page format of each column of files, or its format in each of `rows`."""
     for item in _of_files(row):
         form: str | list[str] = str(item.metadata["form"])
-        if item.metadata.get("of_share"):
+        if item.metadata["of_share"]:
             form = [_form(each, item) for each in rows]
         for key, _, _ in _declared(row, item):
             yield key, form
@@ -365,7 +353,7 @@ class Table(Generic[Summary]):
         first = sorted(
             (place, _heading(item))
             for item in fields(self.row)
-            if (place := item.metadata.get("first")) and _heading(item) in frame
+            if (place := item.metadata["first"]) and _heading(item) in frame
         )
         names = [name for place, name in first if place == 1 or frame[name].nunique() > 1]
         return frame[[*names, *(name for name in frame if name not in names)]]
@@ -384,7 +372,7 @@ class Table(Generic[Summary]):
     @property
     def one_sided(self) -> set[str]:
         """The page headings of estimates whose intervals begin at 0."""
-        return {_heading(item) for item in fields(self.row) if item.metadata.get("one_sided")}
+        return {_heading(item) for item in fields(self.row) if item.metadata["one_sided"]}
 
     def _all_rows(self, summaries: Sequence[Summary]) -> Iterable[Any]:
         if self.joint:
@@ -422,11 +410,11 @@ def _declared(row: type, item: Field[Any]) -> Iterator[tuple[str, str, Any]]:
 
 
 def _key(item: Field[Any]) -> str:
-    return item.metadata.get("key") or item.name
+    return item.metadata["key"] or item.name
 
 
 def _heading(item: Field[Any]) -> str:
-    return item.metadata.get("title") or _key(item).replace("_", " ")
+    return item.metadata["title"] or _key(item).replace("_", " ")
 
 
 def _meaning_on_page(item: Field[Any]) -> str:

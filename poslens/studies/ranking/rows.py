@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.curves.positions import BUCKET_WORDS
-from poslens.rows import P_VALUE, ModelRow, column, columns
+from poslens.rows import P_VALUE, ModelRow, column
 
 QUERIES = "Number of queries."
 PAIRS = "Number of pairs of a query and a relevant document."
@@ -52,7 +52,7 @@ class MeasuresRow(ModelRow):
         key="judged, not in corpus",
         shown=False,
     )
-    measures: Mapping[str, Estimate] = columns(
+    measures: Mapping[str, Estimate] = column(
         {
             "nDCG@10": NDCG,
             "MRR@10": "Mean reciprocal rank of the first relevant document in the top 10.",
@@ -203,7 +203,7 @@ class GroupsRow(ModelRow):
     queries: int = column(QUERIES)
     documents: int = column("Number of distinct relevant documents.")
     read: float | None = column(READ, key="evidence read", form=".0%")
-    measures: Mapping[str, Estimate | None] = columns(
+    measures: Mapping[str, Estimate | None] = column(
         {
             f"{measure}@{k}": f"{measure} at this cutoff, 0 to 1."
             for measure in ("Recall", "nDCG")
@@ -218,7 +218,7 @@ class PositionsRow(ModelRow):
     FineWeb-PosQ by the third of the passage."""
 
     queries: int = column(QUERIES, shown=False)
-    groups: Mapping[str, float | None] = columns(
+    groups: Mapping[str, float | None] = column(
         dict.fromkeys(
             (
                 *("[0,100)", "[100,200)", "[200,300)", "[300,400)", "[400,500)", "[500,3120]"),
@@ -229,7 +229,7 @@ class PositionsRow(ModelRow):
         required=False,
         shown=False,
     )
-    of_groups: Mapping[str, Estimate | None] = columns({"": GROUP_NDCG}, in_files=False)
+    of_groups: Mapping[str, Estimate | None] = column({"": GROUP_NDCG}, in_files=False)
     psi: float | None = column(PSI, key="PSI")
     permuted: float | None = column(PERMUTED, key="PSI under permutation")
     p: float | None = column(P, form=P_VALUE)
