@@ -135,40 +135,30 @@ def stored(
     Raises:
         UserError: a subject has no result, and there is no `on_error`.
     """
-    complete = ((subject, None) for subject in subjects)
-    results = _results(study, compute, complete, on_error)
-    return study.together([*(summary for summary, _ in results), *without_models])
+    complete = list(subjects)
+    no_jobs = [None] * len(complete)
+    return so_far(
+        study, compute, complete, no_jobs, without_models=without_models, on_error=on_error
+    ).summaries
 
 
 def so_far(
     study: Study[Any, Subject, Summary],
     compute: Compute,
     subjects: Iterable[Subject],
-    jobs: Iterable[Job],
+    jobs: Iterable[Job | None],
     *,
     without_models: Iterable[Summary] = (),
     on_error: Callable[[UserError], None] | None = None,
 ) -> SoFar[Summary]:
-    """The same with estimates for incomplete subjects; `jobs` are those of the subjects.
+    """The same with estimates for incomplete subjects that have a job; `jobs` are those of the
+    subjects.
 
     Raises:
         UserError: as `stored`.
     """
-    results = _results(study, compute, zip(subjects, jobs, strict=True), on_error)
-    others = list(without_models)
-    summaries = study.together([*(summary for summary, _ in results), *others])
-    return SoFar(study, summaries, (*(computed for _, computed in results), *[None] * len(others)))
-
-
-def _results(
-    study: Study[Any, Subject, Summary],
-    compute: Compute,
-    subjects: Iterable[tuple[Subject, Job | None]],
-    on_error: Callable[[UserError], None] | None,
-) -> list[tuple[Summary, ComputedSoFar | None]]:
-    """The results of complete subjects, and estimates for incomplete ones that have a job."""
     results: list[tuple[Summary, ComputedSoFar | None]] = []
-    for subject, job in subjects:
+    for subject, job in zip(subjects, jobs, strict=True):
         earlier, computed = [summary for summary, _ in results], None
         try:
             summary = study.summarize(compute, subject, earlier)
@@ -183,4 +173,6 @@ def _results(
             continue
         if summary is not None:
             results.append((summary, computed))
-    return results
+    results += [(summary, None) for summary in without_models]
+    summaries = study.together([summary for summary, _ in results])
+    return SoFar(study, summaries, tuple(computed for _, computed in results))
