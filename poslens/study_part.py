@@ -228,22 +228,19 @@ def shift_sentence(
     meaning: str,
     margin: float,
     form: str = ".3f",
-    unit: str = "",
 ) -> str:
     """How `what` changes from the first to the last positions (`where`), and its meaning, as in
-    `side_sentence`; `unit` is the unit of the difference and the margin."""
+    `side_sentence`."""
     if difference is None or difference.interval is None:
         items = "documents" if difference is None else difference.resampled
         few = difference is not None and difference.n_resampled < MIN_DOCUMENTS
         needs = f": an interval needs {MIN_DOCUMENTS}" if few else ""
         return f"Too few {items} to decide whether position matters{needs}."
-    meaning = side_sentence(difference, margin, meaning, "Equivalent", unit)
-    return f"{what} {change_in_words(difference, form, unit)} {where}. {meaning}"
+    meaning = side_sentence(difference, margin, meaning, "Equivalent")
+    return f"{what} {change_in_words(difference, form)} {where}. {meaning}"
 
 
-def side_sentence(
-    difference: Estimate, margin: float, meaning: str, equivalent: str, unit: str = ""
-) -> str:
+def side_sentence(difference: Estimate, margin: float, meaning: str, equivalent: str) -> str:
     """The meaning of a difference of the last minus the first positions: `meaning` with the side
     that has more in place of {}."""
     verdict = judged(difference, margin)
@@ -252,5 +249,5 @@ def side_sentence(
         would = f"; about {n:,} {units} would be needed" if n else ""
         return f"Too few {units} to decide{would}."
     if verdict == "equivalent":
-        return f"{equivalent} within the margin of {margin:g}{unit}."
+        return f"{equivalent} within the margin of {margin:g}."
     return meaning.format("end" if verdict == "higher" else "beginning")
