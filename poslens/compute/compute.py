@@ -353,16 +353,6 @@ class Compute:
         read = partial(self.store.curves, model.key, method, pairs)
         return DataSetCurve(content, summary, model, len(pairs), selection, read)
 
-    def average(
-        self, spec: RetrieverSpec, method: Method, pairs: Sequence[TextPair], dataset: str
-    ) -> CurveSummary | None:
-        """The average of the curves that are stored for `pairs`, all pairs of a data set; None if
-        there are no stored curves.
-
-        It is recomputed only when results change, so that pages can call this at every rerun. While
-        a run adds results, an average that takes seconds lags behind."""
-        return self.means.recent(self.identify(spec).key, method, pairs, dataset)
-
     def attribution_job(
         self,
         spec: RetrieverSpec,

@@ -74,8 +74,8 @@ class MeanCurves:
     def recent(
         self, model: ModelKey, method: Method, pairs: Sequence[TextPair], dataset: str
     ) -> CurveSummary | None:
-        """The mean as in `of`; None if no result is stored. While a run adds results, a mean that
-        takes seconds to compute may lack the latest."""
+        """The mean as in `of`; None if no result is stored. Pages can call this at every rerun:
+        while a run adds results, a mean that takes seconds to compute may lack the latest."""
         cache_key = self._cache_key(model, method, pairs, dataset)
 
         def averaged() -> CurveSummary | None:

@@ -88,12 +88,12 @@ def average(
     Raises:
         UserError: the model's files are not on this machine, or the store cannot be read.
     """
-    total = len(data.pairs)
-    summary = compute.average(spec, method, data.pairs, data.name)
+    total, model = len(data.pairs), compute.identify(spec)
+    summary = compute.means.recent(model.key, method, data.pairs, data.name)
     if summary is None:
         return Average(0, total, None, None, None)
     curve = summary.curve
-    stored, model = curve.n + curve.n_failed, compute.identify(spec)
+    stored = curve.n + curve.n_failed
     if kind is None:
         if curve.n < MIN_PAIRS:
             return Average(stored, total, None, summary, None)

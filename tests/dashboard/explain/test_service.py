@@ -86,19 +86,20 @@ def test_a_mean_is_read_once_while_nothing_is_written(
     compute: Compute, bm25: RetrieverSpec, data: DataSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(compute, bm25, data, 12)
-    first = compute.average(bm25, TERMS, data.pairs, data.name)
+    averaged = compute.identify(bm25).key, TERMS, data.pairs, data.name
+    first = compute.means.recent(*averaged)
     asked: list[int] = []
     curves = Store.curves
     monkeypatch.setattr(
         Store, "curves", lambda *args, **kwargs: (asked.append(1), curves(*args, **kwargs))[1]
     )
-    assert compute.average(bm25, TERMS, data.pairs, data.name) is first and not asked
+    assert compute.means.recent(*averaged) is first and not asked
     compute.store.put(
         compute.identify(bm25).key,
         TERMS,
         [(data.pairs[0], compute.explain(data.pairs[1], bm25, TERMS).attribution)],
     )
-    assert compute.average(bm25, TERMS, data.pairs, data.name) is not first and asked
+    assert compute.means.recent(*averaged) is not first and asked
 
 
 def test_a_rail_has_the_pairs_curve_and_the_mean_in_the_same_unit(
