@@ -402,8 +402,6 @@ class Compute:
 
     def job(self, key: RunKey, label: str, total: int, work: Work, **details: Any) -> Job:
         """A job that stores its results in this folder; `details` are further fields of `Job`."""
-        if details.get("sending") is not None:
-            work = within_batches(work)
 
         def claimed(run: Run, report: Report) -> Progress:
             _, fingerprint, *_ = key
@@ -429,13 +427,22 @@ class Compute:
         """A job of one model; `scope` identifies the selection of items. `again` creates the same
         job for another `Compute`, so that the texts for an endpoint can be counted before they are
         sent; `adaptive` is as in `Sending`. `label` is by default the model's name."""
+        spec, sending = model.spec, None
+        if spec.remote:
+
+            def counted(folder: Path, counting: Counting) -> Job:
+                return again(Compute(folder, beside=self, counting=counting))
+
+            sending = Sending(spec.name, partial(cost_of, self.root), counted, adaptive)
+        if spec.remote or family_of(spec).has_statistics:
+            work = within_batches(work)
         return self.job(
             run_key(model, method, scope),
-            label or model.spec.name,
+            label or spec.name,
             total,
-            within_batches(work) if family_of(model.spec).has_statistics else work,
+            work,
             can_start=not model.stored_only,
-            sending=self.sending(model.spec, again, adaptive),
+            sending=sending,
             **details,
         )
 
@@ -482,20 +489,6 @@ class Compute:
         return RunOptions(
             lambda: run.stopping, report, self.device_slot(spec), run.retry_failed, on_stage
         )
-
-    def sending(
-        self, spec: RetrieverSpec, job: Callable[[Compute], Job], adaptive: bool = False
-    ) -> Sending | None:
-        """The endpoint to which a job sends texts, with their count; None if `spec` is not an
-        endpoint. `job` creates that job for another `Compute`, which counts instead of sending;
-        `adaptive` is as in `Sending`."""
-        if not spec.remote:
-            return None
-
-        def again(folder: Path, counting: Counting) -> Job:
-            return job(Compute(folder, beside=self, counting=counting))
-
-        return Sending(spec.name, partial(cost_of, self.root), again, adaptive)
 
 
 def run_key(model: ModelIdentity, method: Method, scope: str) -> RunKey:

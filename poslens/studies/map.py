@@ -7,7 +7,7 @@ import hashlib
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
@@ -24,7 +24,7 @@ from poslens.attribution.types import Array, Method, Side, TextPair
 from poslens.cache.jobs.attributions import OneDevice, precompute
 from poslens.cache.jobs.loop import Progress, RunOptions
 from poslens.cache.kinds.embeddings import EMBEDDING, embed, make_map, map_key
-from poslens.compute.compute import Compute, run_key
+from poslens.compute.compute import Compute
 from poslens.compute.provenance import ModelIdentity
 from poslens.compute.runs import Job, Report, Run
 from poslens.figures.captions import Provenances
@@ -182,16 +182,14 @@ def job(compute: Compute, spec: RetrieverSpec, source: MapSource, layout: Layout
         make_map(model.key, mapped.vectors, layout, compute.embeddings, fitted)
         return progress
 
-    key = run_key(model, EMBEDDING, f"{source.scope} {layout!r}")
-
     def vectors_alone(other: Compute) -> Job:
         def embedding(run: Run, report: Report) -> Progress:
             return source.compute(other, model, other.run_options(model.spec, run, report))
 
-        return other.job(key, spec.name, len(source), embedding)
+        return replace(job(other, spec, source, layout), work=embedding)
 
-    sending = compute.sending(spec, vectors_alone)
-    return compute.job(key, spec.name, len(source), work, doing="map", sending=sending)
+    scope = f"{source.scope} {layout!r}"
+    return compute.model_job(model, EMBEDDING, scope, len(source), work, vectors_alone, doing="map")
 
 
 # -- figure ----------------------------------------------------------------------------------------
