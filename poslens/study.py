@@ -240,19 +240,14 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
         return ""
 
     @abstractmethod
-    def summarize(
-        self, compute: Compute, subject: Subject, earlier: Sequence[Summary]
-    ) -> Summary | None:
-        """The result from what is stored; None while too little is stored. `earlier` are the
-        results of preceding subjects, for comparison.
+    def summarize(self, compute: Compute, subject: Subject) -> Summary | None:
+        """The result from what is stored; None while too little is stored.
 
         Raises:
             UserError: nothing could be computed.
         """
 
-    def so_far(
-        self, compute: Compute, subject: Subject, earlier: Sequence[Summary]
-    ) -> Summary | None:
+    def so_far(self, compute: Compute, subject: Subject) -> Summary | None:
         """An estimate of an incomplete subject's result from what is stored; None if what is
         stored does not allow one. Verdicts and provenance need not state that it is not final:
         `study_plan.so_far` adds this for all studies."""

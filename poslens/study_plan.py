@@ -159,13 +159,13 @@ def so_far(
     """
     results: list[tuple[Summary, ComputedSoFar | None]] = []
     for subject, job in zip(subjects, jobs, strict=True):
-        earlier, computed = [summary for summary, _ in results], None
+        computed = None
         try:
-            summary = study.summarize(compute, subject, earlier)
+            summary = study.summarize(compute, subject)
             if summary is None and job is not None:
                 # Counted before results are read: a run that is active adds more.
                 computed = ComputedSoFar(job.n_done(), job.total, study.unit)
-                summary = study.so_far(compute, subject, earlier)
+                summary = study.so_far(compute, subject)
         except UserError as error:
             if on_error is None:
                 raise

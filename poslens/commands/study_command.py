@@ -228,7 +228,7 @@ def _computed(
     for subject, job in zip(planned.subjects, planned.jobs, strict=True):
         try:
             _compute(study, subject, job, retry_failed)
-            summary = study.summarize(service(), subject, summaries)
+            summary = study.summarize(service(), subject)
         except UserError as reason:
             refused.append(str(reason))
             if not job.failures():
@@ -245,7 +245,8 @@ def _computed(
             more = " `--table failures` lists all." if len(failed) > 1 else ""
             notes.append(f"{job.label}: {n} failed. The first reason: {first}{more}")
         if study.streams:
-            print(study.verdict(summary), file=sys.stderr, flush=True)
+            latest = study.together(summaries)[-1]
+            print(study.verdict(latest), file=sys.stderr, flush=True)
     summaries += study.without_models(corpus)
     failures = [*failure_rows(planned.jobs), *without_result]
     if not summaries and not (table == FAILURES and failures):

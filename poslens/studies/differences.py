@@ -198,9 +198,7 @@ class Differences(Study[DataSet, Asked[DataSet], MeasuredSummary]):
         additional = [] if saliency is None else [("Saliency", saliency)]
         return passports.job(compute, card, "measures", additional)
 
-    def summarize(
-        self, compute: Compute, subject: Asked[DataSet], earlier: Sequence[MeasuredSummary] = ()
-    ) -> MeasuredSummary | None:
+    def summarize(self, compute: Compute, subject: Asked[DataSet]) -> MeasuredSummary | None:
         """The measures of one model; None while one is missing.
 
         Raises:

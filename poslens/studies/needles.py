@@ -4,7 +4,7 @@ length."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
@@ -314,9 +314,7 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
             doing="needles",
         )
 
-    def summarize(
-        self, compute: Compute, subject: Grid, earlier: Sequence[NeedleSummary] = ()
-    ) -> NeedleSummary | None:
+    def summarize(self, compute: Compute, subject: Grid) -> NeedleSummary | None:
         """The grid; None while a cell is missing.
 
         Raises:

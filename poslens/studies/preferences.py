@@ -291,15 +291,11 @@ class Preferences(Study[PreferenceCorpus, PreferenceSubject, PreferenceSummary])
         )
         return replace(job, label=title)
 
-    def summarize(
-        self, compute: Compute, subject: PreferenceSubject, earlier: Sequence[PreferenceSummary]
-    ) -> PreferenceSummary | None:
+    def summarize(self, compute: Compute, subject: PreferenceSubject) -> PreferenceSummary | None:
         """The method's preference; None until all conditions are measured."""
         return summary_of(compute, subject, subject.method)
 
-    def so_far(
-        self, compute: Compute, subject: PreferenceSubject, earlier: Sequence[PreferenceSummary]
-    ) -> PreferenceSummary | None:
+    def so_far(self, compute: Compute, subject: PreferenceSubject) -> PreferenceSummary | None:
         """The index on the order-blind encoder, which is measured first."""
         alone = replace(subject, corpus=replace(subject.corpus, conditions=(ORDER_BLIND,)))
         return summary_of(compute, alone, subject.method)

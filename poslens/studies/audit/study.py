@@ -35,6 +35,7 @@ from poslens.studies.audit.run import require_family, run_audit
 from poslens.studies.audit.summary import (
     AuditIndex,
     AuditSummary,
+    compared,
     limit_sentence,
     reached,
     repeated_sentence,
@@ -199,6 +200,7 @@ class Audit(Study[Collection, AuditIndex, AuditSummary]):
         ),
     )
     part = PART
+    streams = True  # no result depends on later ones
 
     def corpus(self, data: DataSet, settings: Settings) -> Collection:
         """The whole corpus of the data set, or a sample of it."""
@@ -302,9 +304,7 @@ class Audit(Study[Collection, AuditIndex, AuditSummary]):
             most="at most " if subject.width else "",
         )
 
-    def summarize(
-        self, compute: Compute, subject: AuditIndex, earlier: Sequence[AuditSummary] = ()
-    ) -> AuditSummary | None:
+    def summarize(self, compute: Compute, subject: AuditIndex) -> AuditSummary | None:
         """The evaluated ranks of an index; None while documents are missing."""
         require_family(subject.spec, subject.chunks)
         model = compute.identify(subject.spec)
@@ -318,11 +318,9 @@ class Audit(Study[Collection, AuditIndex, AuditSummary]):
             reason = next(iter(stored.failed.values()), "there are none")
             title = subject.collection.title
             raise UserError(f"No document of {title} can be searched for: {reason}")
-        return summary_of(store, model, subject, stored, earlier)
+        return summary_of(store, model, subject, stored)
 
-    def so_far(
-        self, compute: Compute, subject: AuditIndex, earlier: Sequence[AuditSummary] = ()
-    ) -> AuditSummary | None:
+    def so_far(self, compute: Compute, subject: AuditIndex) -> AuditSummary | None:
         """The evaluated ranks of the documents that were searched for so far, a random sample of
         the corpus; None while there are too few for an interval."""
         model = compute.identify(subject.spec)
@@ -330,7 +328,11 @@ class Audit(Study[Collection, AuditIndex, AuditSummary]):
         stored = store.select(model.key, subject.chunks)
         if len(stored.results) < MIN_DOCUMENTS:
             return None
-        return summary_of(store, model, subject, stored, earlier)
+        return summary_of(store, model, subject, stored)
+
+    def together(self, summaries: Sequence[AuditSummary]) -> list[AuditSummary]:
+        """Each index compared with the first one of the same model."""
+        return [compared(summary, summaries[:n]) for n, summary in enumerate(summaries)]
 
     def measured(self, summary: AuditSummary) -> MeasuredModel:
         return summary.measured

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -72,18 +72,20 @@ class AuditIndex:
 
 @dataclass(frozen=True)
 class AuditSummary:
-    """The evaluated ranks of one index. `failed` are documents without ranks, with reasons; `base`
-    is the first index of the same model, None for that index itself. `truncations` is empty if an
-    earlier summary has those of the same model. `missing` counts the documents that were not
-    searched for: the others are a random sample of the corpus."""
+    """The evaluated ranks of one index, which `key` identifies. `failed` are documents without
+    ranks, with reasons. `missing` counts the documents that were not searched for: the others are a
+    random sample of the corpus. `base` is the first index of the same model among the results shown
+    together, None for that index itself. `truncations` is empty if an earlier one of these results
+    has those of the same model."""
 
+    key: tuple[object, ...]
     index: AuditIndex
     model: ModelIdentity
     documents: tuple[SentenceRanks, ...]
     failed: dict[str, str]
     truncations: tuple[Truncation, ...]
+    missing: int
     base: AuditSummary | None = None
-    missing: int = 0
 
     @property
     def name(self) -> str:
@@ -229,7 +231,7 @@ _samples: LRUCache[Collection] = LRUCache(8)
 
 # -- stored results --------------------------------------------------------------------------------
 
-_summaries: LRUCache[AuditSummary] = LRUCache(32)
+_summaries: LRUCache[AuditSummary] = LRUCache(64)
 _reaches: LRUCache[bool] = LRUCache(256)
 
 
@@ -244,42 +246,41 @@ def reached(store: AuditStore, model: ModelIdentity, subject: AuditIndex) -> boo
 
 
 def summary_of(
-    store: AuditStore,
-    model: ModelIdentity,
-    subject: AuditIndex,
-    stored: Stored[SentenceRanks],
-    earlier: Sequence[AuditSummary],
+    store: AuditStore, model: ModelIdentity, subject: AuditIndex, stored: Stored[SentenceRanks]
 ) -> AuditSummary:
     """The evaluated stored ranks of an index, cached."""
-    # Calibrated or not: both are indexes of one model.
-    own_name = subject.spec.uncalibrated
-    base = next((each for each in earlier if each.index.spec.uncalibrated == own_name), None)
-    same_model = any(summary.index.spec.name == subject.spec.name for summary in earlier)
-    truncations = () if same_model else tuple(store.truncations(model.key))
-    results = tuple(stored.results.values())
+    truncations, results = tuple(store.truncations(model.key)), tuple(stored.results.values())
     missing = len(store.keys) - len(results) - len(stored.failed)
-
-    def key(index: AuditIndex, model: ModelIdentity, *counts: int) -> tuple[object, ...]:
-        return (
-            index.name,
-            model.key,
-            str(index.chunks),
-            index.top,
-            index.query_form,
-            index.width,
-            *counts,
-        )
-
-    compared = key(base.index, base.model, len(base.documents)) if base else None
-    counts = (len(results), len(stored.failed), len(truncations))
+    key = (
+        subject.collection.name,
+        store.fingerprint,
+        subject.name,
+        model.key,
+        str(subject.chunks),
+        subject.top,
+        subject.query_form,
+        subject.width,
+        len(results),
+        len(stored.failed),
+        len(truncations),
+    )
     return _summaries.get(
-        (
-            subject.collection.name,
-            store.fingerprint,
-            key(subject, model, *counts),
-            compared,
-        ),
-        lambda: AuditSummary(subject, model, results, stored.failed, truncations, base, missing),
+        key,
+        lambda: AuditSummary(key, subject, model, results, stored.failed, truncations, missing),
+    )
+
+
+def compared(summary: AuditSummary, earlier: Sequence[AuditSummary]) -> AuditSummary:
+    """The summary compared with the first `earlier` one of the same model, cached."""
+    # Calibrated or not: both are indexes of one model.
+    own_name = summary.index.spec.uncalibrated
+    base = next((each for each in earlier if each.index.spec.uncalibrated == own_name), None)
+    if base is None:
+        return summary
+    same_model = any(each.index.spec.name == summary.index.spec.name for each in earlier)
+    truncations = () if same_model else summary.truncations
+    return _summaries.get(
+        (summary.key, base.key), lambda: replace(summary, base=base, truncations=truncations)
     )
 
 

@@ -309,9 +309,7 @@ class BiasTests(Study[tuple[BiasPairs, ...], BiasSubject, BiasSummary]):
             portion=bias_scores.ahead,
         )
 
-    def summarize(
-        self, compute: Compute, subject: BiasSubject, earlier: Sequence[BiasSummary] = ()
-    ) -> BiasSummary | None:
+    def summarize(self, compute: Compute, subject: BiasSubject) -> BiasSummary | None:
         """Each test with at least one scored pair, evaluated on the stored scores."""
         model = compute.identify(subject.spec)
         stored = bias_scores.store(compute.root).select(

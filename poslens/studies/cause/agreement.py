@@ -144,9 +144,7 @@ class AgreementStudy(OfPairs[CauseItems, CauseSubject, AgreementSummary]):
         key = f"agreement, {chosen.interventions}, {scope}"
         return compute.joint_job(model, subject.method, key, parts, label=label, doing="agreement")
 
-    def summarize(
-        self, compute: Compute, subject: CauseSubject, earlier: Sequence[AgreementSummary] = ()
-    ) -> AgreementSummary | None:
+    def summarize(self, compute: Compute, subject: CauseSubject) -> AgreementSummary | None:
         """The agreement with each intervention; None while a result is missing.
 
         Raises:
@@ -169,9 +167,7 @@ class AgreementStudy(OfPairs[CauseItems, CauseSubject, AgreementSummary]):
             ) from error
         return AgreementSummary(compute.identify(subject.spec), subject, agreements)
 
-    def so_far(
-        self, compute: Compute, subject: CauseSubject, earlier: Sequence[AgreementSummary] = ()
-    ) -> AgreementSummary | None:
+    def so_far(self, compute: Compute, subject: CauseSubject) -> AgreementSummary | None:
         """The agreement over the pairs that have both curves."""
         agreements = {}
         for intervention in subject.chosen.interventions:

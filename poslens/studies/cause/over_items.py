@@ -4,7 +4,7 @@ effects."""
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
@@ -105,9 +105,7 @@ class OverItems(OfPairs[CauseItems, CauseSubject, Effect], Generic[Effect]):
             UserError: none of them has a curve.
         """
 
-    def summarize(
-        self, compute: Compute, subject: CauseSubject, earlier: Sequence[Effect] = ()
-    ) -> Effect | None:
+    def summarize(self, compute: Compute, subject: CauseSubject) -> Effect | None:
         """The mean effect; None while a result is missing.
 
         Raises:
@@ -120,9 +118,7 @@ class OverItems(OfPairs[CauseItems, CauseSubject, Effect], Generic[Effect]):
         service.require_results(spec, method, stored)
         return self.mean_effect(compute, subject)
 
-    def so_far(
-        self, compute: Compute, subject: CauseSubject, earlier: Sequence[Effect] = ()
-    ) -> Effect | None:
+    def so_far(self, compute: Compute, subject: CauseSubject) -> Effect | None:
         """The mean effect once there are enough results."""
         items, spec = subject.chosen.pairs, subject.spec
         stored = service.stored(compute, spec, subject.method, items)

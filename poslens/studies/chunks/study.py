@@ -191,9 +191,7 @@ class ChunkStudy(Study[ChunkCorpus, Asked[ChunkCorpus], ChunkSummary]):
             load=load,
         )
 
-    def summarize(
-        self, compute: Compute, subject: Asked[ChunkCorpus], earlier: Sequence[ChunkSummary]
-    ) -> ChunkSummary | None:
+    def summarize(self, compute: Compute, subject: Asked[ChunkCorpus]) -> ChunkSummary | None:
         """The selected setting and its evaluation; None while results of documents are missing.
 
         Raises:

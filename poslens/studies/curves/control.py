@@ -217,9 +217,7 @@ class ControlStudy(OfPairs[ControlPairs, ControlSubject, ControlSummary]):
         key = f"control {kind}, {scope}"
         return compute.joint_job(model, method, key, parts, label=spec.name, doing=doing)
 
-    def summarize(
-        self, compute: Compute, subject: ControlSubject, earlier: Sequence[ControlSummary] = ()
-    ) -> ControlSummary | None:
+    def summarize(self, compute: Compute, subject: ControlSubject) -> ControlSummary | None:
         """The curve minus its control; None while a result is missing.
 
         Raises:
@@ -228,9 +226,7 @@ class ControlStudy(OfPairs[ControlPairs, ControlSubject, ControlSummary]):
         missing = self.job(compute, subject).has_left()
         return None if missing else self._of_stored(compute, subject)
 
-    def so_far(
-        self, compute: Compute, subject: ControlSubject, earlier: Sequence[ControlSummary] = ()
-    ) -> ControlSummary | None:
+    def so_far(self, compute: Compute, subject: ControlSubject) -> ControlSummary | None:
         """The curve minus its control, over the pairs that have both."""
         try:
             return self._of_stored(compute, subject)

@@ -228,9 +228,7 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
         """A job that trains if necessary, ranks, relocates and audits; progress counts stages."""
         return point_job(compute, subject)
 
-    def summarize(
-        self, compute: Compute, subject: DebiasPoint, earlier: Sequence[DebiasSummary]
-    ) -> DebiasSummary | None:
+    def summarize(self, compute: Compute, subject: DebiasPoint) -> DebiasSummary | None:
         """The stored results of a point; None while a stage is missing."""
         spec = subject.spec(compute)
         if spec is None or not all(is_done(job) for _, job in stages(compute, subject)):
@@ -258,9 +256,7 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
                 positions = POSITIONS.summarize(
                     compute, positions_subject(subject, spec, corpus.setup)
                 )
-        plain_point = replace(subject, calibration=None, recipe=None)
-        plain = next((summary for summary in earlier if summary.point == plain_point), None)
-        summary = DebiasSummary(
+        return DebiasSummary(
             subject,
             compute.identify(spec),
             subject.manifest(compute),
@@ -270,15 +266,23 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
             tuple(ranks for ranks in documents_read if ranks.document_id in corpus.held_out),
             positions,
             saliency,
-            plain,
         )
-        return summary if plain is None else replace(summary, changes=summary.against(plain))
 
     def together(self, summaries: Sequence[DebiasSummary]) -> list[DebiasSummary]:
-        changes = with_holm([summary.changes for summary in summaries])
+        """The versions compared with the plain one, with the best of each model marked."""
+        plain = {each.point.base: each for each in summaries if each.point.kind == "plain"}
+        before = [
+            None if each.point.kind == "plain" else plain.get(each.point.base) for each in summaries
+        ]
+        changes = with_holm(
+            [
+                None if old is None else each.against(old)
+                for each, old in zip(summaries, before, strict=True)
+            ]
+        )
         summaries = [
-            replace(summary, changes=change)
-            for summary, change in zip(summaries, changes, strict=True)
+            replace(each, plain=old, changes=change)
+            for each, old, change in zip(summaries, before, changes, strict=True)
         ]
         marked: list[DebiasSummary] = []
         for base in dict.fromkeys(summary.point.base for summary in summaries):

@@ -242,9 +242,7 @@ class FaithfulnessTest(OfPairs[SelectedPairs, TestedOrder, OrderSummary]):
             compute, subject.spec, subject.method, tested.pairs, tested.scope, parameters
         )
 
-    def summarize(
-        self, compute: Compute, subject: TestedOrder, earlier: Sequence[OrderSummary] = ()
-    ) -> OrderSummary | None:
+    def summarize(self, compute: Compute, subject: TestedOrder) -> OrderSummary | None:
         """The means over pairs; None while a pair is not tested.
 
         Raises:
@@ -260,9 +258,7 @@ class FaithfulnessTest(OfPairs[SelectedPairs, TestedOrder, OrderSummary]):
             )
         return self.so_far(compute, subject)
 
-    def so_far(
-        self, compute: Compute, subject: TestedOrder, earlier: Sequence[OrderSummary] = ()
-    ) -> OrderSummary | None:
+    def so_far(self, compute: Compute, subject: TestedOrder) -> OrderSummary | None:
         """The means over the pairs that are tested."""
         stored = _stored(compute, subject)
         if not stored.results:

@@ -176,9 +176,7 @@ class Hubs(Study[Collection, Asked[Collection], HubSummary]):
             doing="hubs",
         )
 
-    def summarize(
-        self, compute: Compute, subject: Asked[Collection], earlier: Sequence[HubSummary] = ()
-    ) -> HubSummary | None:
+    def summarize(self, compute: Compute, subject: Asked[Collection]) -> HubSummary | None:
         """The in-degrees, with the words of hubs if those are computed; None until corpus and
         control are ranked.
 

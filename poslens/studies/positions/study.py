@@ -246,9 +246,7 @@ class Positions(Study[Moved, Asked[Moved], PositionSummary]):
             f"{subject.corpus.collection.survey.n:,} documents of the corpus."
         )
 
-    def summarize(
-        self, compute: Compute, subject: Asked[Moved], earlier: Sequence[PositionSummary] = ()
-    ) -> PositionSummary | None:
+    def summarize(self, compute: Compute, subject: Asked[Moved]) -> PositionSummary | None:
         """The effect of one model; None while ranks are missing.
 
         Raises:

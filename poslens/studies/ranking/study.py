@@ -290,9 +290,7 @@ class RankingStudy(Study[RankingTask, Asked[RankingSetup], Any]):
     def job(self, compute: Compute, subject: Asked[RankingSetup]) -> Job:
         return service.job(compute, subject.spec, subject.corpus)
 
-    def summarize(
-        self, compute: Compute, subject: Asked[RankingSetup], earlier: Sequence[Any] = ()
-    ) -> Measured | None:
+    def summarize(self, compute: Compute, subject: Asked[RankingSetup]) -> Measured | None:
         return service.ranked(compute, subject.spec, subject.corpus)
 
     def together(self, summaries: Sequence[Any]) -> list[Any]:

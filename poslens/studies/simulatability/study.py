@@ -154,9 +154,7 @@ class Simulatability(Study[Collection, Simulated, SimulatabilitySummary]):
             doing="simulatability",
         )
 
-    def summarize(
-        self, compute: Compute, subject: Simulated, earlier: Sequence[SimulatabilitySummary] = ()
-    ) -> SimulatabilitySummary | None:
+    def summarize(self, compute: Compute, subject: Simulated) -> SimulatabilitySummary | None:
         """The shares of correct predictions; None while an attribution is missing."""
         model, candidates = compute.identify(subject.spec), candidates_of(compute, subject)
         if candidates is None or compute.store.missing(

@@ -262,9 +262,7 @@ class WhyStudy(Study[WhyCorpus, Asked[WhyCorpus], WhySummary]):
 
         return replace(job, failures=failures)
 
-    def summarize(
-        self, compute: Compute, subject: Asked[WhyCorpus], earlier: Sequence[WhySummary] = ()
-    ) -> WhySummary | None:
+    def summarize(self, compute: Compute, subject: Asked[WhyCorpus]) -> WhySummary | None:
         summary = self._of_stored(compute, subject)
         n = len({item.name for item in subject.corpus.items})
         if len(summary.explained) + len(summary.failed) < n:
@@ -274,9 +272,7 @@ class WhyStudy(Study[WhyCorpus, Asked[WhyCorpus], WhySummary]):
             raise UserError(f"{subject.spec.name}: {reason}")
         return summary
 
-    def so_far(
-        self, compute: Compute, subject: Asked[WhyCorpus], earlier: Sequence[WhySummary] = ()
-    ) -> WhySummary | None:
+    def so_far(self, compute: Compute, subject: Asked[WhyCorpus]) -> WhySummary | None:
         """The explanations of a random sample, those stored so far; None while there are too few
         for an interval."""
         summary = self._of_stored(compute, subject)

@@ -646,7 +646,7 @@ def test_chunks_behind_an_endpoint_are_windows_of_words(
     n_texts, n_tokens, _ = asked_of(server)
     assert cost.texts == pytest.approx(n_texts, rel=0.2)
     assert cost.tokens == pytest.approx(n_tokens, rel=0.2)
-    done = CHUNKS.summarize(compute, subject, [])
+    done = CHUNKS.summarize(compute, subject)
     assert done is not None and list(done.left_out) == ["late:8"]
     whole, windows = done.tried
     # Endpoints don't state a context limit, and are not timed.

@@ -67,14 +67,17 @@ def summaries(path: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Audi
     done: list[AuditSummary] = []
     for name, chunks in (("BM25", "whole"), ("BM25", "windows:12:4"), ("MiniLM", "whole")):
         subject = index(collection, name, chunks)
-        assert AUDIT.summarize(compute, subject, done) is None
+        assert AUDIT.summarize(compute, subject) is None
         run = AUDIT.job(compute, subject).start()
         run.wait()
         assert run.error == ""
-        summary = AUDIT.summarize(compute, subject, done)
-        assert summary is not None and AUDIT.summarize(compute, subject, done) is summary
+        summary = AUDIT.summarize(compute, subject)
+        assert summary is not None and AUDIT.summarize(compute, subject) is summary
         done.append(summary)
-    return done
+    together = AUDIT.together(done)
+    again = AUDIT.together(done)
+    assert all(one is other for one, other in zip(together, again, strict=True))
+    return together
 
 
 def test_tables_count_every_document_and_sentence(summaries: list[AuditSummary]) -> None:

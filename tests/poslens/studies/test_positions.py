@@ -290,7 +290,7 @@ def _shipped(tmp_path: Path, **changed: Any) -> list[Any]:
     summaries: list[Any] = []
     for name in ("MiniLM-primacy", "MiniLM-recency"):
         (asked,) = POSITIONS.subjects(compute, resolve(name), corpus, settings)
-        summaries.append(POSITIONS.summarize(compute, asked, summaries))
+        summaries.append(POSITIONS.summarize(compute, asked))
     return summaries
 
 

@@ -509,10 +509,10 @@ def test_a_stopped_run_leaves_an_estimate_from_a_random_sample(tmp_path: Path) -
         assert run.wait(60) and job.n_done() == n
 
     run_until(9)
-    assert WHY.so_far(compute, subject, []) is None
+    assert WHY.so_far(compute, subject) is None
     run_until(20)
-    assert WHY.summarize(compute, subject, []) is None
-    summary = WHY.so_far(compute, subject, [])
+    assert WHY.summarize(compute, subject) is None
+    summary = WHY.so_far(compute, subject)
     assert summary is not None and len(summary.explained) == 20
     assert WHY.provenance(summary).n_queries == 20
     assert 5 <= len(summary.misses) <= 15
