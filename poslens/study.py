@@ -30,6 +30,7 @@ from poslens.compute.coverage import Report
 from poslens.compute.provenance import ModelIdentity, resampled_of
 from poslens.compute.runs import Job
 from poslens.failures import FAILURE_TABLE, FAILURES
+from poslens.figures.figure_base import captioned
 from poslens.figures.palettes import Style
 from poslens.paired import (
     DIFFERENCES,
@@ -78,18 +79,18 @@ class ModelSummary(Generic[Subject]):
 
 @dataclass(frozen=True, slots=True)
 class Figure(Generic[Summary]):
-    """A figure of a study: its title, and the function that draws it from the summaries alone. It
-    raises a `UserError` if they have nothing to draw, and pages omit it then. The command and
-    `figure` draw it for its `tables`; a figure without them is drawn for every table that no figure
-    names. Two figures that are `half` as wide share a row of the page. Figures that are not
-    `on_page` are not on it.
+    """A figure of a study: its title, and the function that draws it from the summaries alone;
+    their provenance is added to it (`captioned`). It raises a `UserError` if they have nothing to
+    draw, and pages omit it then. The command and `figure` draw it for its `tables`; a figure
+    without them is drawn for every table that no figure names. Two figures that are `half` as wide
+    share a row of the page. Figures that are not `on_page` are not on it.
 
     The intervals that it draws are those of the table `intervals`, of `numbers` there if it names
     any; by default, of the first of its `tables` or of the study. It draws none if that is "".
     `band` is what its bands are for a summary, if they are not the table's intervals."""
 
     title: str
-    draw: Callable[[Sequence[Summary], Style, Sequence[Provenance]], go.Figure]
+    draw: Callable[[Sequence[Summary], Style], go.Figure]
     tables: tuple[str, ...] = ()
     half: bool = False
     on_page: bool = True
@@ -355,7 +356,8 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
         reasons = []
         for figure in figures:
             try:
-                return figure.draw(summaries, style, self.provenances(summaries, figure.title))
+                provenances = self.provenances(summaries, figure.title)
+                return captioned(figure.draw(summaries, style), provenances, style)
             except UserError as error:
                 reasons.append(error)
         if reasons:

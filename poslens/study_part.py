@@ -23,6 +23,7 @@ from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Provenance, TextPair
 from poslens.compute.compute import Compute
 from poslens.compute.runs import Job
+from poslens.figures.figure_base import captioned
 from poslens.figures.palettes import Style
 from poslens.rows import estimate_text
 
@@ -185,6 +186,7 @@ class PartQuestion:
         if answer is None:
             error = next((job.error for job in jobs if job.error), NOT_YET)
             return replace(empty, absent=error, jobs=tuple(jobs))
+        draw, provenance = answer.draw, answer.provenance
         return replace(
             empty,
             limits=answer.limits or self.limits,
@@ -192,8 +194,8 @@ class PartQuestion:
             numbers=tuple(
                 replace(number, unit=number.unit or self.unit) for number in answer.numbers
             ),
-            draw=answer.draw,
-            provenance=answer.provenance,
+            draw=draw and (lambda style: captioned(draw(style), provenance, style)),
+            provenance=provenance,
             jobs=tuple(jobs),
         )
 

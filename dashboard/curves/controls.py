@@ -13,6 +13,7 @@ from poslens.dashboard.curves.results import CurvesView
 from poslens.dashboard.widgets import panels, say
 from poslens.dashboard.widgets.run_board import run_board
 from poslens.dashboard.widgets.tables import column_settings, show_table
+from poslens.figures.figure_base import captioned
 from poslens.figures.palettes import Style
 from poslens.studies.curves.control import CONTROL, ControlPairs, ControlSubject
 from poslens.studies.curves.null_controls import control_job, query_controls_agree
@@ -40,7 +41,7 @@ def section(view: CurvesView, kind: Control) -> None:
     summaries, provenance, (figure,) = results.summaries, results.provenances(), CONTROL.figures
 
     def draw(style: Style) -> go.Figure:
-        return figure.draw(summaries, style, results.provenances(figure.title))
+        return captioned(figure.draw(summaries, style), results.provenances(figure.title), style)
 
     title = f"Curves minus their control ({CONTROLS[kind]})"
     say.heading(title)

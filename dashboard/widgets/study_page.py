@@ -28,6 +28,7 @@ from poslens.dashboard.widgets.run_board import (
     watched,
 )
 from poslens.dashboard.widgets.tables import column_settings, show_table
+from poslens.figures.figure_base import captioned
 from poslens.figures.palettes import Style
 from poslens.parameters import (
     Choice,
@@ -279,7 +280,7 @@ def _results(data: DataSet, results: SoFar[Any], on_click: Callable[[Any], None]
     study, summaries, provenance = results.study, results.summaries, results.provenances()
 
     def draw(figure: Figure[Any], style: Style) -> go.Figure:
-        return figure.draw(summaries, style, results.provenances(figure.title))
+        return captioned(figure.draw(summaries, style), results.provenances(figure.title), style)
 
     figures: dict[str, Callable[[Style], go.Figure]] = {}
     row: list[DeltaGenerator] = []

@@ -187,27 +187,20 @@ def canvas(
     style: Style,
     x_title: str,
     y_title: str,
-    provenance: Provenances,
+    provenance: Provenances = (),
     *,
     top: bool = False,
 ) -> go.Figure:
-    """An empty figure of a `kind` in `style`, with axes, provenance and caption.
+    """An empty figure of a `kind` in `style`, with axes and, if given, its provenance.
 
     With `top` the x axis is above the plot, and only a line of labels and the caption are below it.
     Titles may come from data: they are wrapped and escaped here.
     """
-    entries = provenance_entries(provenance)
     theme, size, small = style.colors, style.font_size, style.small
     x_lines = wrap(x_title, min(style.width_px - 8 * size, TITLE_EM * size), size)
     y_lines = wrap(y_title, style.height_px - 6 * size, size)
     # The height of ticks, their labels and the title, between the plot and the caption.
     foot = 1.8 * size if top else (2.4 + 1.3 * len(x_lines)) * size
-    lines = (
-        wrap(caption_text(entries), style.width_px - 7 * size, 0.9 * small)
-        if style.caption and entries
-        else []
-    )
-    below = 1.3 * 0.9 * small * len(lines) + (0.8 * size if lines else 0)
     axis: dict[str, Any] = {
         "showline": True,
         "linecolor": theme.ink,
@@ -230,11 +223,11 @@ def canvas(
     layout = go.Layout(
         template="none",
         width=style.width_px,
-        height=style.height_px + round(below),
+        height=style.height_px,
         font={"family": style.font_family, "size": size, "color": theme.ink},
         paper_bgcolor=theme.paper,
         plot_bgcolor=theme.paper,
-        margin={"l": size, "r": 1.5 * size, "t": size, "b": foot + below, "pad": 0},
+        margin={"l": size, "r": 1.5 * size, "t": size, "b": foot, "pad": 0},
         hoverlabel={
             "namelength": -1,
             "bgcolor": theme.paper,
@@ -244,7 +237,7 @@ def canvas(
         # Otherwise Plotly uses the paper color, which is transparent on a page: gray on gray.
         modebar={"bgcolor": theme.paper, "color": theme.muted, "activecolor": theme.ink},
         clickmode="event+select",
-        meta={"figure": kind, "provenance": entries},
+        meta={"figure": kind, "provenance": []},
         xaxis={
             **axis,
             "title": title(x_lines, 0.6),
@@ -258,11 +251,24 @@ def canvas(
             "nticks": _TICKS,
         },
     )
-    figure = go.Figure(layout=layout)
-    if lines:
+    return captioned(go.Figure(layout=layout), provenance, style)
+
+
+def captioned(figure: go.Figure, provenance: Provenances, style: Style) -> go.Figure:
+    """The same figure with its provenance, unless it has one, and with a caption below the plot if
+    the style has one."""
+    entries, layout = provenance_entries(provenance), figure.layout
+    if layout.meta["provenance"] or not entries:
+        return figure
+    layout.meta = {**layout.meta, "provenance": entries}
+    if style.caption:
+        font_px, foot = 0.9 * style.small, layout.margin.b
+        lines = wrap(caption_text(entries), style.width_px - 7 * style.font_size, font_px)
+        below = 1.3 * font_px * len(lines) + 0.8 * style.font_size
+        figure.update_layout(height=layout.height + round(below), margin={"b": foot + below})
         figure.add_annotation(
             text="<br>".join(map(escape, lines)),
-            font={"size": 0.9 * small, "color": theme.muted},
+            font={"size": font_px, "color": style.colors.muted},
             align="left",
             showarrow=False,
             xref="paper",

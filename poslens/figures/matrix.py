@@ -200,9 +200,7 @@ def _runs(columns: Sequence[int]) -> list[tuple[int, int]]:
 # -- needles ---------------------------------------------------------------------------------------
 
 
-def needle_heatmap(
-    grids: Mapping[str, NeedleGrid], style: Style, *, provenance: Provenances = ()
-) -> go.Figure:
+def needle_heatmap(grids: Mapping[str, NeedleGrid], style: Style) -> go.Figure:
     """A heatmap of the percentage of needles retrieved, with a row for each model and length and a
     column for each depth.
 
@@ -212,11 +210,7 @@ def needle_heatmap(
     rows = [(name, length) for name, grid in grids.items() for length in grid.lengths]
     estimates = [[grids[name].accuracy(length, depth) for depth in depths] for name, length in rows]
     figure = canvas(
-        "needle_grid",
-        style,
-        "Depth of the needle in the text (%)",
-        "Text length (tokens)",
-        provenance,
+        "needle_grid", style, "Depth of the needle in the text (%)", "Text length (tokens)"
     )
     labels = [f"{name} · {length:,}" for name, length in rows]
     scale = [(2 * at - 1, color) for at, color in style.diverging() if at >= 0.5]

@@ -24,7 +24,6 @@ from poslens.cache.storage.store import StoredCurves
 from poslens.compute.compute import Compute
 from poslens.compute.provenance import of_model, resampling
 from poslens.compute.runs import Job
-from poslens.figures.captions import Provenances
 from poslens.figures.figure_base import (
     canvas,
     faint,
@@ -95,13 +94,11 @@ _LABEL_EM = 12
 """Maximum width of a row's label, so that the plot has room next to it on a phone."""
 
 
-def differences_in_margins(
-    summaries: Sequence[MeasuredSummary], style: Style, provenance: Provenances = ()
-) -> go.Figure:
+def differences_in_margins(summaries: Sequence[MeasuredSummary], style: Style) -> go.Figure:
     """Differences divided by their margins, with a row for each measure. Bars are 95% intervals.
     Two models are equivalent if the whole 90% interval is in the band from -1 to 1."""
     # A short title, because rows' labels leave it little room on a phone.
-    figure = canvas("differences", style, "Difference (margins)", "", provenance)
+    figure = canvas("differences", style, "Difference (margins)", "")
     band = {"fillcolor": faint(style.colors.muted, 0.15), "line_width": 0, "layer": "below"}
     figure.add_vrect(x0=-1, x1=1, **band)
     by_models: dict[tuple[str, str], list[DifferenceRow]] = {}

@@ -240,10 +240,8 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
     figures = (
         Figure(
             "Needles found by length and depth",
-            lambda summaries, style, origin: needle_heatmap(
-                {summary.name: summary.grid for summary in summaries},
-                style,
-                provenance=origin,
+            lambda summaries, style: needle_heatmap(
+                {summary.name: summary.grid for summary in summaries}, style
             ),
         ),
     )

@@ -42,7 +42,6 @@ from poslens.compute.item_job import item_job
 from poslens.compute.model_pool import load_model
 from poslens.compute.provenance import ModelIdentity, of_model
 from poslens.compute.runs import Job
-from poslens.figures.captions import Provenances
 from poslens.figures.figure_base import canvas, faint, group, intervals, legend_name, with_legend
 from poslens.figures.palettes import Style
 from poslens.parameters import Integer, Parameters, Settings, Several, Switch
@@ -152,21 +151,17 @@ def strength_rows(summary: PreferenceSummary) -> list[StrengthRow]:
     return [StrengthRow(name, METHODS[name].title, strength, index) for strength, index in indices]
 
 
-def order_blind_indices(
-    summaries: Sequence[PreferenceSummary], style: Style, provenance: Provenances
-) -> go.Figure:
+def order_blind_indices(summaries: Sequence[PreferenceSummary], style: Style) -> go.Figure:
     """Each method's index on the order-blind encoder with its interval; 0 is expected."""
     preferences = [summary.preference for summary in summaries]
     rows = [
         (METHODS[preference.method.name].title, preference.order_blind)
         for preference in preferences
     ]
-    return gains(rows, "Index, order-blind encoder", style, provenance)
+    return gains(rows, "Index, order-blind encoder", style)
 
 
-def index_by_strength(
-    summaries: Sequence[PreferenceSummary], style: Style, provenance: Provenances
-) -> go.Figure:
+def index_by_strength(summaries: Sequence[PreferenceSummary], style: Style) -> go.Figure:
     """Each method's index against the strength of the planted bias, with its interval.
 
     Raises:
@@ -175,7 +170,7 @@ def index_by_strength(
     if all(summary.preference.planted is None for summary in summaries):
         raise UserError("No method has been measured on the models with a planted bias.")
     title = "Strength (-1 primacy, 1 recency)"
-    figure = canvas("preferences", style, title, "Primacy-recency index", provenance)
+    figure = canvas("preferences", style, title, "Primacy-recency index")
     figure.add_hline(0, line={"color": style.colors.muted, "width": 1, "dash": "dot"})
     for number, summary in enumerate(summaries):
         planted, look = summary.preference.planted, style.line(number)

@@ -14,7 +14,6 @@ from poslens.attribution.curves.proportions import AGRESTI_COULL
 from poslens.attribution.evaluation.audit import N_BINS, UnretrievedCurve, groups
 from poslens.attribution.evaluation.comparison import estimate_of
 from poslens.attribution.retrievers import limits
-from poslens.figures.captions import Provenances
 from poslens.figures.figure_base import (
     band,
     canvas,
@@ -250,16 +249,14 @@ OF_SENTENCES = ("summary", "positions", "groups", "worst", DIFFERENCES)
 CENTERS = (np.arange(N_BINS) + 0.5) * 100 / N_BINS
 
 
-def unretrieved_by_position(
-    summaries: Sequence[AuditSummary], style: Style, provenance: Provenances = ()
-) -> go.Figure:
+def unretrieved_by_position(summaries: Sequence[AuditSummary], style: Style) -> go.Figure:
     """Share of unretrieved sentences by position: for each index a line for documents in original
     order, and a thin one for their sentences in random order. Bands are 95% intervals."""
     index = summaries[0].index if summaries else None
     title = (
         f"Unretrieved {index.query_form}s (top {index.top})" if index else "Unretrieved sentences"
     )
-    figure = canvas("audit", style, "Position in the document (%)", f"{title}, %", provenance)
+    figure = canvas("audit", style, "Position in the document (%)", f"{title}, %")
     for number, summary in enumerate(summaries):
         look = style.line(number)
         for order, curve in summary.curves.items():

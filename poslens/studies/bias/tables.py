@@ -12,7 +12,6 @@ from poslens.attribution.evaluation.bias_pairs import BiasPairs
 from poslens.attribution.evaluation.bias_tests import TESTS, BiasResult, PairScores
 from poslens.attribution.retrievers import limits
 from poslens.attribution.retrievers.specs import RetrieverSpec
-from poslens.figures.captions import Provenances
 from poslens.figures.figure_base import canvas, intervals, labeled_bars, legend_name, with_legend
 from poslens.figures.palettes import PRESETS, Style, escape, text_width, wrap
 from poslens.rows import P_VALUE, ModelRow, column
@@ -228,9 +227,7 @@ _AXES = {
 """Titles of the x axis for the variants of a test."""
 
 
-def bias_chart(
-    summaries: Sequence[BiasSummary], style: Style, provenance: Provenances = ()
-) -> go.Figure:
+def bias_chart(summaries: Sequence[BiasSummary], style: Style) -> go.Figure:
     """A group of bars for each test, or each variant of a test, with one bar per model; above zero,
     d1 scores higher. The measure is that of the first summary.
 
@@ -240,7 +237,7 @@ def bias_chart(
     measure = summaries[0].asked.measure
     tests = [test for summary in summaries for test in summary.tests]
     axis = next((_AXES[test.pairs.test] for test in tests if test.pairs.variant), "")
-    figure = canvas("bias_tests", style, axis, MEASURES[measure], provenance)
+    figure = canvas("bias_tests", style, axis, MEASURES[measure])
     order = list(TESTS)
     tests.sort(key=lambda test: order.index(test.pairs.test))
     labels = list(dict.fromkeys(map(_label, tests)))

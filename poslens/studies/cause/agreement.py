@@ -20,7 +20,6 @@ from poslens.attribution.types import Method, Provenance
 from poslens.compute.compute import Compute
 from poslens.compute.provenance import of_model
 from poslens.compute.runs import Job
-from poslens.figures.captions import Provenances
 from poslens.figures.palettes import Style
 from poslens.parameters import Parameters, Settings
 from poslens.rows import ModelRow, Table, column
@@ -76,9 +75,7 @@ def _rows(summary: AgreementSummary) -> Iterator[MethodAgreementRow]:
         )
 
 
-def _correlations(
-    summaries: Sequence[AgreementSummary], style: Style, provenance: Provenances
-) -> go.Figure:
+def _correlations(summaries: Sequence[AgreementSummary], style: Style) -> go.Figure:
     """The rank correlation of each method's mean curve with each intervention's."""
     rows = [
         (f"{summary.name} {METHODS[summary.asked.method.name].title}, {each.name}", mean)
@@ -88,7 +85,7 @@ def _correlations(
     ]
     if not rows:
         raise UserError("No mean curve has a rank correlation: a curve is constant.")
-    return gains(rows, "Rank correlation", style, provenance)
+    return gains(rows, "Rank correlation", style)
 
 
 class AgreementStudy(OfPairs[CauseItems, CauseSubject, AgreementSummary]):

@@ -26,7 +26,6 @@ from poslens.attribution.types import Provenance
 from poslens.cache.columns import columns_of
 from poslens.compute.compute import Compute
 from poslens.compute.provenance import ModelIdentity, of_documents
-from poslens.figures.captions import Provenances
 from poslens.figures.figure_base import canvas, group, intervals, legend_name, with_legend
 from poslens.figures.palettes import Style
 from poslens.paired import ItemMeasure
@@ -92,13 +91,11 @@ DASHES = ("solid", "dash", "dot")
 """Line styles of edits at the beginning, in the middle and at the end."""
 
 
-def edit_means(edits: Sequence[EditSummary], style: Style, provenance: Provenances) -> go.Figure:
+def edit_means(edits: Sequence[EditSummary], style: Style) -> go.Figure:
     """Cosine to the unchanged text by the share of text inserted or removed, with a color for each
     model, a line style for each position, and 95% intervals if there are enough documents."""
     title = {"insertion": "Inserted", "removal": "Removed"}[edits[0].asked.method.name]
-    figure = canvas(
-        "edit_means", style, f"{title} (% of the text)", "Cosine to the unchanged text", provenance
-    )
+    figure = canvas("edit_means", style, f"{title} (% of the text)", "Cosine to the unchanged text")
     for index, means in enumerate(edits):
         look = style.line(index)
         for (position, values), dash in zip(means.means.items(), DASHES, strict=True):

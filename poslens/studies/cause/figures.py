@@ -220,16 +220,13 @@ def displacements(
 
 
 def minus_null_curves(
-    curves: Sequence[tuple[str, ControlledCurve]],
-    method: Method,
-    style: Style,
-    provenance: Provenances = (),
+    curves: Sequence[tuple[str, ControlledCurve]], method: Method, style: Style
 ) -> go.Figure:
     """Curves minus their controls, each with the 95% band of the mean difference. The axis title
     names the controls."""
     names = " or ".join(dict.fromkeys(CONTROLS[controlled.control] for _, controlled in curves))
     title = f"{quantity(method)} minus control ({names})"
-    figure = canvas("minus_null", style, POSITION_TITLE, title, provenance)
+    figure = canvas("minus_null", style, POSITION_TITLE, title)
     for index, (_, controlled) in enumerate(curves):
         if controlled.ci_low is None or controlled.ci_high is None:
             continue  # too few documents for a band

@@ -17,7 +17,6 @@ from poslens.attribution.interventions.segments import (
     Cut,
     segments_method,
 )
-from poslens.figures.captions import Provenances
 from poslens.figures.curves import mean_curves
 from poslens.figures.palettes import Style
 from poslens.parameters import Choice, Parameters, Settings
@@ -59,13 +58,13 @@ def _segments(summary: CauseSummary) -> list[SegmentRow]:
     return [SegmentRow(curve.model, parts, *counts, summary.test, notes_of(summary))]
 
 
-def _drawn(summaries: Sequence[CauseSummary], style: Style, provenance: Provenances) -> go.Figure:
+def _drawn(summaries: Sequence[CauseSummary], style: Style) -> go.Figure:
     curves = [
         replace(curve, model=f"{curve.model}, {each.asked.label}")
         for each in summaries
         for curve in [each.cause.summary.curve]
     ]
-    return mean_curves(curves, style, y_title=COSINE, provenance=provenance)
+    return mean_curves(curves, style, y_title=COSINE)
 
 
 class SegmentsStudy(CurveStudy):

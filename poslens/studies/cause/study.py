@@ -18,7 +18,6 @@ from poslens.attribution.evaluation.comparison_words import change_in_words, siz
 from poslens.attribution.interventions.ablation import REPLACEMENTS, ablation_method
 from poslens.attribution.interventions.relocation import relocation_method, require_movable
 from poslens.attribution.types import TextPair
-from poslens.figures.captions import Provenances
 from poslens.figures.palettes import Style
 from poslens.figures.stacked import stacked
 from poslens.parameters import Choice, Parameters, Settings, Several
@@ -98,9 +97,7 @@ def _effects(summary: CauseSummary) -> list[EffectRow]:
     ]
 
 
-def _curves(
-    name: str, summaries: Sequence[CauseSummary], style: Style, provenance: Provenances
-) -> go.Figure:
+def _curves(name: str, summaries: Sequence[CauseSummary], style: Style) -> go.Figure:
     """The mean curves of the intervention of this name, or those of all below each other if it is
     empty, because interventions measure different quantities.
 

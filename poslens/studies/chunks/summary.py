@@ -29,7 +29,6 @@ from poslens.attribution.evaluation.recommendation import (
     setting_recommendation,
 )
 from poslens.attribution.retrievers.detect import family_of
-from poslens.figures.captions import Provenances
 from poslens.figures.figure_base import canvas, faint, group, intervals, legend_name, with_legend
 from poslens.figures.palettes import Style
 from poslens.rows import PERCENT, PERCENTAGE_POINTS, ModelRow, Table, column
@@ -293,15 +292,13 @@ def kind_of(setting: IndexSetting) -> str:
     return "windows with the title" if setting.titled else names[setting.chunks.kind]
 
 
-def shares_by_size(
-    summaries: Sequence[ChunkSummary], style: Style, provenance: Provenances = ()
-) -> go.Figure:
+def shares_by_size(summaries: Sequence[ChunkSummary], style: Style) -> go.Figure:
     """The percentage of unretrieved sentences of held-out documents by vectors per document, with a
     marker for each setting. Bars are 95% intervals. A ring marks the recommended setting, or whole
     documents if no other setting is shown to be better."""
     top = summaries[0].asked.settings.top if summaries else 0
     figure = canvas(
-        "chunks", style, "Vectors per document", f"Unretrieved sentences (top {top}), %", provenance
+        "chunks", style, "Vectors per document", f"Unretrieved sentences (top {top}), %"
     )
     for number, summary in enumerate(summaries):
         if summary.choice is None:

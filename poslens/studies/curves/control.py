@@ -26,7 +26,6 @@ from poslens.attribution.types import N_BINS, Method, Provenance
 from poslens.compute.compute import Compute
 from poslens.compute.provenance import of_controlled
 from poslens.compute.runs import Job
-from poslens.figures.captions import Provenances
 from poslens.figures.palettes import Style
 from poslens.parameters import Choice, Parameters, Settings
 from poslens.rows import ModelRow, Table, column
@@ -130,12 +129,10 @@ def _points(summary: ControlSummary) -> Iterator[ControlPointRow]:
         yield ControlPointRow(summary.name, control, position, mean, curve.n, curve.n_documents)
 
 
-def _curves(
-    summaries: Sequence[ControlSummary], style: Style, provenance: Provenances
-) -> go.Figure:
+def _curves(summaries: Sequence[ControlSummary], style: Style) -> go.Figure:
     """The curves minus their controls, a line for each model."""
     curves = [(summary.name, summary.curve) for summary in summaries]
-    return minus_null_curves(curves, summaries[0].asked.method, style, provenance)
+    return minus_null_curves(curves, summaries[0].asked.method, style)
 
 
 class ControlStudy(OfPairs[ControlPairs, ControlSubject, ControlSummary]):

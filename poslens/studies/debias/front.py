@@ -11,7 +11,6 @@ import plotly.graph_objects as go
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.errors import UserError
 from poslens.compute.compute import DataSetCurve
-from poslens.figures.captions import Provenances
 from poslens.figures.curves import mean_curves
 from poslens.figures.figure_base import (
     WITHIN_UNIT,
@@ -36,9 +35,7 @@ _PSI = "PSI (0: equally good at every position)"
 Y = Callable[[DebiasSummary], Estimate | None]
 
 
-def quality_front(
-    summaries: Sequence[DebiasSummary], style: Style, provenance: Provenances = ()
-) -> go.Figure:
+def quality_front(summaries: Sequence[DebiasSummary], style: Style) -> go.Figure:
     """nDCG@10 of held-out queries against the size of the relocation difference of held-out pairs,
     or, without training, its harmonic mean over positions against PSI: further left is less
     position bias, further up better ranking. See `_front`.
@@ -48,16 +45,14 @@ def quality_front(
     """
     if not summaries[0].trains:
         y_title = "Harmonic mean of nDCG@10"
-        return _front(summaries, style, provenance, (_PSI, y_title), _harmonic)
+        return _front(summaries, style, (_PSI, y_title), _harmonic)
     if not any(summary.effect for summary in summaries):
         raise UserError("Without evidence to move, there is no position bias to draw.")
     titles = "Size of the relocation difference (score)", "nDCG@10, held-out queries"
-    return _front(summaries, style, provenance, titles, lambda summary: summary.quality)
+    return _front(summaries, style, titles, lambda summary: summary.quality)
 
 
-def mean_front(
-    summaries: Sequence[DebiasSummary], style: Style, provenance: Provenances = ()
-) -> go.Figure:
+def mean_front(summaries: Sequence[DebiasSummary], style: Style) -> go.Figure:
     """Mean nDCG@10 against PSI, without training. See `_front`.
 
     Raises:
@@ -65,9 +60,7 @@ def mean_front(
     """
     if summaries[0].trains:
         raise UserError("PSI is measured only without training: set the steps to 0.")
-    return _front(
-        summaries, style, provenance, (_PSI, "Mean nDCG@10"), lambda summary: summary.quality
-    )
+    return _front(summaries, style, (_PSI, "Mean nDCG@10"), lambda summary: summary.quality)
 
 
 def _harmonic(summary: DebiasSummary) -> Estimate | None:
@@ -77,7 +70,6 @@ def _harmonic(summary: DebiasSummary) -> Estimate | None:
 def _front(
     summaries: Sequence[DebiasSummary],
     style: Style,
-    provenance: Provenances,
     titles: tuple[str, str],
     y: Y,
 ) -> go.Figure:
@@ -87,7 +79,7 @@ def _front(
     and less position bias. Calibrated versions have smaller points, because those of strength 0
     coincide with the uncalibrated version. The recommended version has a ring, and hollow diamonds
     show the PSI under permutation."""
-    figure = canvas("debias_front", style, *titles, provenance)
+    figure = canvas("debias_front", style, *titles)
     for number, (origin, versions) in enumerate(_families(summaries)):
         look = style.line(number)
         last = versions[-1]
@@ -214,7 +206,6 @@ def _curves(
     absent: str,
     summaries: Sequence[DebiasSummary],
     style: Style,
-    provenance: Provenances = (),
 ) -> go.Figure:
     """Mean curves over held-out documents of the plain model, the debiased model and a calibrated
     one.
@@ -226,7 +217,7 @@ def _curves(
     curves = [average.summary.curve for average in averages if average is not None]
     if not curves:
         raise UserError(f"{absent}: set the number of pairs to more than 0.")
-    return mean_curves(curves, style, y_title=y_title, provenance=provenance)
+    return mean_curves(curves, style, y_title=y_title)
 
 
 relocation_curves = partial(

@@ -17,6 +17,7 @@ from poslens.figures.captions import Provenances
 from poslens.figures.figure_base import (
     band,
     canvas,
+    captioned,
     faint,
     group,
     intervals,
@@ -52,7 +53,7 @@ def deletion_insertion(
     if not results:
         raise ValueError("no result that can be scaled")
     first = next(iter(results.values()))
-    figure = _canvas(kind, first.parameters.unit, style, provenance)
+    figure = _canvas(kind, first.parameters.unit, style)
     random = np.array([first.scaled(curve) for curve in getattr(first.random_orders, kind)])
     mean, std = random.mean(0), random.std(0)
     shares, muted = 100 * first.removed, style.colors.muted
@@ -63,20 +64,17 @@ def deletion_insertion(
     for index, (label, result) in enumerate(results.items()):
         curve = result.scaled(getattr(result, kind))
         _add_line(figure, style, index, label, result.method, 100 * result.removed, curve)
-    return with_legend(figure, style)
+    return captioned(with_legend(figure, style), provenance, style)
 
 
 def mean_erasure_curves(
-    summaries: Mapping[str, FaithfulnessSummary],
-    kind: str,
-    style: Style,
-    provenance: Provenances = (),
+    summaries: Mapping[str, FaithfulnessSummary], kind: str, style: Style
 ) -> go.Figure:
     """The mean curves over pairs of each of `summaries` (label -> summary), with 95% intervals as
     bands, and, dotted, the mean of random orders, one line per model. Orders by position have no
     band. `kind` and units are those of `deletion_insertion`."""
     first = next(iter(summaries.values()))
-    figure = _canvas(kind, first.parameters.unit, style, provenance)
+    figure = _canvas(kind, first.parameters.unit, style)
     models = dict.fromkeys(summary.model for summary in summaries.values())
     drawn = set[str]()
     for index, (label, summary) in enumerate(summaries.items()):
@@ -103,12 +101,10 @@ def mean_erasure_curves(
     return with_legend(figure, style)
 
 
-def _canvas(kind: str, unit: str, style: Style, provenance: Provenances) -> go.Figure:
+def _canvas(kind: str, unit: str, style: Style) -> go.Figure:
     done = "removed" if kind == "deletion" else "restored"
     title = f"{unit.capitalize()}s {done} (%)"
-    figure = canvas(
-        f"{kind}_curve", style, title, "Score (full document = 1, empty = 0)", provenance
-    )
+    figure = canvas(f"{kind}_curve", style, title, "Score (full document = 1, empty = 0)")
     figure.update_xaxes(range=[0, 100])
     return figure
 
@@ -139,12 +135,10 @@ def _add_line(
     figure.add_trace(group(trace, f"result {index}", label))
 
 
-def gains(
-    rows: Sequence[tuple[str, Estimate]], title: str, style: Style, provenance: Provenances = ()
-) -> go.Figure:
+def gains(rows: Sequence[tuple[str, Estimate]], title: str, style: Style) -> go.Figure:
     """Estimates with their intervals, one row for each of `rows` (label, estimate), and a line at
     zero. Estimates from too few documents have no interval."""
-    figure = canvas("gains", style, title, "", provenance)
+    figure = canvas("gains", style, title, "")
     rows = rows[::-1]
     estimates = [estimate for _, estimate in rows]
     figure.add_trace(

@@ -31,7 +31,6 @@ from poslens.cache.storage.results import Stored
 from poslens.compute.compute import Compute
 from poslens.compute.provenance import ModelIdentity, of_model, removed_units
 from poslens.compute.runs import Job
-from poslens.figures.captions import Provenances
 from poslens.figures.palettes import Style
 from poslens.paired import DifferenceRow, ItemMeasure, MeasuredModel
 from poslens.parameters import Choice, Integer, Parameters, Settings
@@ -151,20 +150,18 @@ def _rows(result: OrderSummary) -> list[OrderRow]:
     ]
 
 
-def _gains(results: Sequence[OrderSummary], style: Style, provenance: Provenances) -> go.Figure:
+def _gains(results: Sequence[OrderSummary], style: Style) -> go.Figure:
     rows = [(result.name, result.summary.deletion_gain) for result in results]
-    return gains(rows, "Deletion gain", style, provenance)
+    return gains(rows, "Deletion gain", style)
 
 
-def _curves(
-    kind: str, results: Sequence[OrderSummary], style: Style, provenance: Provenances
-) -> go.Figure:
+def _curves(kind: str, results: Sequence[OrderSummary], style: Style) -> go.Figure:
     several = len({result.summary.model for result in results}) > 1
     named = {
         result.name if several else service.title_of(result.asked.method): result.summary
         for result in results
     }
-    return mean_erasure_curves(named, kind, style, provenance)
+    return mean_erasure_curves(named, kind, style)
 
 
 class FaithfulnessTest(OfPairs[SelectedPairs, TestedOrder, OrderSummary]):

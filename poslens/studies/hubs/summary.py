@@ -27,7 +27,6 @@ from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method
 from poslens.cache.lru_cache import LRUCache
 from poslens.compute.compute import Compute
-from poslens.figures.captions import Provenances
 from poslens.figures.figure_base import canvas, group, legend_name, with_legend
 from poslens.figures.palettes import Style, escape
 from poslens.rows import PERCENT, ModelRow, Table, column
@@ -305,15 +304,13 @@ POINTS = 400
 """Maximum number of points of a line, because a corpus may have a million documents."""
 
 
-def sorted_in_degrees(
-    summaries: Sequence[HubSummary], style: Style, provenance: Provenances = ()
-) -> go.Figure:
+def sorted_in_degrees(summaries: Sequence[HubSummary], style: Style) -> go.Figure:
     """The in-degrees of documents in descending order: a line for each model, and a dotted one for
     the control, in which each document's words are in random order."""
     top = summaries[0].asked.settings.top if summaries else 0
     y_title = f"In-degree (queries with it in the top {top:,})"
     x_title = "Documents, largest in-degree first (%)"
-    figure = canvas("hubs", style, x_title, y_title, provenance)
+    figure = canvas("hubs", style, x_title, y_title)
     for number, hub_summary in enumerate(summaries):
         look, key = style.line(number), f"model {number}"
         order = np.argsort(-hub_summary.original.counts, kind="stable")

@@ -108,7 +108,7 @@ def _attribution(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
     return jobs[:1], PartAnswer(
         f"{sentence} {verdict(methods[0][0], [spec])}".strip(),
         numbers,
-        lambda style: mean_curves(lines, style, y_title=title, provenance=provenance),
+        lambda style: mean_curves(lines, style, y_title=title),
         provenance,
         limits=f"{PROFILE_LIMITS * both} {LIMITS} {entry.caveat}".strip(),
     )
@@ -155,7 +155,7 @@ def _null_control(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
             *number("distance", distance, curve.distance, ".3f", ONE_SIDED),
             *number("controls_agree", profile, agreement, ".2f"),
         ],
-        lambda style: minus_null_curves([(spec.name, curve)], method, style, provenance),
+        lambda style: minus_null_curves([(spec.name, curve)], method, style),
         (provenance,),
     )
 
@@ -258,7 +258,7 @@ def _segments(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
                 cause.last_minus_first,
             )
         ],
-        lambda style: mean_curves(curves, style, y_title=COSINE, provenance=provenance),
+        lambda style: mean_curves(curves, style, y_title=COSINE),
         provenance,
     )
 
@@ -332,7 +332,7 @@ def _ranking(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
     return jobs, PartAnswer(
         finding,
         numbers,
-        lambda style: evidence_bins([ranked], style, provenance),
+        lambda style: evidence_bins([ranked], style),
         provenance,
     )
 
@@ -354,7 +354,7 @@ def _calibration(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
     return jobs, PartAnswer(
         selection_sentence(summaries[0]),
         _changes(test) if test else [],
-        lambda style: quality_front(summaries, style, provenance),
+        lambda style: quality_front(summaries, style),
         provenance,
     )
 

@@ -22,6 +22,7 @@ from poslens.commands.answers import answer_from, source
 from poslens.compute.compute import Compute
 from poslens.compute.provenance import ModelIdentity, poslens_version
 from poslens.compute.runs import Job, RunKey, failures_of, in_turn
+from poslens.figures.figure_base import captioned
 from poslens.studies.audit.study import AUDIT
 from poslens.studies.cause import service as interventions
 from poslens.studies.cause.service import DEFAULT_PAIRS
@@ -69,7 +70,9 @@ def question_of(study: Study[Any, Any, Any]) -> PartQuestion:
         return jobs, PartAnswer(
             study.verdict(summaries[0]),
             declared.numbers(summaries[0]),
-            lambda style: figure.draw(summaries, style, study.provenances(summaries, figure.title)),
+            lambda style: captioned(
+                figure.draw(summaries, style), study.provenances(summaries, figure.title), style
+            ),
             provenance,
         )
 

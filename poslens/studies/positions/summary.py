@@ -23,7 +23,6 @@ from poslens.attribution.interventions.relocation import Relocation
 from poslens.attribution.types import TextPair
 from poslens.cache.kinds.interventions import RankedPair
 from poslens.compute.provenance import resampling
-from poslens.figures.captions import Provenances
 from poslens.figures.figure_base import (
     band,
     canvas,
@@ -326,14 +325,12 @@ TABLES = {
 TITLE = "Evidence position (0% first, 100% last)"
 
 
-def ndcg_by_position(
-    summaries: Sequence[PositionSummary], style: Style, provenance: Provenances = ()
-) -> go.Figure:
+def ndcg_by_position(summaries: Sequence[PositionSummary], style: Style) -> go.Figure:
     """nDCG@10 by position over the same queries, a line for each model. Bands are 95% intervals of
     each query's nDCG@10 minus its mean over positions, so they exclude differences between queries;
     they end at 0 and 1. Thin lines are the null control, which moves another sentence instead of
     the evidence."""
-    figure = canvas("position_effect", style, TITLE, "nDCG@10", provenance)
+    figure = canvas("position_effect", style, TITLE, "nDCG@10")
     for number, summary in enumerate(summaries):
         look, key = style.line(number), f"model {number}"
         effects = [("", summary.effect)] + (

@@ -11,7 +11,6 @@ from poslens.attribution.curves.positions import BUCKET_EDGES, LENGTH_BUCKETS
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.evidence_profile import N_EVIDENCE_BINS
 from poslens.attribution.evaluation.ranking_measures import NDCG
-from poslens.figures.captions import Provenances
 from poslens.figures.figure_base import (
     UNKNOWN_SYMBOL,
     WHOLE_UNIT,
@@ -37,9 +36,7 @@ NOTHING_TO_DRAW = (
 )
 
 
-def evidence_bins(
-    summaries: Sequence[Measured], style: Style, provenance: Provenances = ()
-) -> go.Figure:
+def evidence_bins(summaries: Sequence[Measured], style: Style) -> go.Figure:
     """nDCG@10 over 20 bins of the evidence's position, one line per model; faint bars at the
     bottom count the bins' queries. Bins without a query leave a gap. A point is filled in
     proportion to how much of its bin's evidence the model read: hollow for none, a ring with a
@@ -55,7 +52,7 @@ def evidence_bins(
     }
     if not profiles:
         raise UserError(NOTHING_TO_DRAW)
-    figure = canvas("evidence_bins", style, EVIDENCE_TITLE, "nDCG@10", provenance)
+    figure = canvas("evidence_bins", style, EVIDENCE_TITLE, "nDCG@10")
     counts = np.array(next(iter(profiles.values())).counts)
     figure.add_trace(
         go.Bar(
@@ -102,7 +99,7 @@ def evidence_bins(
 
 
 def evidence_positions(
-    summaries: Sequence[Measured | EvidencePositions], style: Style, provenance: Provenances = ()
+    summaries: Sequence[Measured | EvidencePositions], style: Style
 ) -> go.Figure:
     """Number of queries in each of 20 bins of the evidence's position, stacked by length bucket if
     the data set gives lengths. Pages with rankings omit it.
@@ -116,7 +113,7 @@ def evidence_positions(
             "`poslens rank --table evidence --figure FILE`."
         )
     rows = evidence_rows(summaries[0].collection)
-    figure = canvas("evidence_positions", style, EVIDENCE_TITLE, "Queries", provenance)
+    figure = canvas("evidence_positions", style, EVIDENCE_TITLE, "Queries")
     lengths = list(dict.fromkeys(row.length for row in rows))
     for index, length in enumerate(lengths[1:] or lengths):
         of_length = [row for row in rows if row.length == length]
@@ -139,9 +136,7 @@ def evidence_positions(
     return with_legend(figure, style)
 
 
-def position_groups(
-    summaries: Sequence[Measured], style: Style, provenance: Provenances = ()
-) -> go.Figure:
+def position_groups(summaries: Sequence[Measured], style: Style) -> go.Figure:
     """nDCG@10 of each group of queries, one line per model, with 95% intervals.
 
     Raises:
@@ -153,7 +148,7 @@ def position_groups(
     if not grouped_rankings:
         raise UserError("This data set has no groups of queries to draw: choose another table.")
     groups = next(iter(grouped_rankings.values())).groups
-    figure = canvas("position_groups", style, f"Queries by {groups.by}", "nDCG@10", provenance)
+    figure = canvas("position_groups", style, f"Queries by {groups.by}", "nDCG@10")
     width = min(0.08, 0.5 / len(grouped_rankings))
     for index, (model, grouped_ranking) in enumerate(grouped_rankings.items()):
         line = style.line(index)
@@ -183,9 +178,7 @@ def position_groups(
     return with_legend(figure.update_layout(hovermode="closest"), style)
 
 
-def length_buckets(
-    summaries: Sequence[Measured], style: Style, provenance: Provenances = ()
-) -> go.Figure:
+def length_buckets(summaries: Sequence[Measured], style: Style) -> go.Figure:
     """nDCG@10 in each length bucket, one bar per model.
 
     Raises:
@@ -194,7 +187,7 @@ def length_buckets(
     buckets = {measured.name: measured.evaluation.buckets for measured in summaries}
     if not any(buckets.values()):
         raise UserError(NOTHING_TO_DRAW)
-    figure = canvas("length_buckets", style, "Document length (tokens)", "nDCG@10", provenance)
+    figure = canvas("length_buckets", style, "Document length (tokens)", "nDCG@10")
     ends = [f"≤ {edge:,}" for edge in BUCKET_EDGES] + [f"> {BUCKET_EDGES[-1]:,}"]
     labels = {
         bucket: f"{bucket}<br>{escape(end)}"

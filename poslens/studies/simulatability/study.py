@@ -19,7 +19,6 @@ from poslens.cache.jobs.loop import Progress
 from poslens.compute.compute import Compute
 from poslens.compute.provenance import of_model
 from poslens.compute.runs import Job, Report, Run
-from poslens.figures.captions import Provenances
 from poslens.figures.palettes import Style
 from poslens.parameters import Integer, Parameters, Settings
 from poslens.studies.faithfulness.figures import gains
@@ -38,16 +37,14 @@ from poslens.studies.why.search import require_ranking
 from poslens.study import Figure, Study, register
 
 
-def _gains(
-    summaries: Sequence[SimulatabilitySummary], style: Style, provenance: Provenances
-) -> go.Figure:
+def _gains(summaries: Sequence[SimulatabilitySummary], style: Style) -> go.Figure:
     rows = [
         (summary.asked.title, gain.difference.times(100))
         for summary in summaries
         if (gain := summary.gain) is not None
     ]
     title = "Correct predictions, method's words − random words (percentage points)"
-    return gains(rows, title, style, provenance)
+    return gains(rows, title, style)
 
 
 class Simulatability(Study[Collection, Simulated, SimulatabilitySummary]):

@@ -12,7 +12,6 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.document_index import NOT_FOUND
 from poslens.attribution.evaluation.why_causes import CAUSES, Why
 from poslens.attribution.nouns import counted
-from poslens.figures.captions import Provenances
 from poslens.figures.figure_base import (
     canvas,
     faint,
@@ -26,9 +25,7 @@ from poslens.figures.palettes import Style, escape
 from poslens.studies.why.summary import CHANGES, NULLS, WhySummary, rank_words
 
 
-def causes_chart(
-    summaries: Sequence[WhySummary], style: Style, provenance: Provenances = ()
-) -> go.Figure:
+def causes_chart(summaries: Sequence[WhySummary], style: Style) -> go.Figure:
     """A group of bars for each cause, with a bar for each model: the percentage of the model's
     misses with its 95% interval. The customdata of a bar is [model, cause].
 
@@ -37,7 +34,7 @@ def causes_chart(
     """
     if not any(summary.misses for summary in summaries):
         raise UserError("No model misses a document, so there are no causes to draw.")
-    figure = canvas("why_causes", style, "", "Share of misses (%)", provenance)
+    figure = canvas("why_causes", style, "", "Share of misses (%)")
     for index, summary in enumerate(summaries):
         shares = [summary.share(cause) for cause in CAUSES]
         error = intervals(shares, style.colors.ink)
@@ -77,13 +74,11 @@ def _label_sides(ranks: Mapping[str, int]) -> dict[str, str]:
     return {**sides, order[-1]: "bottom center", order[0]: "top center"}
 
 
-def ladder_chart(
-    explanations: Mapping[str, Why], style: Style, provenance: Provenances = ()
-) -> go.Figure:
+def ladder_chart(explanations: Mapping[str, Why], style: Style) -> go.Figure:
     """The ranks of one document with each model: unchanged and after each change (filled markers),
     and after each change's null control (open markers). The axis is logarithmic with rank 1 at the
     top; the dashed line is the top k. A document that is not found is drawn below the last rank."""
-    figure = canvas("why_ladder", style, "", "Rank", provenance)
+    figure = canvas("why_ladder", style, "", "Rank")
     last = max(explanation.n_documents for explanation in explanations.values())
     top = next(iter(explanations.values())).top
 
@@ -179,11 +174,11 @@ def ladder_chart(
     return with_legend(figure, style)
 
 
-def chart(summaries: Sequence[WhySummary], style: Style, provenance: Provenances = ()) -> go.Figure:
+def chart(summaries: Sequence[WhySummary], style: Style) -> go.Figure:
     """The ranks of one document if only one is explained, otherwise the causes of all misses."""
     if all(summary.asked.corpus.typed and len(summary.explained) == 1 for summary in summaries):
         explanations = {
             summary.name: next(iter(summary.explained.values())) for summary in summaries
         }
-        return ladder_chart(explanations, style, provenance)
-    return causes_chart(summaries, style, provenance)
+        return ladder_chart(explanations, style)
+    return causes_chart(summaries, style)

@@ -196,8 +196,7 @@ def test_a_contrast_is_drawn_with_both_signs(compute: Compute, tests, method: st
 @pytest.mark.parametrize("measure", MEASURES)
 def test_the_chart_contains_every_result(results, measure: str) -> None:
     shown = [replace(one, asked=replace(one.asked, measure=measure)) for one in results.values()]
-    made = [BIAS_STUDY.provenance(one) for one in shown]
-    figure = BIAS_STUDY.figures[0].draw(shown, Style(), made)
+    figure = BIAS_STUDY.draw(shown, Style())
     narrow = BIAS_STUDY.draw(shown, PRESETS["single column"])
     assert narrow.layout.xaxis.tickfont.size >= PRESETS["single column"].small, "6.75 pt"
     assert len(figure.layout.meta["provenance"]) == 3

@@ -34,6 +34,7 @@ from poslens.dashboard.explain.view import pair_figure
 from poslens.dashboard.widgets import panels
 from poslens.export.files import figure_bytes
 from poslens.figures.captions import provenance_entries
+from poslens.figures.figure_base import captioned
 from poslens.figures.palettes import PRESETS, Style
 from poslens.heatmap.data import View
 from poslens.studies.bias.study import BIAS_STUDY, provenance_of
@@ -101,7 +102,7 @@ def test_minus_null_names_its_control_and_counts_its_own_pairs(
     assert made.n_pairs == len(pairs) - 1 and made.control == "unrelated query, subtracted"
     assert made.truncated == 2
     assert "control: unrelated query, subtracted" in made.caption()
-    figure = minus_null_curves([("BM25", found)], OCCLUSION, Style(), [made])
+    figure = captioned(minus_null_curves([("BM25", found)], OCCLUSION, Style()), made, Style())
     axis = figure.layout.yaxis.title.text.replace("<br>", " ")
     assert axis.startswith("Score lost by occlusion") and axis.endswith("(unrelated query)")
     (entry,) = figure.layout.meta["provenance"]

@@ -185,7 +185,7 @@ def held_out_test_of(summaries: Sequence[DebiasSummary]) -> HeldOutTest:
 
 
 def ringed(summaries: Sequence[DebiasSummary]) -> bool:
-    figure = DEBIAS.figures[1].draw(summaries, Style(), [])
+    figure = DEBIAS.figures[1].draw(summaries, Style())
     return any(trace.name == "recommended" for trace in figure.data)
 
 
@@ -263,7 +263,7 @@ def test_tables_and_figures_show_every_setting(summaries: list[DebiasSummary]) -
     np.testing.assert_allclose(queries["after"] - queries["before"], queries["change"])
     assert set(queries["half"]) == {"selection", "held out"}
     for figure in DEBIAS.figures[:2]:
-        drawn = figure.draw(summaries, Style(), [])
+        drawn = figure.draw(summaries, Style())
         (line,) = [t for t in drawn.data if t.name.replace("<br>", " ") == WINDOWS]
         assert len(line.x) == 2 and line.marker.symbol[0] == "triangle-up"
         (start,) = [t for t in drawn.data if t.legendgroup == line.legendgroup and t != line]

@@ -191,10 +191,10 @@ def test_figures_contain_the_numbers(ranked: Ranked) -> None:
     evaluation = replace(ranked.evaluation, model="M", profile=profile, buckets={"Q1": profile})
     measured = replace(ranked, evaluation=evaluation)
     without = replace(ranked, evaluation=replace(evaluation, model="N", buckets={}))
-    figure = evidence_bins([measured], Style(), [ranked.provenance()])
+    figure = evidence_bins([measured], Style())
     bars, line = figure.data
     assert bars.customdata[0] == 1 and line.y[0] == 1.0 and line.y[1] is None
-    assert line.y[9] == 0.5 and figure.layout.meta["provenance"][0]["model"] == "BM25"
+    assert line.y[9] == 0.5
     buckets = length_buckets([measured, without], Style())
     assert buckets.layout.xaxis.ticktext == ("Q1<br>≤ 512",)
     bars = buckets.data

@@ -179,8 +179,7 @@ def test_provenance_states_documents_top_k_and_control(summaries: list[AuditSumm
 
 
 def test_the_figure_has_a_line_for_each_order_and_a_band(summaries: list[AuditSummary]) -> None:
-    known = [AUDIT.provenance(one) for one in summaries[:2]]
-    figure = AUDIT.figures[0].draw(summaries[:2], Style(), known)
+    figure = AUDIT.figures[0].draw(summaries[:2], Style())
     lines = [trace for trace in figure.data if trace.showlegend is not False]
     assert len(lines) == 4 and len(figure.data) == 8
     widths = [trace.line.width for trace in lines]

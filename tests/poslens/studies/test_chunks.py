@@ -398,7 +398,7 @@ def test_the_figure_marks_the_recommended_setting(home: Path) -> None:
     data = write(home / "mine.jsonl", rows())
     result = poslens.chunks(["BM25"], data, top=3, windows=[10], overlaps=[0])
     (summary,) = result.summaries
-    figure = CHUNKS.figures[0].draw([summary], Style(), [CHUNKS.provenance(summary)])
+    figure = CHUNKS.figures[0].draw([summary], Style())
     names = [trace.name for trace in figure.data]
     assert names == ["BM25, whole documents", "BM25, windows", "BM25, use whole documents"]
     ring = figure.data[-1]
@@ -437,7 +437,7 @@ def test_the_figure_of_an_undecided_plan_names_no_setting_to_use(home: Path) -> 
     result = poslens.chunks(["BM25"], data, top=3, windows=[100], overlaps=[0])
     (summary,) = result.summaries
     assert not summary.recommendation.recommended
-    ring = CHUNKS.figures[0].draw([summary], Style(), [CHUNKS.provenance(summary)]).data[-1]
+    ring = CHUNKS.figures[0].draw([summary], Style()).data[-1]
     assert ring.name == "BM25, keep: nothing better shown"
     assert list(ring.x) == [1]
 

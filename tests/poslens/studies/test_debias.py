@@ -142,9 +142,9 @@ def test_every_setting_is_evaluated_on_held_out_documents(planned: Plan[DebiasPo
         assert one.recommended or "No change recommended" in verdict or "first choice" in verdict
     quality, psi, *curves = DEBIAS.figures
     with pytest.raises(UserError, match="set the steps to 0"):
-        psi.draw(summaries, Style(), [])
+        psi.draw(summaries, Style())
     for figure in (quality, *curves):
-        drawn = figure.draw(summaries, Style(), [DEBIAS.provenance(one) for one in summaries])
+        drawn = figure.draw(summaries, Style())
         assert len(drawn.data) >= 3
         if figure is quality:
             assert drawn.layout.yaxis.autorangeoptions.clipmax == pytest.approx(1, abs=0.05)

@@ -146,11 +146,11 @@ def test_the_chart_is_in_units_of_the_margin(summaries: list[MeasuredSummary]) -
     methods = [entry.method.partition("(")[0] for entry in provenance if entry.model == "MiniLM"]
     assert len(methods) == 5 and {"relocation", "saliency"} <= set(methods)
     (figure,) = DIFFERENCES.figures
-    drawn = figure.draw(summaries, Style(), provenance)
+    drawn = figure.draw(summaries, Style())
     traces = drawn.data
     assert len(traces) == 3 and len(traces[0].x) == 5
     assert traces[0].y[1] == "drop in nDCG@10<br>(first minus last)"
-    narrow = figure.draw(summaries, PRESETS["single column"], provenance)
+    narrow = figure.draw(summaries, PRESETS["single column"])
     small = PRESETS["single column"].small
     lines = [line for label in narrow.data[0].y for line in label.split("<br>")]
     assert max(text_width(line, small) for line in lines) < 0.4 * 336, "room for the plot"
