@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from itertools import compress, islice
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, cast
@@ -50,11 +51,6 @@ CPU_BLOCK, BLOCK = 16, 256
 and can be stopped. Batches on a CPU are small, so 16 documents fill several of similar length."""
 
 
-def block_size(retriever: Retriever) -> int:
-    """Number of documents read at a time with this retriever."""
-    return CPU_BLOCK if retriever.device.type == "cpu" else BLOCK
-
-
 def of_readable(
     encode: Callable[[Sequence[str]], T], retriever: Pooled, texts: Sequence[str], side: Side
 ) -> T:
@@ -74,28 +70,35 @@ def of_readable(
     return encode(list(compress(texts, ok)))
 
 
-def readable_vectors(
-    retriever: Pooled,
-    model: ModelKey,
-    side: Side,
-    texts: Sequence[str],
-    store: EmbeddingStore,
-    options: RunOptions,
-) -> tuple[dict[str, Tensor], int]:
-    """The vector [H] of each text that the model can read, computed once and stored, and how many
-    were computed.
+@dataclass(frozen=True)
+class TextEncoder:
+    """A loaded model in a run, which encodes each text once: vectors are stored below `root`."""
 
-    Raises:
-        Stopped: the run was stopped; vectors computed so far are stored.
-        UserError: a vector cannot be computed or stored.
-    """
+    root: Path
+    retriever: Retriever
+    model: ModelKey
+    options: RunOptions
 
-    def encode(texts: Sequence[str]) -> tuple[dict[str, Array], int]:
-        return embedded(retriever, model, side, texts, store, options)
+    @property
+    def block_size(self) -> int:
+        """Number of documents to read at a time."""
+        return CPU_BLOCK if self.retriever.device.type == "cpu" else BLOCK
 
-    vectors, computed = of_readable(encode, retriever, texts, side)
-    tensors = {text: torch.from_numpy(vector.copy()) for text, vector in vectors.items()}
-    return tensors, computed
+    def vectors(self, side: Side, texts: Sequence[str]) -> tuple[dict[str, Tensor], int]:
+        """The vector [H] of each text that the model can read, and how many were computed.
+
+        Raises:
+            Stopped: the run was stopped; vectors computed so far are stored.
+            UserError: a vector cannot be computed or stored.
+        """
+        retriever, store = cast(Pooled, self.retriever), EmbeddingStore(self.root)
+
+        def encode(texts: Sequence[str]) -> tuple[dict[str, Array], int]:
+            return embedded(retriever, self.model, side, texts, store, self.options)
+
+        vectors, computed = of_readable(encode, retriever, texts, side)
+        tensors = {text: torch.from_numpy(vector.copy()) for text, vector in vectors.items()}
+        return tensors, computed
 
 
 SearchIndex: TypeAlias = VectorIndex | LexicalIndex
@@ -122,21 +125,11 @@ class IndexBuilder:
     of their document."""
 
     def __init__(
-        self,
-        root: Path,
-        collection: Collection,
-        retriever: Retriever,
-        model: ModelKey,
-        chunks: Chunks,
-        options: RunOptions,
-        *,
-        titled: bool = False,
+        self, encoder: TextEncoder, collection: Collection, chunks: Chunks, *, titled: bool = False
     ) -> None:
-        self._titled = titled
-        self._collection, self._retriever, self._model = collection, retriever, model
-        self._chunks, self._options = chunks, options
-        self._embeddings = EmbeddingStore(root)
-        self._chunk_vectors = late_chunks(root)
+        self._encoder, self._collection = encoder, collection
+        self._retriever, self._options = encoder.retriever, encoder.options
+        self._chunks, self._titled = chunks, titled
         self._from_store = True
 
     def index(self, order: Order, total: int) -> SearchIndex:
@@ -179,7 +172,7 @@ class IndexBuilder:
     def _blocks(self, order: Order) -> Iterator[list[tuple[str, str]]]:
         """Texts with the titles that their windows get."""
         documents = self._collection.documents()
-        while block := list(islice(documents, block_size(self._retriever))):
+        while block := list(islice(documents, self._encoder.block_size)):
             yield [
                 (
                     document.text if order == "original" else shuffled(document),
@@ -200,29 +193,20 @@ class IndexBuilder:
         ]
         if isinstance(self._retriever, LexicalRetriever):
             return [[self._retriever.terms_of(part) for part in texts] for texts in parts]
-        arrays = self._vectors(list(dict.fromkeys(part for texts in parts for part in texts)))
-        return [[arrays[part] for part in texts if part in arrays] for texts in parts]
-
-    def _vectors(self, texts: list[str]) -> dict[str, Tensor]:
-        vectors, computed = readable_vectors(
-            cast(Pooled, self._retriever),
-            self._model,
-            "document",
-            texts,
-            self._embeddings,
-            self._options,
-        )
+        different = list(dict.fromkeys(part for texts in parts for part in texts))
+        arrays, computed = self._encoder.vectors("document", different)
         self._from_store = self._from_store and not computed
-        return vectors
+        return [[arrays[part] for part in texts if part in arrays] for texts in parts]
 
     def _late(self, texts: Sequence[str]) -> list[Tensor]:
         """Vectors [W, H] of each text's late chunks; W is 0 if the model cannot read the text."""
-        retriever, store = cast(DenseRetriever, self._retriever), self._chunk_vectors
+        retriever, model = cast(DenseRetriever, self._retriever), self._encoder.model
+        store = late_chunks(self._encoder.root)
         # Version 2: no token of a chunk is missing if pooling excludes the prompt.
         version = 2 if excludes_prompt(retriever) else 1
         method = Method("late_chunks", {"size": self._chunks.size, "version": version})
         digest_of = {text: text_digest(text) for text in texts}
-        stored = store.select(self._model, method, list(digest_of.values())).results
+        stored = store.select(model, method, list(digest_of.values())).results
         arrays = {
             digest: torch.from_numpy(chunk_vectors.vectors.copy())
             for digest, chunk_vectors in stored.items()
@@ -242,7 +226,7 @@ class IndexBuilder:
                 (digest, ChunkVectors(values.shape[1], values.numpy()))
                 for digest, values in vectors.items()
             ]
-            store.put(self._model, method, rows)
+            store.put(model, method, rows)
             arrays |= vectors
         return [arrays.get(digest_of[text], torch.zeros(0, 1)) for text in texts]
 
@@ -258,16 +242,11 @@ class Queries:
     together, in batches of similar length."""
 
     def __init__(
-        self,
-        retriever: Retriever,
-        collection: Collection,
-        frequent: Frequent,
-        options: RunOptions,
-        keys: Sequence[str],
+        self, encoder: TextEncoder, collection: Collection, frequent: Frequent, keys: Sequence[str]
     ) -> None:
         """`keys` are the documents' keys, in the order in which they will be requested."""
-        self._retriever, self._reading = retriever, Reading(collection, keys)
-        self._frequent, self._options = frequent, options
+        self._retriever, self._options = encoder.retriever, encoder.options
+        self._reading, self._frequent = Reading(collection, keys), frequent
         self._of_document: dict[str, tuple[Document, DocumentQueries | UserError]] = {}
         self._vectors: dict[str, Any] = {}
 

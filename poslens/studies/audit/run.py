@@ -42,7 +42,7 @@ from poslens.studies.audit.index import (
     IndexBuilder,
     Queries,
     SearchIndex,
-    block_size,
+    TextEncoder,
     ranks_of,
 )
 
@@ -91,14 +91,15 @@ def run_audit(
     require_family(retriever.spec)
     require_fit(retriever, chunks)
     method, n = audit_method(chunks), len(store.keys)
+    encoder = TextEncoder(store.root, retriever, model, options)
     # First, so that it is also measured if every document already has a result.
-    if measure_truncation and _probe_truncation(store, retriever, model, options).stopped:
+    if measure_truncation and _probe_truncation(store, encoder).stopped:
         return Progress(n, 0, 0, 0, 0.0, stopped=True)
     if not store.ranks.missing(model, method, store.items, retry=options.retry_failed):
         return Progress(n, n, 0, 0, 0.0)
     options.on_stage("Counting words")
     frequent = frequent_words(store.collection.documents())
-    builder = IndexBuilder(store.root, store.collection, retriever, model, chunks, options)
+    builder = IndexBuilder(encoder, store.collection, chunks)
     indexes: list[SearchIndex] = []
     for order in ORDERS:
         options.on_stage("Reading documents" + (", shuffled" if order == "random" else ""))
@@ -112,9 +113,7 @@ def run_audit(
     number_of = {key: number for number, key in enumerate(store.keys)}
     items = store.items
     in_turn = [items[number] for number in random_order(n)]
-    queries = Queries(
-        retriever, store.collection, frequent, options, [item.item for item in in_turn]
-    )
+    queries = Queries(encoder, store.collection, frequent, [item.item for item in in_turn])
     outlook = None
     if precision is not None:
         outlook = Outlook(precision, list(store.select(model, chunks).results.values()))
@@ -145,19 +144,15 @@ def run_audit(
         in_turn,
         compute,
         options=options,
-        portion=block_size(retriever),
+        portion=encoder.block_size,
         prepare=prepare,
     )
     return replace(progress, stopped=progress.stopped and not reached())
 
 
-def _probe_truncation(
-    store: AuditStore,
-    retriever: Retriever,
-    model: ModelKey,
-    options: RunOptions,
-) -> Progress:
+def _probe_truncation(store: AuditStore, encoder: TextEncoder) -> Progress:
     """Measure where the model truncates, unless the result is stored."""
+    retriever, model, options = encoder.retriever, encoder.model, encoder.options
     first = store.probed_items[:1]
     if not is_pooled(retriever) or not store.probed.missing(
         model, TRUNCATION, first, retry=options.retry_failed

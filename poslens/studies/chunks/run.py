@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -29,23 +29,21 @@ from poslens.attribution.evaluation.chunks import (
     windows_of,
 )
 from poslens.attribution.evaluation.document_index import Ints
-from poslens.attribution.retrievers.base import Pooled, Retriever
+from poslens.attribution.retrievers.base import Retriever
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.retrievers.lexical import LexicalRetriever
 from poslens.attribution.retrievers.scoring import read_texts
 from poslens.cache.jobs.items import compute_missing
 from poslens.cache.jobs.loop import Progress, RunOptions
 from poslens.cache.kinds.chunk_plan import ChunkPlanStore
-from poslens.cache.kinds.embeddings import EmbeddingStore
 from poslens.cache.storage.results import Key
 from poslens.cache.storage.store import ModelKey
 from poslens.studies.audit.index import (
     IndexBuilder,
     Reading,
     SearchIndex,
-    block_size,
+    TextEncoder,
     ranks_of,
-    readable_vectors,
 )
 from poslens.studies.audit.run import require_family
 
@@ -68,7 +66,8 @@ def run_plan(
     """
     n, total = len(store.keys), len(store.keys) * len(settings)
     started, computed = time.perf_counter(), 0
-    queries = _Queries(store, retriever, model, options)
+    encoder = TextEncoder(store.root, retriever, model, options)
+    queries = _Queries(store, encoder)
 
     def progress(done: int, stopped: bool = False) -> Progress:
         return Progress(total, done, computed, 0, time.perf_counter() - started, stopped)
@@ -99,17 +98,9 @@ def run_plan(
 
         of_index = replace(options, on_progress=show)
         try:
-            _time(store, retriever, model, setting, device, options)
-            builder = IndexBuilder(
-                store.root,
-                store.collection,
-                retriever,
-                model,
-                setting.chunks,
-                of_index,
-                titled=setting.titled,
-            )
-            index = builder.index("original", n)
+            _time(store, encoder, setting, device)
+            of_setting = replace(encoder, options=of_index), store.collection, setting.chunks
+            index = IndexBuilder(*of_setting, titled=setting.titled).index("original", n)
         except Stopped:
             return progress(before, stopped=True)
         part = compute_missing(
@@ -119,7 +110,7 @@ def run_plan(
             store.items,
             partial(queries.result, setting=setting, index=index),
             options=replace(options, on_progress=lambda progress: None),
-            portion=block_size(retriever),
+            portion=encoder.block_size,
             prepare=queries.prepare,
         )
         computed += part.computed
@@ -128,14 +119,7 @@ def run_plan(
     return progress(total)
 
 
-def _time(
-    store: ChunkPlanStore,
-    retriever: Retriever,
-    model: ModelKey,
-    setting: IndexSetting,
-    device: str,
-    options: RunOptions,
-) -> None:
+def _time(store: ChunkPlanStore, encoder: TextEncoder, setting: IndexSetting, device: str) -> None:
     """Measure and store how long it takes to encode some documents, one at a time. Does nothing if
     that is stored, or if the model computes no vectors on this machine.
 
@@ -143,17 +127,17 @@ def _time(
         Stopped: the run was stopped.
         UserError: the corpus cannot be read, or the store cannot be written.
     """
-    item = store.timed_item(device)
+    item, retriever, model = store.timed_item(device), encoder.retriever, encoder.model
     if not isinstance(retriever, DenseRetriever) or store.times.get(model, setting.method, item):
         return
     texts = list(store.collection.sampled_documents(TIMED, 0).documents())
     seconds = []
     for document in texts[:1] + texts:  # the first measurement is a warm-up
-        if options.should_stop():
+        if encoder.options.should_stop():
             raise Stopped("Stopped while encoding was timed.")
         parts = _parts(retriever, document, setting)
         try:
-            with options.device_slot():
+            with encoder.options.device_slot():
                 began = time.perf_counter()
                 if setting.chunks.kind == "late":
                     late_vectors(retriever, parts, setting.chunks.size)
@@ -194,13 +178,9 @@ class _Queries:
     """The sentences and queries of a block of documents, with their vectors (or words), which it
     ranks in the index of each setting."""
 
-    def __init__(
-        self, store: ChunkPlanStore, retriever: Retriever, model: ModelKey, options: RunOptions
-    ) -> None:
-        self._store, self._retriever = store, retriever
-        self._model, self._options = model, options
+    def __init__(self, store: ChunkPlanStore, encoder: TextEncoder) -> None:
+        self._store, self._encoder, self._retriever = store, encoder, encoder.retriever
         self._reading = Reading(store.collection, store.keys)
-        self._embeddings = EmbeddingStore(store.root)
         self._number_of = {key: number for number, key in enumerate(store.keys)}
         self._asked: dict[str, _Asked] = {}
         self._vectors: dict[str, Any] = {}
@@ -218,14 +198,7 @@ class _Queries:
             words = {text: self._retriever.terms_of(text) for text in texts}
             self._vectors = {text: terms for text, terms in words.items() if terms}
             return
-        self._vectors, _ = readable_vectors(
-            cast(Pooled, self._retriever),
-            self._model,
-            "query",
-            texts,
-            self._embeddings,
-            self._options,
-        )
+        self._vectors, _ = self._encoder.vectors("query", texts)
 
     def _of_document(self, key: str) -> _Asked:
         document = self._reading.take(key)

@@ -32,13 +32,13 @@ from poslens.attribution.retrievers.scoring import read_texts
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Array, Method, Side
 from poslens.cache.jobs.loop import Progress, RunOptions
-from poslens.cache.kinds.embeddings import EmbeddingStore, recent_texts
+from poslens.cache.kinds.embeddings import recent_texts
 from poslens.cache.kinds.study_items import explanations
 from poslens.cache.lru_cache import LRUCache
 from poslens.cache.storage.store import ModelKey
 from poslens.compute.compute import Compute
 from poslens.compute.runs import Job, Report, Run
-from poslens.studies.audit.index import IndexBuilder, SearchIndex, readable_vectors
+from poslens.studies.audit.index import IndexBuilder, SearchIndex, TextEncoder
 from poslens.studies.ranking.service import needs_first_stage, stored_ranking
 from poslens.studies.why.summary import WhyCorpus
 from poslens.study import Asked
@@ -124,8 +124,8 @@ def opened(
                 own[collection.queries[row].query_id] = number
         index: SearchIndex | None = None
         if family_of(retriever.spec).search in ("vectors", "index"):
-            builder = IndexBuilder(compute.root, collection, retriever, key, WHOLE, options)
-            index = builder.index("original", len(ids))
+            encoder = TextEncoder(compute.root, retriever, key, options)
+            index = IndexBuilder(encoder, collection, WHOLE).index("original", len(ids))
         width = getattr(retriever, "width", 0) if isinstance(index, VectorIndex) else 0
         texts = tuple(held) if len(held) == len(ids) else ()
         weight = sum(map(len, texts)) + 4 * width * len(ids) + 100 * len(ids)
@@ -230,9 +230,8 @@ class Searcher:
         self, queries: Sequence[str], options: RunOptions = RunOptions()
     ) -> dict[str, Tensor]:
         """The vector [H] of each query that the model can read, computed once and stored."""
-        corpus, pooled = self._corpus, cast(Pooled, self._retriever)
-        store = EmbeddingStore(corpus.root)
-        return readable_vectors(pooled, corpus.model, "query", queries, store, options)[0]
+        encoder = TextEncoder(self._corpus.root, self._retriever, self._corpus.model, options)
+        return encoder.vectors("query", queries)[0]
 
 
 def _array(scores: Any) -> Array:
