@@ -189,7 +189,11 @@ def job(compute: Compute, spec: RetrieverSpec, source: MapSource, layout: Layout
         return replace(job(other, spec, source, layout), work=embedding)
 
     scope = f"{source.scope} {layout!r}"
-    return compute.model_job(model, EMBEDDING, scope, len(source), work, vectors_alone, doing="map")
+    map_job = compute.model_job(
+        model, EMBEDDING, scope, len(source), work, vectors_alone, doing="map"
+    )
+    # If all vectors are stored, the layout needs no model.
+    return replace(map_job, can_start=True)
 
 
 # -- figure ----------------------------------------------------------------------------------------

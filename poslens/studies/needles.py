@@ -195,6 +195,11 @@ PART = StudyPart(
 )
 
 
+def _label(summary: NeedleSummary, item: tuple[int, float, int]) -> str:
+    length, depth, needle = item
+    return f"{length:,} {unit(summary.model.spec)}, {depth:g}%, needle {needle + 1}"
+
+
 class Needles(Study[Documents, Grid, NeedleSummary]):
     """Hides one sentence at every depth of texts of every length, and searches for it."""
 
@@ -352,13 +357,12 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
             for last, first in [(float(in_last_third(depth)), float(in_first_third(depth)))]
             if last or first
         }
-        words = unit(summary.model.spec)
         measure = partial(
             ItemMeasure,
             documents=needle_of,
             share=True,
             resampled="needles",
-            label=lambda item: f"{item[0]:,} {words}, {item[1]:g}%, needle {item[2] + 1}",
+            label=partial(_label, summary),
         )
         third = "last minus first third of depths"
         return MeasuredModel(
