@@ -187,8 +187,10 @@ class AgreementStudy(OfPairs[CauseItems, CauseSubject, AgreementSummary]):
 
     def provenance(self, summary: AgreementSummary) -> Provenance:
         asked = summary.asked
-        agreements = list(summary.agreements.values())
-        first = agreements[0]
+        # An intervention can have more pairs than another, for example if only it needs evidence.
+        first, *others = sorted(summary.agreements.values(), key=lambda agreed: -agreed.n)
+        fewer = {agreed.n for agreed in others} - {first.n}
+        counts = (f"{each.name} {agreed.n:,}" for each, agreed in summary.agreements.items())
         causes = " and ".join(map(repr, summary.agreements))
         return of_model(
             summary.model,
@@ -197,7 +199,7 @@ class AgreementStudy(OfPairs[CauseItems, CauseSubject, AgreementSummary]):
             n_pairs=first.n,
             n_documents=first.n_documents,
             truncated=first.n_truncated,
-            selection=asked.chosen.selection,
+            selection=(asked.chosen.selection, f"pairs: {', '.join(counts)}" if fewer else ""),
         )
 
 

@@ -6,6 +6,8 @@ import io
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,6 +19,7 @@ from poslens.attribution import datasets
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
 from poslens.attribution.interventions.ablation import ablation_method
+from poslens.attribution.interventions.agreement import Agreement
 from poslens.attribution.interventions.null_controls import null_method
 from poslens.attribution.interventions.relocation import Relocation, relocated, relocation_method
 from poslens.attribution.methods import make_method
@@ -32,7 +35,7 @@ from poslens.figures.palettes import Style
 from poslens.names import data_name
 from poslens.studies.cause import service as interventions
 from poslens.studies.cause import tables as intervention_tables
-from poslens.studies.cause.agreement import AGREEMENT
+from poslens.studies.cause.agreement import AGREEMENT, AgreementSummary
 from poslens.studies.cause.figures import (
     causes_over_curve,
     minus_null_curves,
@@ -427,3 +430,15 @@ def test_runs_over_different_pairs_have_different_keys(sample: DataSet) -> None:
         job = AGREEMENT.job(compute, subject)
         keys |= {job.key, next(part.key for part in job.parts if "ablation" in part.key[2])}
     assert len(keys) == 4
+
+
+def test_the_provenance_of_agreement_counts_the_pairs_of_each_intervention() -> None:
+    few, many = (Agreement("BM25", n, n - 1, 0, 0, None, None) for n in (3, 5))
+    chosen = SimpleNamespace(dataset="sample", selection="6 pairs")
+    asked: Any = SimpleNamespace(method=OCCLUSION, chosen=chosen)
+    model = service().identify(resolve("BM25"))
+    each = AGREEMENT.provenance(AgreementSummary(model, asked, {MOVE: few, CUT: many}))
+    assert (each.n_pairs, each.n_documents) == (5, 4)
+    assert each.selection == "6 pairs, pairs: relocation 3, ablation 5"
+    alike = AGREEMENT.provenance(AgreementSummary(model, asked, {MOVE: many, CUT: many}))
+    assert (alike.n_pairs, alike.selection) == (5, "6 pairs")
