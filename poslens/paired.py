@@ -97,6 +97,13 @@ class ItemMeasure:
         """Whether the statistic is a difference of shares."""
         return self.share and self.statistic is ratio_difference
 
+    def counts(self, rows: NDArray[np.float64]) -> NDArray[np.float64] | None:
+        """The number of events that each of these rows counts, such as a document's sentences; None
+        if they count none."""
+        if not self.share or self.statistic is mean:
+            return None
+        return np.asarray(rows[:, rows.shape[1] // 2 :].sum(1))
+
     @cached_property
     def digest(self) -> bytes:
         """A hash of the measure and all of its rows."""
@@ -116,7 +123,10 @@ class ItemMeasure:
         documents = [self.documents[item] for item in self.rows]
 
         def compare() -> Comparison | None:
-            return compared(rows, documents, self.margin, self.statistic) if len(rows) else None
+            if not len(rows):
+                return None
+            counts = self.counts(rows)
+            return compared(rows, documents, self.margin, self.statistic, counts=counts)
 
         return _tests.get(self.digest, compare)
 
@@ -288,6 +298,7 @@ def _difference(
                 documents,
                 measure.margin,
                 measure.statistic,
+                counts=measure.counts(rows),
                 largest=measure.largest or (1.0 if measure.share else None),
             )
             value, other_value = (

@@ -114,7 +114,7 @@ def _summed(
 @dataclass(frozen=True, slots=True)
 class _Draws:
     """The resampled units: sums [n, K] over the rows of each of n documents or bundles, and the
-    number of rows of each [n]. The generator that formed the bundles also makes the draws."""
+    number of items of each [n]. The generator that formed the bundles also makes the draws."""
 
     sums: Values
     sizes: Values
@@ -123,20 +123,20 @@ class _Draws:
     def means(self, n_resamples: int) -> Values:
         """Means [n_resamples, K] of draws with replacement.
 
-        A drawn document brings all its rows, so a mean is over as many rows as were drawn. Counting
+        A drawn document brings all its items, so a mean is over as many as were drawn. Counting
         how often each document was drawn and multiplying equals indexing, without an [R, n, K]
         array.
         """
         n = len(self.sizes)
         if n * n_resamples <= _KEPT:
             counts = _kept_counts(n, n_resamples)
-            return np.asarray(counts @ self.sums / (counts @ self.sizes)[:, None])
+            return _per_item(counts @ self.sums, counts @ self.sizes)
         # 64 MiB of counts at a time, for any number of documents.
         at_once = max(1, min(n_resamples, 8_000_000 // n))
         arrays = []
         for start in range(0, n_resamples, at_once):
             counts = _counts(self.generator, min(at_once, n_resamples - start), n)
-            arrays.append(counts @ self.sums / (counts @ self.sizes)[:, None])
+            arrays.append(_per_item(counts @ self.sums, counts @ self.sizes))
         return np.concatenate(arrays)
 
     @property
@@ -148,13 +148,20 @@ class _Draws:
     def all_but_one(self) -> Values:
         """Means [n, K] without each document in turn (jackknife)."""
         total, sizes = self.sums.sum(0), self.sizes
-        return np.asarray((total - self.sums) / (sizes.sum() - sizes)[:, None])
+        return _per_item(total - self.sums, sizes.sum() - sizes)
+
+
+def _per_item(sums: Values, sizes: Values) -> Values:
+    """Sums [R, K] divided by numbers of items [R]; NaN where there are none."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(sums / sizes[:, None])
 
 
 def _draws(
     rows: NDArray[np.floating] | Sequence[NDArray[np.floating]],
     groups: Sequence[Hashable] | None,
     of: Callable[[Values], Values] = lambda some: some,
+    counts: Values | None = None,
 ) -> _Draws:
     parts = [rows] if isinstance(rows, np.ndarray) else list(rows)
     index = np.arange(len(parts[0])) if groups is None else numbered(groups)
@@ -168,7 +175,7 @@ def _draws(
         bundle = np.empty(n, np.int64)
         bundle[order] = np.repeat(np.arange(MAX_DRAWS), np.diff(starts, append=n))
         index, n = bundle[index], MAX_DRAWS
-    sizes = np.bincount(index).astype(np.float64)
+    sizes = np.bincount(index, counts, n).astype(np.float64)
     return _Draws(_summed(parts, index, n, of), sizes, generator)
 
 
@@ -210,6 +217,7 @@ def intervals(
     statistic: Statistic = lambda means: means,
     *,
     of: Callable[[Values], Values] = lambda some: some,
+    counts: Values | None = None,
     kind: Kind = "bca",
     n_resamples: int = N_BOOTSTRAP,
     level: float = 0.95,
@@ -221,13 +229,15 @@ def intervals(
         groups: the documents of the rows [n]; None to resample single rows.
         statistic: maps means [R, K] to [R, J]; resamples in which it is NaN are excluded.
         of: applied to the rows, in pieces, before they are summed.
+        counts: the number of items, such as sentences, that each row sums [n]; by default 1. The
+            statistic must not depend on their scale, as `ratio` doesn't.
         kind: see `Kind`.
         level: nominal coverage of the intervals, in (0, 1).
 
     An end is NaN if the statistic is undefined or the interval would not contain the estimate. More
     than MAX_DRAWS groups are first bundled at random. Everything is seeded.
     """
-    draws = _draws(rows, groups, of)
+    draws = _draws(rows, groups, of, counts)
     if len(draws.sizes) < MIN_DOCUMENTS:
         return None
     value, drawn, bias, acceleration = _resampled(draws, statistic, kind, n_resamples)
@@ -272,10 +282,11 @@ def p_value(
     groups: Sequence[Hashable] | None = None,
     statistic: Statistic = lambda means: means[:, 0],
     *,
+    counts: Values | None = None,
     kind: Kind = "bca",
 ) -> float | None:
     """Two-sided p value of a statistic that is 0 without an effect. None below MIN_DOCUMENTS
-    groups, or if the statistic is undefined.
+    groups, or if the statistic is undefined. `counts` as in `intervals`.
 
     For a smooth statistic (kind `bca`), Student's t with `standard_error` and one degree of freedom
     fewer than documents, counted as if of equal size; for a mean of one row per document, that is
@@ -283,7 +294,7 @@ def p_value(
     a bootstrap are far too small (`bench/coverage.py`). For other kinds, 1 minus the level at which
     the interval touches 0, or Student's t if no resample is beyond 0.
     """
-    draws = _draws(rows, groups)
+    draws = _draws(rows, groups, counts=counts)
     if len(draws.sizes) < MIN_DOCUMENTS:
         return None
     value = float(statistic((draws.sums.sum(0) / draws.sizes.sum())[None])[0])
@@ -359,6 +370,7 @@ def interval(
     groups: Sequence[Hashable] | None,
     statistic: Statistic,
     *,
+    counts: Values | None = None,
     kind: Kind = "bca",
     n_resamples: int = N_BOOTSTRAP,
     level: float = 0.95,
@@ -368,6 +380,7 @@ def interval(
         rows,
         groups,
         lambda means: statistic(means)[:, None],
+        counts=counts,
         kind=kind,
         n_resamples=n_resamples,
         level=level,
@@ -382,18 +395,20 @@ def estimate(
     groups: Sequence[Hashable] | None = None,
     statistic: Statistic = lambda means: means[:, 0],
     *,
+    counts: Values | None = None,
     resampled: str = "documents",
     kind: Kind = "bca",
     n_resamples: int = N_BOOTSTRAP,
 ) -> Estimate | None:
-    """A statistic of the mean of rows [n, K] with its interval; None if it is undefined."""
+    """A statistic of the mean of rows [n, K] with its interval; None if it is undefined. `counts`
+    as in `intervals`."""
     values = np.asarray(rows, dtype=np.float64)
     if not len(values):
         return None
     value = float(statistic(values.mean(0, keepdims=True))[0])
     if not np.isfinite(value):
         return None
-    ends = interval(values, groups, statistic, kind=kind, n_resamples=n_resamples)
+    ends = interval(values, groups, statistic, counts=counts, kind=kind, n_resamples=n_resamples)
     return with_ends(value, ends, len(values), n_groups(len(values), groups), resampled)
 
 

@@ -250,7 +250,8 @@ def unretrieved_curve(
         at = np.minimum((document.positions[ORDERS.index(order)] * N_BINS).astype(int), N_BINS - 1)
         row[:N_BINS] = np.bincount(at[asked], unretrieved[asked], N_BINS)
         row[N_BINS:] = np.bincount(at[asked], minlength=N_BINS)
-    low, high = intervals(rows, None, ratios) or (None, None)
+    counts = rows[:, N_BINS:].sum(1)
+    low, high = intervals(rows, None, ratios, counts=counts) or (None, None)
     share = ratios(rows.sum(0)[None])[0]
     n = rows[:, N_BINS:].sum(0).astype(int)
     if low is not None and high is not None:
@@ -309,10 +310,11 @@ def last_minus_first(
 ) -> Comparison | None:
     """Share of unretrieved sentences in the last third of documents compared with that in the
     first."""
-    rows = [thirds_row(document, order, query_form, top) for document in documents]
-    if not rows:
+    if not documents:
         return None
-    return compared(np.array(rows), None, SHARE_MARGIN, ratio_difference, largest=1)
+    rows = np.array([thirds_row(document, order, query_form, top) for document in documents])
+    counts = rows[:, 2:].sum(1)
+    return compared(rows, None, SHARE_MARGIN, ratio_difference, counts=counts, largest=1)
 
 
 def recovered(
@@ -349,7 +351,8 @@ def repeated(
 
 
 def _share(rows: Sequence[Values]) -> Estimate | None:
-    return estimate(np.array(rows), None, ratio) if rows else None
+    values = np.array(rows)
+    return estimate(values, None, ratio, counts=values[:, 1]) if rows else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -161,7 +161,7 @@ class ChunkMeasure:
         rows = np.array([self.count(tried.documents[key], top) for key in documents], np.float64)
         if not rows.size or not rows[:, 1].any():
             return None
-        share = estimate(rows, None, ratio)
+        share = estimate(rows, None, ratio, counts=rows[:, 1])
         return None if share is None else even_if_constant(share)
 
     def change(
@@ -180,7 +180,8 @@ class ChunkMeasure:
         # Without a document of two chunks, both are one index and equal by construction.
         same = before.n_vectors == after.n_vectors == len(before.documents)
         largest = None if same else 1.0
-        return compared(np.array(rows), None, self.margin, ratio, largest=largest)
+        values = np.array(rows)
+        return compared(values, None, self.margin, ratio, counts=values[:, 1], largest=largest)
 
 
 def _unretrieved(document: DocumentChunks, top: int) -> tuple[float, int]:

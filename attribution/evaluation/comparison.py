@@ -178,13 +178,15 @@ def compared(
     margin: float,
     statistic: Statistic = lambda means: means[:, 0],
     *,
+    counts: Values | None = None,
     kind: Kind = "bca",
     largest: float | None = None,
     resampled: str = "documents",
 ) -> Comparison | None:
     """Compare by a statistic of the mean of rows [n, K] that is 0 if nothing differs, such as the
     mean of paired differences [n, 1]. `groups` are the documents of the rows, or what `resampled`
-    names; `kind` is the kind of the intervals. None if the statistic is undefined.
+    names; `counts` are as in `intervals`, and `kind` is the kind of these. None if the statistic is
+    undefined.
 
     `largest` is the largest possible difference of a document, for measures of events or ranks,
     which stay equal in most documents. Resampling cannot draw documents that were not seen, so the
@@ -192,11 +194,11 @@ def compared(
     the margin (`Unseen`). If no document differs, that is also the 95% interval.
     """
     values = np.asarray(rows, dtype=np.float64)
-    difference = estimate(values, groups, statistic, resampled=resampled, kind=kind)
+    difference = estimate(values, groups, statistic, counts=counts, resampled=resampled, kind=kind)
     if difference is None:
         return None
-    narrow = interval(values, groups, statistic, kind=kind, level=0.9)
-    p = p_value(values, groups, statistic, kind=kind)
+    narrow = interval(values, groups, statistic, counts=counts, kind=kind, level=0.9)
+    p = p_value(values, groups, statistic, counts=counts, kind=kind)
     draft = comparison_of(values, groups, margin, statistic, difference, narrow, p, largest)
     if draft.error is None or kind == "bca" or narrow is None:
         return draft
@@ -306,12 +308,13 @@ def paired_statistics(
     margin: float,
     statistic: Statistic,
     *,
+    counts: Values | None = None,
     kind: Kind = "bca",
     largest: float | None = None,
 ) -> Comparison | None:
     """A statistic of the mean of rows after [n, K] minus that of rows before [n, K], row by row of
-    the same items; `largest` as in `compared`. None without rows or where a statistic is not
-    defined."""
+    the same items; `counts` and `largest` as in `compared`. None without rows or where a statistic
+    is not defined."""
     if not len(before):
         return None
 
@@ -320,7 +323,7 @@ def paired_statistics(
         return np.asarray(statistic(new) - statistic(old))
 
     rows = np.concatenate([before, after], axis=1)
-    return compared(rows, groups, margin, difference, kind=kind, largest=largest)
+    return compared(rows, groups, margin, difference, counts=counts, kind=kind, largest=largest)
 
 
 def estimate_of(comparison: Comparison | None) -> Estimate | None:

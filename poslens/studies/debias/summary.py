@@ -205,7 +205,11 @@ class DebiasSummary:
         )
         both = [document for document in new if document in old]
         before, after = (np.array([shares[document] for document in both]) for shares in (old, new))
-        return paired_statistics(before, after, None, SHARE_MARGIN, ratio, largest=largest)
+        if not both:
+            return None
+        return paired_statistics(
+            before, after, None, SHARE_MARGIN, ratio, counts=after[:, 1], largest=largest
+        )
 
     def _saliency_change(self, plain: DebiasSummary) -> Comparison | None:
         if self.saliency is None or plain.saliency is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy import stats
 from scipy.stats import bootstrap as scipy_bootstrap
 
 from poslens.attribution.curves import bootstrap
@@ -12,9 +13,15 @@ from poslens.attribution.curves.bootstrap import (
     MIN_DOCUMENTS,
     Estimate,
     Kind,
+    Statistic,
+    effective_size,
     estimate,
     intervals,
+    ratio,
+    ratio_difference,
+    standard_error,
 )
+from poslens.attribution.evaluation.comparison import compared
 from tests.support.plain_bootstrap import drawn_means, plain_bca, student_level
 
 
@@ -192,3 +199,35 @@ def test_cached_draws_equal_newly_drawn_ones(monkeypatch: pytest.MonkeyPatch) ->
     drawn = [drawn_means(*one) for one in asked for _ in range(2)]
     assert all(np.array_equal(a, b) for a, b in zip(kept, drawn, strict=True))
     assert len({one.tobytes() for one in kept}) == len(asked)
+
+
+@pytest.mark.parametrize("statistic", [ratio, ratio_difference])
+def test_sums_over_a_documents_items_equal_the_items_with_their_documents(
+    statistic: Statistic,
+) -> None:
+    """Intervals and p of shares of sentences account for documents that have most of them."""
+    generator = np.random.default_rng(3)
+    sizes = np.array([60, 16, 3, 4, 5, 3, 4, 6, 3, 4, 4, 3, 12, 4])
+    documents = np.repeat(np.arange(len(sizes)), sizes)
+    events = generator.binomial(1, 0.3, len(documents)).astype(float)
+    items = np.stack([events, np.ones(len(documents))], axis=1)
+    if statistic is ratio_difference:
+        last = generator.binomial(1, 0.5, len(documents)).astype(float)
+        items = np.stack([events * last, events * (1 - last), last, 1 - last], axis=1)
+    sums = np.stack([items[documents == each].sum(0) for each in range(len(sizes))])
+    counts = sums[:, items.shape[1] // 2 :].sum(1)
+    assert counts.tolist() == sizes.tolist()
+    whole, apart = (
+        compared(rows, groups, 0.02, statistic, counts=of_rows)
+        for rows, groups, of_rows in ((sums, None, counts), (items, documents.tolist(), None))
+    )
+    assert whole is not None and apart is not None and whole.narrow is not None
+    assert whole.difference.interval == pytest.approx(apart.difference.interval)
+    assert (whole.p, *whole.narrow) == pytest.approx((apart.p, *(apart.narrow or ())))
+    # Few documents have most of the items: as many as 4.1 of equal size tell as much.
+    alike = compared(sums, None, 0.02, statistic)
+    assert alike is not None and whole.p is not None and alike.p is not None
+    error = standard_error(sums, None, statistic)
+    t = abs(whole.difference.value) / (error or np.nan)
+    assert whole.p == pytest.approx(2 * stats.t.sf(t, effective_size(sizes) - 1))
+    assert alike.p == pytest.approx(2 * stats.t.sf(t, len(sizes) - 1)) and alike.p < whole.p
