@@ -29,7 +29,7 @@ from poslens.attribution.retrievers.endpoint_client import (
 from poslens.attribution.retrievers.family import Capability, Family, register
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.text import MAX_CHARACTERS, words
-from poslens.attribution.types import Array, Side, TextPair, Token, TokenizedText
+from poslens.attribution.types import Array, Side, TextPair, TokenizedText
 
 NOTHING_LEFT = "."
 _LIBRARY = "another request"
@@ -69,10 +69,14 @@ class _Endpoint(WordInputs):
         return self.max_length
 
     def _tokens(self, text: str, side: Side) -> TokenizedText:
-        tokens = tuple(Token(text[a:b], a, b) for a, b in words(text))
-        if not tokens:
+        spans = words(text)
+        if not spans:
             raise UserError(f"The {side} has no word to send to {self.name}: enter one.")
-        return TokenizedText.of(tokens[: self.max_length], len(tokens), self.max_length)
+        read = spans[: self.max_length]
+        starts, ends = np.array(read, dtype=np.int32).T
+        texts = tuple(text[a:b] for a, b in read)
+        special = np.zeros(len(read), dtype=np.bool_)
+        return TokenizedText(texts, starts, ends, special, len(spans), self.max_length)
 
     def _named(
         self, rejected: Rejected, sent: Sequence[str], texts: Sequence[str], query: str = ""
@@ -124,10 +128,11 @@ def _within_limit(text: str, tokens: TokenizedText) -> str:
 
 def _without(text: str, tokens: TokenizedText, stays: Tensor) -> str:
     parts, end = [], 0
-    for token, stay in zip(tokens.tokens, stays.tolist(), strict=False):
-        if not stay:
-            parts.append(text[end : token.start])
-            end = token.end
+    # Columns, because occlusion asks for hundreds of variants of a text, each without a few words.
+    removed = (~stays[: len(tokens)]).nonzero()[:, 0].numpy()
+    for start, stop in zip(tokens.starts[removed], tokens.ends[removed], strict=True):
+        parts.append(text[end:start])
+        end = stop
     left = "".join([*parts, text[end:]])
     return left if left.strip() else NOTHING_LEFT
 
