@@ -92,6 +92,19 @@ def plan_and_settings(*asked: str) -> tuple[dict[str, Any], list[dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
+def plans(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of `shared_home`."""
+    return tmp_path_factory.mktemp("plans")
+
+
+@pytest.fixture
+def shared_home(plans: Path, own_service: None, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Like `home`, but the same for all tests of one plan, which takes seconds to compute."""
+    monkeypatch.setenv("POSLENS_HOME", str(plans / "home"))
+    return plans
+
+
+@pytest.fixture(scope="module")
 def short(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The folder of a MiniLM that reads 32 tokens: the first sentence and some of the second."""
     retriever = load(resolve("MiniLM"), device="cpu")
@@ -103,9 +116,9 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_windows_are_recommended_for_a_model_that_reads_only_the_first_sentence(
-    home: Path, short: str
+    shared_home: Path, short: str
 ) -> None:
-    data = write(home / "mine.jsonl", rows())
+    data = write(shared_home / "mine.jsonl", rows())
     asked = ("--model", short, "--dataset", data, "--windows", "24", "--top", "3")
     plan, settings, stderr = plan_and_settings(*asked)
     assert plan["recommended"] and plan["setting"].startswith("windows:24")
@@ -123,8 +136,8 @@ def test_windows_are_recommended_for_a_model_that_reads_only_the_first_sentence(
     assert "settings, " in stderr and "about" in stderr, "an estimate comes first"
 
 
-def test_each_querys_rank_is_listed_by_setting(home: Path, short: str) -> None:
-    data = write(home / "mine.jsonl", rows())
+def test_each_querys_rank_is_listed_by_setting(shared_home: Path, short: str) -> None:
+    data = write(shared_home / "mine.jsonl", rows())
     plan = poslens.chunks(short, data, windows=[24], kinds=["windows"], top=3)
     queries = plan.to_frame("queries")
     assert len(queries) == N * queries["setting"].nunique() and set(queries["query"]) == {
@@ -314,9 +327,9 @@ def test_ranks_equal_those_of_the_audit(home: Path, tiny_folder: Callable[..., P
 
 
 @pytest.fixture
-def exported(home: Path, short: str) -> dict[str, Any]:
+def exported(shared_home: Path, short: str) -> dict[str, Any]:
     """The setting in the file that docs/audit.md loads."""
-    data, out = write(home / "mine.jsonl", rows()), home / "plan.json"
+    data, out = write(shared_home / "mine.jsonl", rows()), shared_home / "plan.json"
     asked = ("--model", short, "--dataset", data, "--windows", "24", "--overlaps", "20")
     done = run(*asked, "--top", "3", "--kinds", "windows", "--out", str(out))
     assert done.exit_code == 0, done.stderr
