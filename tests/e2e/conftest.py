@@ -11,13 +11,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, sync_playwright
 
 from poslens.figures.palettes import Style
 from poslens.heatmap.data import Pane, View
 from poslens.heatmap.standalone import to_html
 from tests.e2e.servers import App as App
 from tests.e2e.servers import app_in, forked_app
+from tests.e2e.waiting import TIMEOUT_MS as TIMEOUT_MS
+from tests.e2e.waiting import expect
 from tests.support.chromium import chromium
 from tests.support.forked import Forked
 
@@ -25,10 +27,6 @@ ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 Visit = Callable[..., Page]
 Show = Callable[..., Page]
-TIMEOUT_MS = 150_000
-"""A model's first use takes ten seconds, a minute on a slow machine, and longer on a busy one. A
-passing test doesn't wait this long."""
-expect.set_options(timeout=TIMEOUT_MS)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

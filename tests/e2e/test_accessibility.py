@@ -11,11 +11,12 @@ from typing import Literal
 
 import axe_playwright_python
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page
 
 from poslens.cache.storage.files import LAYOUT
 from tests.e2e.conftest import App, Visit, idle, press
 from tests.e2e.test_navigation import PAGES
+from tests.e2e.waiting import expect
 
 AXE = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
 GRAVE = ("serious", "critical")

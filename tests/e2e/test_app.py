@@ -7,9 +7,10 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from playwright.sync_api import Locator, Page, TimeoutError, expect
+from playwright.sync_api import Locator, Page, TimeoutError
 
 from tests.e2e.conftest import App, Visit, idle, pick_row, press
+from tests.e2e.waiting import expect
 
 
 def heatmap(page: Page):

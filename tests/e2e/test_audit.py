@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import re
 
-from playwright.sync_api import expect
-
 from tests.e2e.conftest import App, Visit, idle, pick_row, press
 from tests.e2e.test_app import choose, no_error, select
+from tests.e2e.waiting import expect
 
 
 def test_audit_a_corpus_and_open_the_sentences_of_a_document(run_app: App, visit: Visit) -> None:

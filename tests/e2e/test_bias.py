@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 
-from playwright.sync_api import expect
-
 from tests.e2e.conftest import App, Visit, idle, pick_row, press
 from tests.e2e.test_app import choose, no_error, select
+from tests.e2e.waiting import expect
 
 
 def test_run_the_tests_then_click_a_bar_and_open_a_pair(run_app: App, visit: Visit) -> None:

@@ -8,10 +8,11 @@ import re
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page
 
 from tests.e2e.conftest import App, Visit, idle, pick_row, press
 from tests.e2e.test_app import no_error
+from tests.e2e.waiting import expect
 
 SHORT = "geology-obsidian-q3"
 

@@ -14,10 +14,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser
 
 from tests.e2e.conftest import TIMEOUT_MS, idle
 from tests.e2e.test_app import no_error, ready
+from tests.e2e.waiting import expect
 from tests.support.ports import free_port
 from tests.support.served import ROOT, served
 

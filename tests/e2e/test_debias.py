@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 
-from playwright.sync_api import expect
-
 from tests.e2e.conftest import App, Visit, idle, pick_row, press
 from tests.e2e.test_app import no_error
+from tests.e2e.waiting import expect
 
 
 def test_rank_the_grid_and_open_a_pair_under_both_models(run_app: App, visit: Visit) -> None:

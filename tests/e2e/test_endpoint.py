@@ -6,10 +6,9 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from playwright.sync_api import expect
-
 from tests.e2e.conftest import WORDS, App, Visit, contents, idle
 from tests.e2e.test_app import no_error
+from tests.e2e.waiting import expect
 from tests.support.endpoint_server import running
 
 KEY = "sk-very-secret"

@@ -8,12 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page
 
 from tests.attribution.datasets.test_beir import write as write_beir
 from tests.attribution.datasets.test_beir import write_hub
 from tests.attribution.datasets.test_formats import FOIL, write_colder, write_multiclaim
 from tests.e2e.conftest import App, idle, press
+from tests.e2e.waiting import expect
 from tests.support import tiny_families
 
 ROWS = [

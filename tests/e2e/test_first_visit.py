@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser
 
 from tests.e2e.conftest import TIMEOUT_MS, App, Visit, idle
 from tests.e2e.test_accessibility import FIRST_WORD, nothing_was_computed
+from tests.e2e.waiting import expect
 
 
 def test_a_pair_is_shown_and_its_files_state_which_mean_they_contain(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page
 
 from poslens.figures.palettes import Style
 from poslens.heatmap.data import View
@@ -19,6 +19,7 @@ from tests.e2e.test_heatmap_links import (
     unit,
     wait_for_cells,
 )
+from tests.e2e.waiting import expect
 
 
 def listed(page: Page) -> list[str]:

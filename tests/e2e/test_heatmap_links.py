@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import CDPSession, Page, expect
+from playwright.sync_api import CDPSession, Page
 
 from poslens.attribution.types import Attribution, Method, Token, TokenizedText
 from poslens.figures.palettes import Style
 from poslens.heatmap.data import Pane, View, pane
 from poslens.heatmap.standalone import to_image
 from tests.e2e.conftest import Show, until
+from tests.e2e.waiting import expect
 
 QUERY, DOCUMENT = 0, 1  # panes of the first column
 SWAP_QUERY, SWAP_DOCUMENT = "red green blue grey", "one two three four"

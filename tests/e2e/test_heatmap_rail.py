@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page
 
 from poslens.attribution.curves.positions import resample, token_range
 from poslens.attribution.types import EvidenceSpan, Token, TokenizedText
@@ -16,6 +16,7 @@ from poslens.figures.palettes import Style
 from poslens.heatmap.data import Fact, Head, Pane, Rail, View
 from poslens.heatmap.standalone import to_image
 from tests.e2e.conftest import Show, until
+from tests.e2e.waiting import expect
 
 WORDS = [f"w{i:03}" for i in range(400)]
 LONG = "\n".join(" ".join(WORDS[i : i + 8]) for i in range(0, 400, 8))

@@ -7,9 +7,10 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page
 
 from tests.e2e.conftest import TIMEOUT_MS, idle, until
+from tests.e2e.waiting import expect
 from tests.support.ports import free_port
 from tests.support.served import ROOT, served
 

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page
 from traitlets import TraitError
 
 from poslens.heatmap.data import Pane, View, payload
 from poslens.widget import Heatmap
 from tests.e2e.conftest import TIMEOUT_MS
 from tests.e2e.test_heatmap_links import DOCUMENT, QUERY, column, planted, unit
+from tests.e2e.waiting import expect
 
 Draw = Callable[..., Page]
 

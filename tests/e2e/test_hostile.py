@@ -9,10 +9,11 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page
 
 from poslens.figures.plain import parted
 from tests.e2e.conftest import App, idle
+from tests.e2e.waiting import expect
 
 HOSTILE = [
     "<script>alert(1)</script>",

@@ -7,10 +7,9 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from playwright.sync_api import expect
-
 from tests.e2e.conftest import App, Visit, idle, pick_row
 from tests.e2e.test_app import no_error
+from tests.e2e.waiting import expect
 from tests.support.nouns import NOUNS
 
 

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 from urllib.parse import urlencode, urlsplit
 
 import pytest
-from playwright.sync_api import Page, Request, expect
+from playwright.sync_api import Page, Request
 
 from tests.e2e.conftest import App, idle
+from tests.e2e.waiting import expect
 
 PAGES = [
     "",

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page
 
 from tests.e2e.conftest import App, idle
+from tests.e2e.waiting import expect
 from tests.fake_hub import FakeHub, serving
 
 PAGES = ["", "compare", "curves", "cause", "ranking", "map", "methods"]

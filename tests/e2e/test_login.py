@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 from oidc_provider_mock import User, run_server_in_thread
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page
 
 from tests.e2e.conftest import TIMEOUT_MS, contents, idle
 from tests.e2e.test_accessibility import violations
 from tests.e2e.test_app import no_error
+from tests.e2e.waiting import expect
 from tests.support.forked import Forked
 from tests.support.ports import free_port
 from tests.support.served import Served, served

@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable
 
 import pytest
-from playwright.sync_api import expect
 
 from tests.e2e.conftest import App, Visit, idle
 from tests.e2e.test_app import no_error
+from tests.e2e.waiting import expect
 
 Start = Callable[..., App]
 

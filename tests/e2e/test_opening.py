@@ -9,10 +9,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from playwright.sync_api import expect
-
 from tests.e2e.conftest import App, Visit
 from tests.e2e.test_app import no_error
+from tests.e2e.waiting import expect
 
 WORDS = ("tide", "moon", "fog", "stone", "river", "cloud", "seed", "wind", "salt", "ash", "ice")
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 import pyarrow.parquet as pq
-from playwright.sync_api import expect
 
 from tests.e2e.conftest import App, Visit, contents, idle
 from tests.e2e.test_app import no_error, ready
+from tests.e2e.waiting import expect
 
 UPLOADED = "The zephyrine ledger names every quixotic debtor."
 TYPED = "A vellichor archive holds the sonorous minutes."

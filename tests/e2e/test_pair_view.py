@@ -6,10 +6,9 @@ from __future__ import annotations
 import math
 import re
 
-from playwright.sync_api import expect
-
 from tests.e2e.conftest import App, Visit, idle, pick_row, press, until
 from tests.e2e.test_app import no_error, ready
+from tests.e2e.waiting import expect
 
 
 def test_the_mean_is_shown_next_to_the_text_once_it_is_computed(run_app: App, visit: Visit) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from playwright.sync_api import expect
-
 from tests.e2e.conftest import App, Visit, idle
 from tests.e2e.test_app import no_error
+from tests.e2e.waiting import expect
 
 
 def test_compute_a_passport_and_download_it(run_app: App, visit: Visit) -> None:

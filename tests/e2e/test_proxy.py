@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page
 
 from poslens.cache.storage.files import Files
 from poslens.cache.storage.maintenance import listing
 from poslens.dashboard.widgets.url_state import MAX_IN_LINK
 from tests.e2e.conftest import TIMEOUT_MS, idle
 from tests.e2e.test_app import no_error, ready
+from tests.e2e.waiting import expect
 from tests.support.forked import Forked
 from tests.support.ports import free_port
 from tests.support.served import ROOT, Served, answers, served

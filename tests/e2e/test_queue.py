@@ -7,9 +7,9 @@ import signal
 from collections.abc import Callable
 
 import pytest
-from playwright.sync_api import expect
 
 from tests.e2e.conftest import App, Visit
+from tests.e2e.waiting import expect
 from tests.support.forked import Forked
 
 SLOW = "method=occlusion&level=token"

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page
 
 from tests.e2e.conftest import App, Visit, idle, pick_row, press
 from tests.e2e.test_app import no_error, select
+from tests.e2e.waiting import expect
 
 START = ".st-key-rank-start button"
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page
 
 from tests.e2e.conftest import App, Visit, press
 from tests.e2e.test_app import no_error, ready
+from tests.e2e.waiting import expect
 
 
 def exclude(page: Page, inside: Locator | None = None) -> None:

@@ -6,14 +6,13 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from playwright.sync_api import expect
-
 from poslens.attribution import datasets
 from poslens.attribution.methods import make_method
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.compute.compute import Compute
 from tests.e2e.conftest import App, Visit, idle, press
 from tests.e2e.test_app import no_error, ready, select
+from tests.e2e.waiting import expect
 
 
 def test_a_models_results_are_exported_deleted_and_imported(

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 
-from playwright.sync_api import expect
-
 from tests.e2e.conftest import App, Visit, idle, pick_row, press
 from tests.e2e.test_app import no_error
+from tests.e2e.waiting import expect
 
 
 def test_find_all_misses_then_the_cause_of_one_and_its_pair(run_app: App, visit: Visit) -> None:
