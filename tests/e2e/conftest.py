@@ -180,6 +180,9 @@ class Shared:
             args=[
                 "--no-sandbox",
                 "--disable-background-networking",
+                # Pages are open for seconds, too short for optimized code to save the CPU time of
+                # optimizing it.
+                "--js-flags=--no-opt --no-maglev",
                 # All tabs of a context use one process, which compiles the pages' scripts once.
                 "--process-per-site",
                 f"--disable-features={','.join(DISABLED)}",
