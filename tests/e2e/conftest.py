@@ -299,6 +299,14 @@ def press(button: Locator, then: Callable[[], bool], **click: Any) -> None:
     raise AssertionError(f"a click on {button} does nothing")
 
 
+def start_run(button: Locator, result: Locator) -> None:
+    """Click until a run has started, and wait for what it draws. A short run can end before it is
+    seen."""
+    stop = button.page.get_by_role("button", name="Stop", exact=True).first
+    press(button, lambda: stop.is_visible() or result.is_visible())
+    expect(result).to_be_visible()
+
+
 def pick_row(grid: Locator, row: int, then: Callable[[], bool]) -> None:
     """Select a table's row, counted from 1, until `then` holds. The grid is a canvas, so rows are
     located by their height."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from tests.e2e.conftest import App, Visit, idle, pick_row, press
+from tests.e2e.conftest import App, Visit, idle, pick_row, press, start_run
 from tests.e2e.test_app import choose, no_error, select
 from tests.e2e.waiting import expect
 
@@ -13,9 +13,8 @@ from tests.e2e.waiting import expect
 def test_audit_a_corpus_and_open_the_sentences_of_a_document(run_app: App, visit: Visit) -> None:
     page = visit(f"{run_app.url}/audit?dataset=mine&models=BM25&top=1")
     expect(page.get_by_text("No results have been computed")).to_be_visible()
-    idle(page)
-    page.get_by_role("button", name="Compute").click()
-    expect(page.get_by_role("figure", name="Unretrieved sentences by position")).to_be_visible()
+    figure = page.get_by_role("figure", name="Unretrieved sentences by position")
+    start_run(page.get_by_role("button", name="Compute"), figure)
     said = page.get_by_text(re.compile(r"BM25: .*\b\d+ sentences of \d+ documents"))
     expect(said).to_be_visible()
     no_error(page)
@@ -45,10 +44,8 @@ def test_plan_chunks_and_download_the_setting(run_app: App, visit: Visit) -> Non
     press(tab, lambda: "tab=Chunk" in page.url)
     expect(page.get_by_text("No results have been computed")).to_be_visible()
     expect(page.get_by_text("No document has a title")).to_be_visible()
-    idle(page)
-    page.get_by_role("button", name="Compute").click()
     figure = page.get_by_role("figure", name="Unretrieved sentences by size of the index")
-    expect(figure).to_be_visible()
+    start_run(page.get_by_role("button", name="Compute"), figure)
     expect(page.get_by_text(re.compile("BM25: .* whole documents"))).to_be_visible()
     expect(page.get_by_text("Left out late:8: BM25 does not support late chunks")).to_be_visible()
     expect(page.get_by_text("Setting for text splitters", exact=True)).to_be_visible()
@@ -56,12 +53,12 @@ def test_plan_chunks_and_download_the_setting(run_app: App, visit: Visit) -> Non
     # A run's last update reruns the page, and would close sections opened earlier.
     expect(page.get_by_role("button", name="Stop", exact=True)).to_have_count(0)
     idle(page)
-    page.get_by_role("button", name="Export").first.click()
+    body = page.get_by_test_id("stPopoverBody")
+    press(page.get_by_role("button", name="Export").first, body.is_visible)
     select(page, "Figure or table", "Setting for text splitters")
-    choose(page.get_by_test_id("stPopoverBody"), "json")
-    page.get_by_role("button", name="Prepare").click()
+    choose(body, "json")
     button = page.get_by_role("button", name="Download JSON")
-    expect(button).to_be_visible()
+    press(page.get_by_role("button", name="Prepare"), button.is_visible)
     with page.expect_download() as download:
         button.click()
     (row,) = json.loads(download.value.path().read_text())["rows"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from playwright.sync_api import Page
 
-from tests.e2e.conftest import App, Visit, idle, pick_row, press
+from tests.e2e.conftest import App, Visit, idle, pick_row, press, start_run
 from tests.e2e.test_app import no_error, select
 from tests.e2e.waiting import expect
 
@@ -16,10 +16,7 @@ START = ".st-key-rank-start button"
 
 def compute_rankings(page: Page) -> None:
     """Press the button of the board of rankings, and wait for the results."""
-    start = page.locator(START)
-    expect(start).to_be_visible()
-    press(start, lambda: not start.count())
-    expect(page.get_by_text("Query by query")).to_be_visible()
+    start_run(page.locator(START), page.get_by_text("Query by query"))
 
 
 def test_rank_and_open_the_pair_of_a_query(run_app: App, visit: Visit) -> None:
