@@ -151,13 +151,14 @@ def test_every_linear_layer_of_every_architecture_is_trained(tiny: Build, kind: 
 def test_the_loss_falls_on_held_out_batches(tiny: Build, kind: str) -> None:
     """So does the position effect of a causal model, which has one even untrained."""
     causal = kind in ("qwen3-left", "mistral")
-    recipe = replace(QUICK, steps=32, check_every=32, validation_texts=12 if causal else 3)
+    steps = 32 if causal else 16
+    recipe = replace(QUICK, steps=steps, check_every=steps, validation_texts=12 if causal else 3)
     training = Training(tiny(kind), corpus(), recipe)
     others = range(100, 104)
     before = sum(float(training.batch_loss(step).detach()) for step in others)
     trained = training.run()
     after = sum(float(training.batch_loss(step).detach()) for step in others)
-    assert after < 0.95 * before
+    assert after < 0.8 * before
     if causal:
         effect, left = effects(trained)
         assert effect.interval is not None
