@@ -24,9 +24,13 @@ from poslens.attribution.methods.run import (
 for _module in pkgutil.iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")
 
+METHOD_TITLES = {name: entry.title for name, entry in METHODS.items()}
+"""The title of each method by its name."""
+
 __all__ = [
     "CURVE_PARAMETERS",
     "METHODS",
+    "METHOD_TITLES",
     "POSIR_CURVE",
     "MethodEntry",
     "MethodParameter",

@@ -28,7 +28,7 @@ from poslens.attribution.evaluation.preferences import (
     thirds,
     with_query,
 )
-from poslens.attribution.methods import METHODS, make_method
+from poslens.attribution.methods import METHOD_TITLES, METHODS, make_method
 from poslens.attribution.pairs import Pairs
 from poslens.attribution.retrievers.base import Retriever
 from poslens.attribution.retrievers.dense import FAMILY, DenseRetriever
@@ -86,8 +86,7 @@ class PreferenceSummary:
 class PreferenceRow:
     """The preference of one method."""
 
-    method: str = column("Name of the method.", shown=False)
-    method_title: str = column("Title of the method.", title="method", in_files=False)
+    method: str = column("Name of the method.", words=METHOD_TITLES)
     documents: int = column("Number of distinct documents.")
     order_blind: Estimate = column(
         "Primacy-recency index on the order-blind encoder, -1 to 1; 0 is expected.",
@@ -122,8 +121,7 @@ class PreferenceRow:
 class StrengthRow:
     """A method's index at one strength of the planted bias."""
 
-    method: str = column("Name of the method.", shown=False)
-    method_title: str = column("Title of the method.", title="method", in_files=False)
+    method: str = column("Name of the method.", words=METHOD_TITLES)
     strength: float = column(
         "Strength of the planted bias: negative primacy, 0 none, positive recency.", form="+g"
     )
@@ -134,7 +132,7 @@ def preference_rows(summary: PreferenceSummary) -> list[PreferenceRow]:
     """One row per method."""
     preference, planted = summary.preference, summary.preference.planted
     name = preference.method.name
-    of_method = (name, METHODS[name].title, preference.n_documents, preference.order_blind)
+    of_method = (name, preference.n_documents, preference.order_blind)
     if planted is None:
         return [PreferenceRow(*of_method, None, None, None, None, None)]
     slope, correlation = planted.slope, planted.rank_correlation
@@ -148,7 +146,7 @@ def strength_rows(summary: PreferenceSummary) -> list[StrengthRow]:
     if planted is None:
         return []
     indices = zip(STRENGTHS, planted.indices, strict=True)
-    return [StrengthRow(name, METHODS[name].title, strength, index) for strength, index in indices]
+    return [StrengthRow(name, strength, index) for strength, index in indices]
 
 
 def order_blind_indices(summaries: Sequence[PreferenceSummary], style: Style) -> go.Figure:
@@ -221,7 +219,7 @@ class Preferences(Study[PreferenceCorpus, PreferenceSubject, PreferenceSummary])
             default=FITTING,
             options=FITTING,
             closed=True,
-            titles={name: METHODS[name].title for name in FITTING},
+            titles={name: METHOD_TITLES[name] for name in FITTING},
             help="Attribution methods, with default parameters; by default, all that fit.",
         ),
         documents=Integer(

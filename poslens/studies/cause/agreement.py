@@ -13,7 +13,7 @@ from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
 from poslens.attribution.interventions.agreement import N_GRID, Agreement
-from poslens.attribution.methods import METHODS
+from poslens.attribution.methods import METHOD_TITLES, METHODS
 from poslens.attribution.nouns import counted
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method, Provenance
@@ -42,8 +42,7 @@ class AgreementSummary(ModelSummary[CauseSubject]):
 class MethodAgreementRow(ModelRow):
     """The agreement of a method with one intervention."""
 
-    method: str = column("Name of the method.", shown=False)
-    method_title: str = column("Title of the method.", title="method", in_files=False)
+    method: str = column("Name of the method.", words=METHOD_TITLES)
     intervention: str = column("relocation or ablation.")
     n: int = column("Number of pairs in the mean curves.")
     documents: int = column("Number of distinct documents, which intervals resample.")
@@ -65,7 +64,6 @@ def _rows(summary: AgreementSummary) -> Iterator[MethodAgreementRow]:
         yield MethodAgreementRow(
             agreement.model,
             name,
-            METHODS[name].title,
             intervention.name,
             agreement.n,
             agreement.n_documents,

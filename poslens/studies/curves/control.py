@@ -18,7 +18,7 @@ from poslens.attribution.interventions.null_controls import (
     ControlledCurve,
     controls_for,
 )
-from poslens.attribution.methods import METHODS, make_method
+from poslens.attribution.methods import METHOD_TITLES, METHODS, make_method
 from poslens.attribution.nouns import counted
 from poslens.attribution.pairs import Pairs
 from poslens.attribution.retrievers.specs import RetrieverSpec
@@ -73,7 +73,7 @@ class ControlSummary(ModelSummary[ControlSubject]):
 class ControlRow(ModelRow):
     """A method's mean curve compared with that under a control."""
 
-    method: str = column("Name of the method.", shown=False)
+    method: str = column("Name of the method.", shown=False, words=METHOD_TITLES)
     control: str = column("What the control changes.")
     n: int = column("Pairs with a curve and a control curve.", title="pairs")
     documents: int = column("Number of distinct documents, which intervals resample.")

@@ -12,7 +12,7 @@ from poslens.attribution.evaluation.faithfulness import (
     Faithfulness,
     position_order,
 )
-from poslens.attribution.methods import METHODS
+from poslens.attribution.methods import METHOD_TITLES, METHODS
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method, TextPair
 from poslens.cache.jobs.loop import RunOptions
@@ -66,6 +66,8 @@ def ask(
 
 BASELINES = tuple(map(position_order, POSITION_ORDERS))
 """The orders of words by position alone, with which methods are compared."""
+ORDER_TITLES = METHOD_TITLES | {order: order.capitalize() for order in POSITION_ORDERS.values()}
+"""The titles of methods and of orders by position, by their names."""
 
 
 def name_of(method: Method) -> str:

@@ -79,9 +79,8 @@ class OrderSummary(ModelSummary[TestedOrder]):
 class OrderRow(ModelRow):
     """The means of one order over pairs."""
 
-    method: str = column("Name of the method, or of the order by position.", shown=False)
-    method_title: str = column(
-        "Title of the method, or of the order by position.", title="method", in_files=False
+    method: str = column(
+        "Name of the method, or of the order by position.", words=service.ORDER_TITLES
     )
     n: int = column("Number of averaged pairs, without those left out.")
     documents: int = column("Number of distinct documents, which intervals resample.")
@@ -131,7 +130,6 @@ def _rows(result: OrderSummary) -> list[OrderRow]:
         OrderRow(
             means.model,
             service.name_of(method),
-            service.title_of(method),
             means.n,
             means.n_documents,
             means.n_equal,

@@ -22,7 +22,7 @@ from poslens.attribution.evaluation.simulatability import (
     Simulator,
     predictions,
 )
-from poslens.attribution.methods import METHODS
+from poslens.attribution.methods import METHOD_TITLES, METHODS
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.text import word_spans
 from poslens.attribution.types import Attribution, Method, TextPair
@@ -206,8 +206,7 @@ def _read_words(pair: TextPair, attribution: Attribution) -> ReadWords:
 class MethodRow(ModelRow):
     """Predictions for one model and method."""
 
-    method: str = column("Attribution method that chooses the words.", shown=False)
-    method_title: str = column("Title of the method.", title="method", in_files=False)
+    method: str = column("Attribution method that chooses the words.", words=METHOD_TITLES)
     queries: int = column("Number of queries whose two highest-ranked documents are compared.")
     words: int = column("Number of words that are read of each document.")
     explanation: Estimate | None = column(
@@ -243,7 +242,7 @@ class MethodRow(ModelRow):
 class QueryRow(ModelRow):
     """Predictions for one query."""
 
-    method: str = column("Attribution method that chooses the words.")
+    method: str = column("Attribution method that chooses the words.", words=METHOD_TITLES)
     query: str = column("The query.")
     higher: str = column("The method's words of the document that the model ranks first.")
     lower: str = column("The method's words of the document that the model ranks second.")
@@ -257,7 +256,6 @@ def _method_rows(summary: SimulatabilitySummary) -> Iterator[MethodRow]:
     yield MethodRow(
         asked.spec.name,
         asked.method.name,
-        METHODS[asked.method.name].title,
         len(summary.choices),
         asked.words,
         **summary.views,

@@ -55,6 +55,7 @@ from poslens.figures.curves import mean_curves
 from poslens.figures.palettes import PRESETS
 from poslens.rows import Table
 from poslens.studies.bias.tables import BiasRow
+from poslens.studies.cause.agreement import MethodAgreementRow
 from tests.support.chromium import chromium
 
 STYLE = PRESETS["single column"]
@@ -608,3 +609,13 @@ def test_long_file_names_are_distinct_and_state_what_the_file_contains() -> None
     assert len(set(names)) == len(names) and max(map(len, names)) <= 80
     for name, content in zip(names, [each for each in contents for _ in range(2)], strict=True):
         assert name.startswith(pair) and name.endswith(f"_{content.replace(' ', '-')}.tex")
+
+
+def test_latex_has_titles_of_methods_where_other_files_have_names() -> None:
+    row = MethodAgreementRow("A", "saliency", "relocation", 30, 30, 0, None, Estimate(0.5))
+    frame = Table(MethodAgreementRow, lambda row: [row], "Agreement").frame(
+        [row, replace(row, method="occlusion", mean_over_pairs=Estimate(0.25))]
+    )
+    assert frame["method"].tolist() == ["saliency", "occlusion"]
+    text = table_bytes(frame, "tex", PROVENANCE).decode()
+    assert "Gradient saliency & " in text and r"Occlusion & " in text
