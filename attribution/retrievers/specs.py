@@ -55,11 +55,11 @@ class RetrieverSpec:
     with its causal mask off. `parameters` are in millions, of both encoders if there are two.
     `dequantized_bits` is the precision that weights were converted from; None if there was no loss.
     `answers` are the words for relevant and not relevant of a sequence-to-sequence reranker.
-    `strength` scales an adapter's weights; None is 1. Vectors are truncated to `dimensions`; with
-    None, as the model's configuration says. `calibration` is the attention
-    calibration; with None, attention is unchanged. `training` says how PosLens debiased the model,
-    if it did.
-    `alias_of` is the model's own name if the user chose another `name`.
+    An adapter's weights are multiplied by `strength`, or by 1 if it is None. Vectors have
+    `dimensions` numbers, or as many as the model's configuration says if it is None. `calibration`
+    is the attention calibration; with None, attention is unchanged. `training` says how
+    PosLens debiased the model, if it did. `alias_of` is the model's own name if the user chose
+    another `name`.
     """
 
     name: str
