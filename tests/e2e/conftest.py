@@ -299,6 +299,16 @@ def press(button: Locator, then: Callable[[], bool], **click: Any) -> None:
     raise AssertionError(f"a click on {button} does nothing")
 
 
+def unfold(page: Page, label: str) -> None:
+    """Open an expander, and wait until it is unfolded: until then, a click on its contents can be
+    lost."""
+    summary = page.get_by_test_id("stExpander").locator("summary").filter(has_text=label)
+    summary.click()
+    summary.locator("..").evaluate(
+        "part => Promise.all(part.getAnimations().map(animation => animation.finished)).then(() => 0)"
+    )
+
+
 def start_run(button: Locator, result: Locator) -> None:
     """Click until a run has started, and wait for what it draws. A short run can end before it is
     seen."""

@@ -13,7 +13,7 @@ from playwright.sync_api import Page
 from tests.attribution.datasets.test_beir import write as write_beir
 from tests.attribution.datasets.test_beir import write_hub
 from tests.attribution.datasets.test_formats import FOIL, write_colder, write_multiclaim
-from tests.e2e.conftest import App, idle, press
+from tests.e2e.conftest import App, idle, press, unfold
 from tests.e2e.waiting import expect
 from tests.support import tiny_families
 
@@ -122,9 +122,10 @@ def test_both_versions_of_a_claim_are_compared(
     page = go(f"{wide_app.url}/?dataset=claims&models=MiniLM")
     drawn(page)
     expect(page.locator(".hm-pane[data-side=document] .hm-text")).to_contain_text("Tvrzení")
-    page.get_by_text("English version").click()
+    unfold(page, "English version")
     expect(page.get_by_test_id("stExpander").get_by_text("A claim")).to_be_visible()
-    page.get_by_text("Also attribute this text").click()
+    beside = page.get_by_role("switch", name="Also attribute this text")
+    press(page.get_by_text("Also attribute this text"), beside.is_checked)
     documents = page.locator(".hm-pane[data-side=document] .hm-text")
     expect(documents).to_have_count(2)
     expect(documents.nth(0)).to_contain_text("Tvrzení")
