@@ -305,7 +305,7 @@ def unfold(page: Page, label: str) -> None:
     summary = page.get_by_test_id("stExpander").locator("summary").filter(has_text=label)
     summary.click()
     summary.locator("..").evaluate(
-        "part => Promise.all(part.getAnimations().map(animation => animation.finished)).then(() => 0)"
+        "part => Promise.all(part.getAnimations().map(moving => moving.finished)).then(() => 0)"
     )
 
 
