@@ -51,6 +51,7 @@ from poslens.studies.curves.words import (
     NUMBERS,
     PUBLISHED_BAND,
     averaged,
+    index_sentence,
     over_what,
     read_unlike,
     small,
@@ -204,6 +205,8 @@ def results(
             on_select="rerun",
             selection_mode="points",
         )
+    for curve in curves:
+        say.sentence(index_sentence(curve.model.spec.name, curve.summary.primacy_recency_index))
     words = [BAND_WORDS[band]] if shown or with_std else []
     if beside and not with_std:
         words.append(PUBLISHED_BAND)

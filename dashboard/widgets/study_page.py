@@ -284,6 +284,8 @@ def _results(data: DataSet, results: SoFar[Any], on_click: Callable[[Any], None]
 
     figures: dict[str, Callable[[Style], go.Figure]] = {}
     row: list[DeltaGenerator] = []
+    # What the results mean is said below the first row of figures.
+    leading, meaning, further = st.container(), st.container(), st.container()
     for number, declared in enumerate(figure for figure in study.figures if figure.on_page):
         title, key = declared.title, f"{study.name}.figure{number or ''}"
         width = {"width_px": panels.BESIDE_PX} if declared.half else {}
@@ -291,26 +293,28 @@ def _results(data: DataSet, results: SoFar[Any], on_click: Callable[[Any], None]
             figure = draw(declared, panels.screen_style(height_px=380, **width))
         except UserError:  # there is nothing to draw
             continue
-        figures[title] = partial(draw, declared)
-        if declared.half:
-            row = row or list(panels.side_by_side(key))
-            with row.pop(0):
-                say.heading(title)
+        with further if figures else leading:
+            if declared.half:
+                row = row or list(panels.side_by_side(key))
+                with row.pop(0):
+                    say.heading(title)
+                    panels.show(figure, key, title)
+            elif number or on_click is None:
                 panels.show(figure, key, title)
-        elif number or on_click is None:
-            panels.show(figure, key, title)
-        else:
-            event = panels.show(figure, key, title, on_select="rerun", selection_mode="points")
-            if point := panels.clicked(event, study.name):
-                on_click(point)
-                st.rerun(scope="app")
+            else:
+                event = panels.show(figure, key, title, on_select="rerun", selection_mode="points")
+                if point := panels.clicked(event, study.name):
+                    on_click(point)
+                    st.rerun(scope="app")
+        figures[title] = partial(draw, declared)
     differences = results.differences
     if len(differences) > MAX_DIFFERENCES:  # the table of differences has them
         differences = []
-    for sentence in (*results.verdicts, *differences):
-        say.sentence(sentence)
-    for sentence in study.remarks(summaries):
-        say.warning(sentence, icon=":material/info:")
+    with meaning:
+        for sentence in (*results.verdicts, *differences):
+            say.sentence(sentence)
+        for sentence in study.remarks(summaries):
+            say.warning(sentence, icon=":material/info:")
     tables = dict(study.tables_of(summaries))
     for name, table in list(tables.items()):
         if not table.on_page:

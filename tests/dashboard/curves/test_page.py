@@ -85,7 +85,10 @@ def test_models_that_read_different_parts_are_drawn_over_the_whole_text_by_defau
     # Center of mass and index don't change: they refer to what each model read.
     table = app.dataframe[0].value
     assert table["model"].tolist() == ["cutter", "BM25"]
-    assert "[" in table["primacy-recency index"][0]
+    index = table["primacy-recency index"][0]
+    assert "[" in index
+    sentences = [one.value.replace("\\", "") for one in app.markdown]
+    assert any(one.startswith(f"cutter: the primacy-recency index is {index}") for one in sentences)
     app.button_group(key="axis").set_value("tokens read").run()
     drawn = figure(app)
     assert READ in drawn["layout"]["xaxis"]["title"]["text"] and "yaxis2" not in drawn["layout"]

@@ -136,6 +136,13 @@ def test_incomplete_results_state_everywhere_that_they_are_not_final(pairs: str)
     shown = " ".join(each.value for each in (*page.markdown, *page.caption)).replace("\\", "")
     assert shown.count("Not final: compute the remaining 8 pairs.") == 3
     assert "5 of 13 pairs so far" in shown
+    # What the first chart means is said below it, above the other charts.
+    parts = [
+        "verdict" if "Not final" in str(getattr(each, "value", "")) else each.type
+        for each in page.main
+    ]
+    parts = [part for part in parts if part in ("verdict", "plotly_chart", "arrow_data_frame")]
+    assert parts[:8] == ["plotly_chart", *["verdict"] * 6, "plotly_chart"]
 
     poslens.faithfulness("BM25", pairs, pairs=0)
     results = so_far(FAITHFULNESS, service(), planned.subjects, planned.jobs)
