@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -70,6 +70,15 @@ _GREY_SCALES = {
     "dark": ("#000000", "#9A9A9A", "#FFFFFF"),
 }
 """The colors of signed values, from the smallest to the largest, by theme."""
+
+# Cividis (Nuñez et al. 2018) without the colors that are hardly visible on the theme's background.
+_SHADES = {
+    "light": ("#A59C74", "#8A8678", "#707173", "#575D6D", "#3B496C", "#123570", "#00224E"),
+    "dark": ("#575D6D", "#707173", "#8A8678", "#A59C74", "#C3B369", "#FEE838"),
+}
+_GREY_SHADES = {"light": ("#999999", "#000000"), "dark": ("#6E6E6E", "#FFFFFF")}
+"""The colors of points by their values, from the smallest to the largest, by theme: larger values
+stand out more."""
 
 MAX_HEIGHT_PX = 4000
 
@@ -171,8 +180,15 @@ class Style:
 
     def diverging(self) -> list[tuple[float, str]]:
         """Color scale of signed values as (share in [0, 1], color), with zero at 0.5."""
-        colors = (_GREY_SCALES if self.palette == "grey" else _SCALES)[self.theme]
-        return [(number / (len(colors) - 1), color) for number, color in enumerate(colors)]
+        return _scale((_GREY_SCALES if self.palette == "grey" else _SCALES)[self.theme])
+
+    def shades(self) -> list[tuple[float, str]]:
+        """Color scale of points by their values as (share in [0, 1], color)."""
+        return _scale((_GREY_SHADES if self.palette == "grey" else _SHADES)[self.theme])
+
+
+def _scale(colors: Sequence[str]) -> list[tuple[float, str]]:
+    return [(number / (len(colors) - 1), color) for number, color in enumerate(colors)]
 
 
 PRESETS: Mapping[str, Style] = {

@@ -287,7 +287,7 @@ def point_map(
         )
         marker = {
             "color": values[finite],
-            "colorscale": [list(stop) for stop in style.diverging()] if diverging else "Cividis",
+            "colorscale": list(map(list, style.diverging() if diverging else style.shades())),
             "cmin": ends[0],
             "cmax": ends[1],
             "line": {"color": style.colors.muted, "width": 0 if webgl else 0.4},

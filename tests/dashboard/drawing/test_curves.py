@@ -541,6 +541,8 @@ def test_lines_have_enough_contrast_and_differ(palette: str, theme: str) -> None
         assert contrast(color, style.colors.paper) >= 2.9
     for color in (style.colors.ink, style.colors.muted):
         assert contrast(color, style.colors.paper) >= 4.5
+    shades = [contrast(color, style.colors.paper) for _, color in style.shades()]
+    assert shades[0] >= 2.7 and shades == sorted(shades), "larger values stand out more"
 
 
 @pytest.mark.parametrize("theme", THEMES)
