@@ -20,6 +20,7 @@ from poslens.attribution.batching import checkpoint
 from poslens.attribution.errors import UserError
 from poslens.attribution.methods.base import MethodEntry, build_batch, register
 from poslens.attribution.methods.passes import distinct
+from poslens.attribution.nouns import counted
 from poslens.attribution.retrievers.base import Encoded, Pooled
 from poslens.attribution.retrievers.family import Capability
 from poslens.attribution.types import Attribution, Method, TextPair, TokenizedText
@@ -121,8 +122,9 @@ def profile(
     active = torch.ones(size, dtype=torch.bool)
     generator = torch.Generator().manual_seed(SEED)
     limit = MOST if cotangents is None else len(cotangents)
+    doing = f"{encoded.side.capitalize()}, at most {counted(limit, 'random direction')}"
     for number in range(1, limit + 1):
-        checkpoint()
+        checkpoint((number - 1) / limit, doing)
         u = (
             torch.randn(width, generator=generator)
             if cotangents is None

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from poslens.attribution.batching import Halving
+from poslens.attribution.batching import Halving, reporting
 from poslens.attribution.errors import UserError
 from poslens.attribution.methods import make_method
 from poslens.attribution.methods import profile as profile_module
@@ -154,6 +154,17 @@ def test_the_number_of_cotangents_doubles_until_the_error_is_met(
         _, errors, _ = profile(retriever, encoded)
         assert len(calls) == expected and float(errors[0]) > 0
     assert TOLERANCE == 0.05
+
+
+def test_each_side_reports_its_progress(tiny: Callable[..., DenseRetriever]) -> None:
+    told: dict[str, list[float]] = {}
+    with reporting(lambda share, doing, before: told.setdefault(doing, []).append(share)):
+        attribute(tiny("bert"), METHOD, [TextPair("p", SHORT, TEXT)])
+    assert list(told) == [
+        f"{side}, at most {MOST} random directions" for side in ("Document", "Query")
+    ]
+    for shares in told.values():
+        assert shares == [number / MOST for number in range(len(shares))] and len(shares) >= FIRST
 
 
 def test_the_error_is_stored_with_the_result(tiny: Callable[..., DenseRetriever]) -> None:
