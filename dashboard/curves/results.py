@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -30,22 +30,21 @@ from poslens.dashboard.widgets import choices, links, null_controls, panels, say
 from poslens.dashboard.widgets.reading_panel import what_is_read
 from poslens.dashboard.widgets.run_board import failed_items
 from poslens.dashboard.widgets.tables import column_settings, show_table
-from poslens.export.files import curve_frame
 from poslens.figures.curves import mean_curves
 from poslens.figures.palettes import Style
 from poslens.paired import (
-    ITEM_TABLE,
+    DIFFERENCES,
+    ITEMS,
     ITEMS_TITLE,
     TITLE,
     DifferenceRow,
-    curve_differences,
     difference_sentences,
-    measured_curves,
 )
 from poslens.rows import Table
 from poslens.studies import published as published_service
 from poslens.studies.curves.answers import SUMMARY
 from poslens.studies.curves.null_controls import control_job
+from poslens.studies.curves.result import Curves
 from poslens.studies.curves.words import (
     BAND_WORDS,
     NUMBERS,
@@ -178,7 +177,6 @@ def results(
     # Published curves are over what each model read, not over whole texts.
     beside = [] if whole else list(published)
     with_std = band == BANDS[1]
-    origin = [*(curve.provenance() for curve in shown), *map(of_published, beside)]
     of_figure = [
         *(curve.provenance(band) for curve in shown),
         *(of_published(curves, band=with_std) for curves in beside),
@@ -220,13 +218,14 @@ def results(
         say.caption(text)
     null_controls.hint(view.method, null_controls.chosen(view.method), view.specs())
     what_is_read(view.specs(), view.selection.pairs, "curves")
+    # Indices are over the tokens read even if the chart is over whole texts.
+    indices = Curves(curves, view.selection.pairs, published=beside)
     numbers = list(published_service.summary_rows([curve.summary for curve in curves], beside))
     show_table(SUMMARY.text_frame(numbers), column_config=column_settings(SUMMARY))
     st.caption(NUMBERS)
     if missing := why_no_number([curve.summary for curve in curves]):
         say.caption(missing)
-    differences = curve_differences(curves, view.selection.pairs)
-    _show_differences(differences)
+    _show_differences(indices.differences)
     custom = panels.clicked(event, "curves")
     bin_index = custom[0] if isinstance(custom, list) else custom
     if bin_index is not None:
@@ -234,35 +233,26 @@ def results(
         st.session_state["curves.pairs"] = True
     if shown:
         _pairs_behind_bin(shown, view.data, view.method)
-    panels.caption(origin)
-    over_read = [curve.provenance() for curve in curves]
-    tables: dict[str, Callable[[], pd.DataFrame]] = {}
-    if numbers:
-        tables["Summary"] = partial(SUMMARY.frame, numbers)
-    if shown:
-        tables["Numbers"] = partial(curve_frame, [curve.summary.curve for curve in shown])
-    if beside:
-        tables["Published"] = partial(published_service.curves_frame, beside)
-    if differences:
-        tables[TITLE] = partial(_DIFFERENCES.frame, differences)
-    if curves:
-        tables[ITEMS_TITLE] = lambda: ITEM_TABLE.frame(
-            measured_curves(curves, view.selection.pairs)
+    drawn = Curves(shown, view.selection.pairs, published=beside)
+    panels.caption(drawn.provenance)
+    tables = {
+        title: (result, table)
+        for title, result, table, filled in (
+            ("Summary", indices, "summary", bool(numbers)),
+            ("Numbers", drawn, "curves", bool(shown)),
+            ("Published", drawn, "published", bool(beside)),
+            (TITLE, indices, DIFFERENCES, bool(indices.differences)),
+            (ITEMS_TITLE, indices, ITEMS, bool(curves)),
         )
+        if filled
+    }
     panels.downloads(
         "curves",
         [view.data.name, view.method.name, *view.names],
-        origin,
+        drawn.provenance,
         figures={"Curves": draw},
-        tables=tables,
-        # Indices are over the tokens read even if the chart is over whole texts.
-        sources={
-            "Summary": lambda: [*over_read, *origin[len(shown) :]],
-            "Numbers": lambda: origin[: len(shown)],
-            "Published": lambda: origin[len(shown) :],
-            TITLE: lambda: over_read,
-            ITEMS_TITLE: lambda: over_read,
-        },
+        tables={name: partial(result.to_frame, table) for name, (result, table) in tables.items()},
+        sources={name: partial(result.sources, table) for name, (result, table) in tables.items()},
     )
 
 
