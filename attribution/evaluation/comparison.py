@@ -150,7 +150,12 @@ class Comparison:
         if verdict == "too few documents":
             if interval is None:
                 if self.difference.n_resampled >= MIN_DOCUMENTS:
-                    return f"Too few {units} to decide: a few of them have most of the items."
+                    why = (
+                        "a few of them have most of the items"
+                        if self.difference.value
+                        else "none of them differs, but rare differences are possible"
+                    )
+                    return f"Too few {units} to decide: {why}."
                 more = (self.needed or 0) > MIN_DOCUMENTS
                 verdict_needs = f", a verdict about {self.needed:,}" if more else ""
                 return (

@@ -9,7 +9,7 @@ queries before and after. The harmonic mean over position groups is by Michail e
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -33,8 +33,9 @@ from poslens.attribution.evaluation.recommendation import MARGIN
 Scores = NDArray[np.floating]
 Defined = TypeVar("Defined")
 
-PSI_MARGIN = 0.05
-"""Difference of PSI up to which two models are equivalent."""
+NO_MARGIN = 0.0
+"""Two models are never equivalent in the harmonic mean or in PSI: a bin can have few queries, so
+documents that are too rare to be in the sample could change either by almost 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,8 @@ class Quality:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """After minus before, over the same queries. `psi` is None if it is undefined for one."""
+    """After minus before, over the same queries. `psi` is None if it is undefined for one. The
+    harmonic mean and PSI are never equivalent (NO_MARGIN)."""
 
     mean: Comparison
     harmonic: Comparison
@@ -97,9 +99,9 @@ def change(
     rows = _rows(before, positions), _rows(after, positions)
     return Change(
         _some(paired(before, after, documents, MARGIN, largest=1.0)),
-        _some(paired_statistics(*rows, documents, MARGIN, harmonic_of_groups, largest=1.0)),
+        _some(_seen(paired_statistics(*rows, documents, NO_MARGIN, harmonic_of_groups))),
         # A minimum over a maximum is not smooth.
-        paired_statistics(*rows, documents, PSI_MARGIN, _psi, kind="percentile", largest=1.0),
+        _seen(paired_statistics(*rows, documents, NO_MARGIN, _psi, kind="percentile")),
     )
 
 
@@ -136,6 +138,14 @@ def _rows(scores: Scores, positions: Sequence[float]) -> Values:
 
 def _psi(means: Values) -> Values:
     return psi_of_bins(ratios(means))
+
+
+def _seen(comparison: Comparison | None) -> Comparison | None:
+    """The comparison, without an interval if no document differs: see NO_MARGIN."""
+    if comparison is None or comparison.narrow != (0, 0):
+        return comparison
+    unbounded = replace(comparison.difference, low=None, high=None)
+    return replace(comparison, difference=unbounded, narrow=None)
 
 
 def _some(result: Defined | None) -> Defined:

@@ -89,13 +89,34 @@ def test_the_interval_of_a_change_equals_a_loop_over_resampled_documents() -> No
 def test_identical_rankings_leave_a_rare_change_possible() -> None:
     found = change(BEFORE, BEFORE, POSITIONS, DOCUMENTS)
     assert found is not None and found.psi is not None
-    for one in (found.mean, found.harmonic, found.psi):
+    reach = 1 - 0.025 ** (1 / 60)
+    assert found.mean.difference.interval == pytest.approx((-reach, reach))
+    assert (found.mean.verdict, found.mean.needed) == ("too few documents", 299)
+    for one in (found.harmonic, found.psi):
         assert one.difference.value == 0 and one.difference.n_resampled == 60
-        reach = 1 - 0.025 ** (1 / 60)
-        assert one.difference.interval == pytest.approx((-reach, reach))
-        # The margin of PSI, 0.05, needs 59 documents.
-        needed = (one.verdict, one.needed)
-        assert needed == (("equivalent", None) if one is found.psi else ("too few documents", 299))
+        assert one.difference.interval is None and one.p == 1
+        assert (one.verdict, one.needed) == ("too few documents", None)
+        assert "none of them differs, but rare differences are possible" in one.sentence
+
+
+def test_a_bin_of_few_documents_can_change_completely() -> None:
+    """300 documents, of which 3 are in one bin. If those three failed, the harmonic mean would be 0
+    and PSI 1, although only 1% of the documents changed; so neither is equivalent, even where some
+    documents change slightly in both directions."""
+    positions = [0.975] * 3 + [0.025 + 0.05 * (n % 19) for n in range(297)]
+    documents = list(range(300))
+    before = np.ones(300)
+    after = np.r_[np.zeros(3), np.ones(297)]
+    failed = change(before, after, positions, documents)
+    assert failed is not None and failed.psi is not None
+    assert failed.harmonic.difference.value == -1 and failed.psi.difference.value == 1
+    slightly = np.r_[np.ones(3), np.full(6, 0.98), np.ones(291)]
+    for start, end in ((before, before), (slightly, slightly[::-1].copy())):
+        unseen = change(start, end, positions, documents)
+        assert unseen is not None and unseen.psi is not None
+        assert unseen.mean.verdict == "equivalent"
+        assert unseen.harmonic.verdict == unseen.psi.verdict == "too few documents"
+        assert not unseen.harmonic.rules_out("lower") and not unseen.psi.rules_out("higher")
 
 
 def test_a_bin_of_zeros_makes_the_harmonic_mean_zero() -> None:
