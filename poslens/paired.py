@@ -98,11 +98,9 @@ class ItemMeasure:
         return self.share and self.statistic is ratio_difference
 
     def counts(self, rows: NDArray[np.float64]) -> NDArray[np.float64] | None:
-        """The number of events that each of these rows counts, such as a document's sentences; None
-        if they count none."""
-        if not self.share or self.statistic is mean:
-            return None
-        return np.asarray(rows[:, rows.shape[1] // 2 :].sum(1))
+        """The numbers of events that each of these rows counts [n, parts], such as a document's
+        sentences in the last and in the first third; None if they count none."""
+        return None if not self.share or self.statistic is mean else rows[:, rows.shape[1] // 2 :]
 
     @cached_property
     def digest(self) -> bytes:

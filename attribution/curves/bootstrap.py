@@ -114,10 +114,12 @@ def _summed(
 @dataclass(frozen=True, slots=True)
 class _Draws:
     """The resampled units: sums [n, K] over the rows of each of n documents or bundles, and the
-    number of items of each [n]. The generator that formed the bundles also makes the draws."""
+    number of items of each [n]. `n_documents` as `_with_items` counts them. The generator that
+    formed the bundles also makes the draws."""
 
     sums: Values
     sizes: Values
+    n_documents: int
     generator: np.random.Generator
 
     def means(self, n_resamples: int) -> Values:
@@ -169,14 +171,32 @@ def _draws(
         raise ValueError(f"{len(index)} groups for {len(parts[0])} rows")
     n = int(index.max()) + 1
     generator = np.random.default_rng(SEED)
+    items = None if counts is None else _parts(counts).sum(1)
+    n_documents = n if counts is None else _with_items(index, counts)
     if n > MAX_DRAWS:
         order = generator.permutation(n)
         starts = np.linspace(0, n, MAX_DRAWS, endpoint=False).astype(np.int64)
         bundle = np.empty(n, np.int64)
         bundle[order] = np.repeat(np.arange(MAX_DRAWS), np.diff(starts, append=n))
         index, n = bundle[index], MAX_DRAWS
-    sizes = np.bincount(index, counts, n).astype(np.float64)
-    return _Draws(_summed(parts, index, n, of), sizes, generator)
+    sizes = np.bincount(index, items, n).astype(np.float64)
+    sums = _summed(parts, index, n, of)
+    if not (filled := sizes > 0).all():  # a document without items would be drawn in vain
+        sums, sizes = sums[filled], sizes[filled]
+    return _Draws(sums, sizes, n_documents, generator)
+
+
+def _parts(counts: Values) -> Values:
+    """Numbers of items as columns [n, parts]."""
+    return np.reshape(counts, (len(counts), -1))
+
+
+def _with_items(index: NDArray[np.int64], counts: Values) -> int:
+    """How many documents have items; if fewer than MIN_DOCUMENTS have items of one part, how many
+    these are. `index` [n] are the documents of the rows, `counts` as in `intervals`."""
+    has_items = _parts(counts) > 0
+    fewest = min(len(np.unique(index[part])) for part in has_items.T)
+    return fewest if fewest < MIN_DOCUMENTS else len(np.unique(index[has_items.any(1)]))
 
 
 def _counts(generator: np.random.Generator, n_resamples: int, n: int) -> Values:
@@ -206,8 +226,10 @@ def effective_size(sizes: NDArray[np.number]) -> float:
     return float(weights.sum() ** 2 / (weights**2).sum())
 
 
-def n_groups(n: int, groups: Sequence[Hashable] | None) -> int:
-    """The number of resampled units."""
+def n_groups(n: int, groups: Sequence[Hashable] | None, counts: Values | None = None) -> int:
+    """The number of resampled units of n rows, or of those that have items (`_with_items`)."""
+    if counts is not None:
+        return _with_items(np.arange(n) if groups is None else numbered(groups), counts)
     return n if groups is None else len(set(groups))
 
 
@@ -229,8 +251,10 @@ def intervals(
         groups: the documents of the rows [n]; None to resample single rows.
         statistic: maps means [R, K] to [R, J]; resamples in which it is NaN are excluded.
         of: applied to the rows, in pieces, before they are summed.
-        counts: the number of items, such as sentences, that each row sums [n]; by default 1. The
-            statistic must not depend on their scale, as `ratio` doesn't.
+        counts: the number of items, such as sentences, that each row sums [n], or the numbers in
+            each of several parts that are compared [n, parts]; by default 1. The statistic must not
+            depend on their scale, as `ratio` doesn't. There is no interval if fewer than
+            MIN_DOCUMENTS groups have items of one part.
         kind: see `Kind`.
         level: nominal coverage of the intervals, in (0, 1).
 
@@ -238,7 +262,7 @@ def intervals(
     than MAX_DRAWS groups are first bundled at random. Everything is seeded.
     """
     draws = _draws(rows, groups, of, counts)
-    if len(draws.sizes) < MIN_DOCUMENTS:
+    if draws.n_documents < MIN_DOCUMENTS:
         return None
     value, drawn, bias, acceleration = _resampled(draws, statistic, kind, n_resamples)
     n_finite = np.isfinite(drawn).sum(0)
@@ -295,7 +319,7 @@ def p_value(
     the interval touches 0, or Student's t if no resample is beyond 0.
     """
     draws = _draws(rows, groups, counts=counts)
-    if len(draws.sizes) < MIN_DOCUMENTS:
+    if draws.n_documents < MIN_DOCUMENTS:
         return None
     value = float(statistic((draws.sums.sum(0) / draws.sizes.sum())[None])[0])
     if not np.isfinite(value):
@@ -409,7 +433,7 @@ def estimate(
     if not np.isfinite(value):
         return None
     ends = interval(values, groups, statistic, counts=counts, kind=kind, n_resamples=n_resamples)
-    return with_ends(value, ends, len(values), n_groups(len(values), groups), resampled)
+    return with_ends(value, ends, len(values), n_groups(len(values), groups, counts), resampled)
 
 
 def estimates(rows: Values, groups: Sequence[Hashable]) -> list[Estimate]:

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from poslens.attribution.curves.bootstrap import (
+    MIN_DOCUMENTS,
     Estimate,
     Values,
     estimate,
@@ -209,8 +210,8 @@ class SentenceRanks:
 class UnretrievedCurve:
     """Share of unretrieved sentences in 10 bins of position: `share` [10] with the ends of 95%
     intervals that resample documents (None for fewer than 10), over `n` [10] sentences; NaN in
-    empty bins. Where the share is 0 or 1, the interval is Agresti and Coull's for the number of
-    documents."""
+    empty bins. Bins with sentences of fewer than 10 documents have no interval either, but NaN.
+    Where the share is 0 or 1, the interval is Agresti and Coull's for the number of documents."""
 
     share: Values
     low: Values | None
@@ -256,6 +257,7 @@ def unretrieved_curve(
     n = rows[:, N_BINS:].sum(0).astype(int)
     if low is not None and high is not None:
         n_documents = np.count_nonzero(rows[:, N_BINS:], axis=0)
+        low[n_documents < MIN_DOCUMENTS] = high[n_documents < MIN_DOCUMENTS] = np.nan
         for b in np.flatnonzero(np.isfinite(low)).tolist():
             mean = Estimate(share[b], low[b], high[b], n_resampled=n_documents[b])
             low[b], high[b] = even_if_constant(mean).interval or (np.nan, np.nan)
@@ -313,8 +315,7 @@ def last_minus_first(
     if not documents:
         return None
     rows = np.array([thirds_row(document, order, query_form, top) for document in documents])
-    counts = rows[:, 2:].sum(1)
-    return compared(rows, None, SHARE_MARGIN, ratio_difference, counts=counts, largest=1)
+    return compared(rows, None, SHARE_MARGIN, ratio_difference, counts=rows[:, 2:], largest=1)
 
 
 def recovered(

@@ -201,6 +201,36 @@ def test_cached_draws_equal_newly_drawn_ones(monkeypatch: pytest.MonkeyPatch) ->
     assert len({one.tobytes() for one in kept}) == len(asked)
 
 
+def test_documents_without_items_change_nothing() -> None:
+    generator = np.random.default_rng(4)
+    sizes = generator.integers(1, 9, 14).astype(float)
+    rows = np.stack([generator.binomial(sizes.astype(int), 0.4).astype(float), sizes], axis=1)
+    alone = compared(rows, None, 0.02, ratio, counts=sizes)
+    padded = np.concatenate([np.zeros((30, 2)), rows, np.zeros((5, 2))])
+    among_others = compared(padded, None, 0.02, ratio, counts=padded[:, 1])
+    assert alone is not None and among_others is not None
+    assert alone.difference.interval is not None and alone.difference.n_resampled == 14
+    assert among_others.difference.interval == alone.difference.interval
+    assert (among_others.p, among_others.narrow) == (alone.p, alone.narrow)
+    assert among_others.difference.n_resampled == 14
+    nine = estimate(padded[:39], None, ratio, counts=padded[:39, 1])
+    assert nine is not None and nine.interval is None and nine.n_resampled == 9
+
+
+def test_each_of_two_shares_needs_ten_documents() -> None:
+    """40 documents have items of the first kind, and only 9 or 10 of the second."""
+    generator = np.random.default_rng(5)
+    for n, enough in ((9, False), (10, True)):
+        second = np.where(np.arange(40) < n, 3.0, 0.0)
+        first = np.full(40, 4.0)
+        events = [generator.binomial(size.astype(int), 0.4) for size in (first, second)]
+        rows = np.stack([*events, first, second], axis=1).astype(float)
+        difference = compared(rows, None, 0.02, ratio_difference, counts=rows[:, 2:])
+        assert difference is not None and (difference.difference.interval is not None) == enough
+        assert (difference.p is not None) == enough
+        assert difference.difference.n_resampled == (40 if enough else 9)
+
+
 @pytest.mark.parametrize("statistic", [ratio, ratio_difference])
 def test_sums_over_a_documents_items_equal_the_items_with_their_documents(
     statistic: Statistic,

@@ -244,6 +244,19 @@ def test_intervals_resample_documents_and_need_ten_of_them() -> None:
     assert ((curve.low < 0.5) & (curve.high > 0.5) & (curve.high - curve.low > 0.3)).all()
 
 
+def test_positions_in_fewer_than_ten_documents_have_no_interval() -> None:
+    """All documents have a sentence at the beginning, and nine have one at the end."""
+    documents = [
+        reach([1, 11], positions=np.array([[0.05, at]] * 2)) for at in [0.95] * 9 + [0.05] * 21
+    ]
+    curve = unretrieved_curve(documents, "original", "sentence", 10)
+    assert curve.low is not None and curve.high is not None
+    assert np.isfinite(curve.low[0]) and curve.n[-1] == 9 and curve.share[-1] == 1
+    assert np.isnan(curve.low[-1]) and np.isnan(curve.high[-1])
+    change = last_minus_first(documents, "original", "sentence", 10)
+    assert change is not None and change.difference.interval is None and change.p is None
+
+
 def test_empty_queries_are_not_counted() -> None:
     share = unretrieved_share([reach([1, 0, 20, 0])] * 10, "original", "question", 10)
     assert share is not None and share.value == 0.5
