@@ -8,6 +8,7 @@ without texts or names.
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
@@ -17,12 +18,25 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
+import scipy  # loads scipy.special at its first use
 from filelock import FileLock
 
-from poslens.attribution.curves.bootstrap import Estimate, Values, ratio_difference
+from poslens.attribution.curves.bootstrap import (
+    MIN_DOCUMENTS,
+    Estimate,
+    Values,
+    effective_size,
+    numbered,
+    ratio_difference,
+    standard_error,
+)
 from poslens.attribution.curves.proportions import mean_share
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.comparison import SHARE_MARGIN, Comparison, compared
+from poslens.attribution.evaluation.comparison import (
+    SHARE_MARGIN,
+    Comparison,
+    by_standard_error,
+)
 from poslens.attribution.evaluation.simulatability import ForcedChoice
 from poslens.studies.simulatability.summary import SimulatabilitySummary
 
@@ -62,7 +76,8 @@ class Answer:
 @dataclass(frozen=True, slots=True)
 class Tally:
     """Share of correct answers by condition, and the difference of the two shares. The conditions
-    have different questions, so the difference is not paired; its interval resamples documents."""
+    have different questions, so the difference is not paired. Its interval is about other
+    documents, and about other readers if there are several."""
 
     n: int
     shares: dict[Condition, Estimate]
@@ -123,7 +138,7 @@ def of_summary(answers: Sequence[Answer], summary: SimulatabilitySummary) -> lis
 
 
 def tally(answers: Sequence[Answer]) -> Tally:
-    """Shares of correct answers with intervals over documents."""
+    """Shares of correct answers, and their difference."""
     documents = [a.document for a in answers]
     correct = np.array([a.correct for a in answers], dtype=np.float64)
     shares: dict[Condition, Estimate] = {}
@@ -138,8 +153,28 @@ def tally(answers: Sequence[Answer]) -> Tally:
             shares[condition] = share
     gain = None
     if len(shares) == len(CONDITIONS):
-        gain = compared(np.array([*right, *given]).T, documents, SHARE_MARGIN, ratio_difference)
+        gain = _gain(np.array([*right, *given]).T, documents, [a.reader for a in answers])
     return Tally(len(answers), shares, gain)
+
+
+def _gain(rows: Values, documents: Sequence[str], readers: Sequence[str]) -> Comparison:
+    """The difference of the two shares, by Student's t. Answers depend on their document and on
+    their reader, so variances over both are added, less that over answers (Cameron, Gelbach and
+    Miller 2011). `rows` [n, 4] are correct answers and answers, by condition."""
+    groupings = [documents, *([readers] if len(set(readers)) > 1 else [])]
+    errors = [standard_error(rows, groups, ratio_difference) for groups in (*groupings, None)]
+    value, n = float(ratio_difference(rows.mean(0)[None])[0]), len(set(documents))
+    variances = [error**2 for error in errors if error is not None]
+    if n < MIN_DOCUMENTS or len(variances) < len(errors):
+        return by_standard_error(Estimate(value, n=len(rows), n_resampled=n), None, 0, SHARE_MARGIN)
+    *over_groups, over_answers = variances
+    total = sum(over_groups) - over_answers * (len(groupings) - 1)
+    error = math.sqrt(max(total, *over_groups))
+    sizes = (np.bincount(numbered(groups)) for groups in groupings)
+    degrees = min(map(effective_size, sizes)) - 1
+    reach = float(scipy.special.stdtrit(degrees, 0.975)) * error
+    difference = Estimate(value, value - reach, value + reach, len(rows), n, formula="t interval")
+    return by_standard_error(difference, error, degrees, SHARE_MARGIN)
 
 
 class AnswerFile:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from streamlit.testing.v1 import AppTest
 
@@ -13,6 +15,7 @@ import poslens
 from poslens.attribution import datasets
 from poslens.compute.compute import service
 from poslens.studies.simulatability.answers import (
+    Answer,
     AnswerFile,
     answer,
     of_summary,
@@ -81,6 +84,31 @@ def test_answers_are_recorded_and_counted(summary: Any, tmp_path: Path) -> None:
     assert counted.gain is not None and counted.gain.difference.value == 1
     text = file.path.read_text()
     assert "evening" not in text  # no text of the data set
+
+
+def test_readers_who_differ_widen_the_interval() -> None:
+    """Ten readers, of whom the method's words help half and mislead the others: an interval over
+    documents alone would take the many answers for certainty. By hand: each reader answers 20
+    questions with each kind of words, so the gain is the mean of the readers' gains."""
+    gains = (0.4, 0.4, 0.4, 0.4, 0.4, -0.2, -0.2, -0.2, -0.2, -0.2)
+    answers = [
+        Answer("t", f"r{reader}", "m", "f", "x", "d", f"q{n}", f"d{n}", condition, correct)
+        for reader, gain in enumerate(gains)
+        for condition, share in (("explanation", 0.5 + gain), ("random", 0.5))
+        for n in range(20)
+        for correct in [(n + 2 * reader) % 20 < 20 * share]
+    ]
+    several = tally(answers).gain
+    assert several is not None and several.difference.value == pytest.approx(np.mean(gains))
+    error = np.std(gains, ddof=1) / np.sqrt(10)
+    assert several.error is not None and 0.9 * error < several.error < 1.2 * error
+    assert several.verdict == "too few documents"
+    _, high = several.difference.interval or (0, 0)
+    assert high - several.difference.value == pytest.approx(2.262 * several.error, rel=0.001)
+    alone = tally([replace(each, reader="r") for each in answers]).gain
+    assert alone is not None and alone.error is not None and alone.error < 0.5 * error
+    few = tally([each for each in answers if each.document in ("d0", "d1")]).gain
+    assert few is not None and few.difference.interval is None
 
 
 def test_questions_can_be_answered_on_the_page(summary: Any) -> None:
