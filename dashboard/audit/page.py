@@ -44,6 +44,8 @@ def documents_section(summaries: Sequence[AuditSummary], data: DataSet) -> None:
         st.caption("Every sentence retrieves its own document.")
         return
     table = table.drop(columns=["model", "chunks"]).head(MOST_ROWS)
+    count = "unretrieved sentences"
+    table.insert(0, count, table.pop(count))  # a phone shows only the first columns
     row = chosen_row(
         table,
         f"audit.documents.{summary.name}",
