@@ -3,6 +3,7 @@ the documents above it."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence, Set
 
 import pandas as pd
@@ -96,15 +97,28 @@ def _first_missed(chosen: Chosen) -> str:
     return str(st.session_state[key])
 
 
+def _labels(collection: Collection) -> dict[str, str]:
+    """The text of each query by id; with its id if several queries have this text, because the
+    address contains the label."""
+    counts = Counter(query.text for query in collection.queries)
+    return {
+        query.query_id: query.text
+        if counts[query.text] == 1
+        else f"{query.text} ({query.query_id})"
+        for query in collection.queries
+    }
+
+
 def _query(collection: Collection, first: str) -> tuple[str, Query | None]:
     """The text of the selected query, and the query of the data set if it is one; `first` is the id
     of the query that is selected at first."""
     queries = {query.query_id: query for query in collection.queries}
+    labels = _labels(collection)
     asked: str | None = st.selectbox(
         "Query",
         list(queries),
         index=list(queries).index(first) if first in queries else (0 if queries else None),
-        format_func=lambda option: queries[option].text if option in queries else option,
+        format_func=lambda option: labels.get(option, option),
         key="query",
         bind="query-params",
         accept_new_options=True,

@@ -75,6 +75,7 @@ def list_misses(opened: Opened) -> None:
         f"Why {document} is missed",
         ":material/search:",
         {
+            "tab": TABS[0],
             "dataset": opened.data.name,
             "models": list(by_name),
             "top": str(opened.settings.top),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlencode
 
 import pandas as pd
 import streamlit as st
+from streamlit.errors import StreamlitAPIException
 
 from poslens.attribution import datasets
 from poslens.attribution.datasets import DataSet
@@ -162,10 +164,12 @@ def arrive() -> None:
 
 
 def _choose(name: str, value: Any) -> None:
-    """Set a widget that this page has not bound yet, also in the address, so that it can be
+    """Set a widget that this run has not created yet, also in the address, so that it can be
     copied."""
     st.session_state[name] = value
-    st.query_params[name] = str(value).lower() if isinstance(value, bool) else value
+    # After a link from a page to itself, the widget is bound and sets its parameter by itself.
+    with suppress(StreamlitAPIException):
+        st.query_params[name] = str(value).lower() if isinstance(value, bool) else value
 
 
 def shared() -> set[str]:

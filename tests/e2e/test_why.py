@@ -36,3 +36,16 @@ def test_find_all_misses_then_the_cause_of_one_and_its_pair(run_app: App, visit:
     press(link, lambda: "pair=row-" in page.url)
     expect(page.locator(".hm-pane[data-side=document]")).to_be_visible()
     no_error(page)
+
+
+def test_a_miss_opens_on_the_other_tab(shipped_app: App, visit: Visit) -> None:
+    page = visit(f"{shipped_app.url}/why?models=MiniLM-primacy&tab=All+misses")
+    misses = page.locator("[class*=st-key-why-misses] .dvn-scroller").first
+    link = page.get_by_role("link", name="is missed")
+    pick_row(misses, 2, lambda: link.count() == 1)
+    press(link, lambda: "document=" in page.url)
+    expect(page.get_by_role("tab", name="One document")).to_have_attribute("aria-selected", "true")
+    verdict = page.get_by_text(re.compile(r"MiniLM-primacy: \S+ is at rank \d+ of 68\. .*Cause: "))
+    expect(verdict).to_be_visible()
+    no_error(page)
+    assert "models=MiniLM-primacy" in page.url and "query=" in page.url

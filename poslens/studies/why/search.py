@@ -295,7 +295,7 @@ def search_job(
     return compute.model_job(
         model,
         _SEARCH,
-        f"{collection.digest} {query}",
+        f"{collection.digest} {query_id} {query}",
         total,
         work,
         lambda other: search_job(other, spec, collection, query, query_id),

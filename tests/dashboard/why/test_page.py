@@ -121,6 +121,21 @@ def test_the_selected_document_is_listed_below_the_first_ones(
     assert not ranked["wanted"].any() and "2 of 4 documents shown" in words(page)
 
 
+def test_queries_of_the_same_text_stay_apart(tmp_path: Path, own_service: None) -> None:
+    """Each has its own relevant document; the address contains what the list shows."""
+    rows = [
+        {"query_id": query_id, "query": "heron", "document": document, "document_id": document[:5]}
+        for query_id, document in (("first", "heron nests"), ("again", "Gulls and a heron rest"))
+    ]
+    (tmp_path / "twice.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    datasets.register("twice", tmp_path / "twice.jsonl")
+    for number, (query_id, document) in enumerate((("first", "heron"), ("again", "Gulls"))):
+        page = settled(dataset="twice", models=["BM25"], query=f"heron ({query_id})", top="1")
+        box = page.selectbox(key="query")
+        assert list(box.options)[number] == f"heron ({query_id})" and box.value == query_id
+        assert f"BM25: {document} is at rank {number + 1} of 2" in words(page)
+
+
 def test_all_misses_are_computed_and_one_is_opened(mine: str) -> None:
     page = open_page("why", dataset=mine, models=["BM25"], top="1", tab="All misses").run()
     assert any("No results have been computed" in one.value for one in page.info)
