@@ -25,6 +25,9 @@ alone gains. Chosen on half of the documents of `bench/why.py` and evaluated on 
 MOST_BY_CHANCE = 0.5
 """Position is not the cause if the null of moving the evidence reaches the top k with at least this
 share of the gain."""
+LEAST_READ = 0.5
+"""Position is the cause only if the model reads at least this share of the evidence where it is:
+any model that truncates gains from moving evidence to where it is read."""
 
 
 def why_method(top: int) -> Method:
@@ -114,7 +117,8 @@ class Why:
 
     @property
     def cause(self) -> Cause:
-        """The cause tested by the first change that brings the document into the top k. Position is
+        """The cause tested by the first change that brings the document into the top k; *not read*
+        if that change moves evidence which the model reads only after the move. Position is
         ruled out if moving another sentence also does so and gains at least half as much, because
         then any new order does; or if the evidence alone also does so and gains far more, because
         then the rest of the document keeps it down. Other causes are not ruled out by their nulls:
@@ -128,6 +132,19 @@ class Why:
         """The cause with other thresholds for ruling out position."""
         if self.rank <= self.top:
             return "found"
+        decisive = self._decisive(least_of_alone, most_by_chance)
+        if decisive is None:
+            return "no match"
+        unread = self.read is not None and self.evidence_read < LEAST_READ
+        return "not read" if decisive == "position" and unread else decisive
+
+    @property
+    def decisive(self) -> Cause | None:
+        """The key in `steps` of the change that names the cause; None for no match and documents in
+        the top k."""
+        return None if self.rank <= self.top else self._decisive(LEAST_OF_ALONE, MOST_BY_CHANCE)
+
+    def _decisive(self, least_of_alone: float, most_by_chance: float) -> Cause | None:
         for cause, step in self.steps.items():
             if step.rank > self.top:
                 continue
@@ -136,7 +153,7 @@ class Why:
             ):
                 continue
             return cause
-        return "no match"
+        return None
 
     def _diluted(self, step: Step, least_of_alone: float) -> bool:
         """Whether the evidence alone reaches the top k too, and this step gains less than this

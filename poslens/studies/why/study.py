@@ -97,8 +97,9 @@ class WhyStudy(Study[WhyCorpus, Asked[WhyCorpus], WhySummary]):
         "the document. Each has a control: a similar change that does not address the cause. "
         "Position is ruled out if moving another sentence also brings the document into the top k "
         "with at least half of the gain in score, or if it gains less than "
-        f"{LEAST_OF_ALONE:.0%} of what the evidence alone gains. If no change suffices, the cause "
-        "is reported as no match between query and evidence."
+        f"{LEAST_OF_ALONE:.0%} of what the evidence alone gains. If the model reads less than half "
+        "of the evidence until it is moved, the cause is not read. If no change suffices, the "
+        "cause is reported as no match between query and evidence."
     )
     shares = (
         "Shares are of the model's misses; brackets are 95% bootstrap intervals over documents, if "

@@ -203,14 +203,19 @@ def _verdict(why: Why, spec: RetrieverSpec) -> str:
     if why.cause == "found":
         return f"{head}, in the top {top:,}."
     steps = why.steps
-    if why.cause in steps:
-        step = steps[why.cause]
+    if (decisive := why.decisive) is not None:
+        step = steps[decisive]
         null = (
-            "" if step.null is None else f" (control, {NULLS[why.cause]}: {rank_words(step.null)})"
+            "" if step.null is None else f" (control, {NULLS[decisive]}: {rank_words(step.null)})"
+        )
+        unread = (
+            ""
+            if decisive == why.cause
+            else f" Where the evidence is, the model reads {why.evidence_read:.0%} of it."
         )
         return (
             f"{head}. Rank {rank} → {rank_words(step.rank)} "
-            f"{change_words(why.cause, why)}{null}.{_ruled_out(why)} Cause: {why.cause}."
+            f"{change_words(decisive, why)}{null}.{unread}{_ruled_out(why)} Cause: {why.cause}."
             f"{UNSPECIFIC if _unspecific(why) else ''} "
             f"{remedy(why.cause, spec)}"
         )
@@ -243,7 +248,7 @@ UNSPECIFIC = (
 
 def _unspecific(why: Why) -> bool:
     """Whether the control of the change that names the cause is in the top k, too."""
-    step = why.steps.get(why.cause)
+    step = None if why.decisive is None else why.steps[why.decisive]
     return step is not None and step.null is not None and step.null <= why.top
 
 

@@ -257,6 +257,22 @@ def test_position_is_not_the_cause_if_the_evidence_alone_gains_far_more() -> Non
     assert explained(0.61, Step(11, 15, 0.9)).cause == "position"
 
 
+def test_moving_evidence_to_where_it_is_read_is_no_position_bias() -> None:
+    """Any model that truncates gains from it."""
+
+    def explained(share: float, read: Step | None, moved: Step) -> Why:
+        return Why("d", 10, 20, 12, 0.5, "marked", 0, 5, 0.9, share, read=read, moved=moved)
+
+    fails, helps = Step(11, 12), Step(3, 11, 0.9, 0.6)
+    assert explained(0.0, fails, helps).cause == "not read"
+    assert explained(0.0, fails, helps).decisive == "position"  # the change that brought it up
+    assert explained(0.5, fails, helps).cause == "position"
+    assert explained(0.0, None, helps).cause == "position"  # where truncation is not known
+    assert explained(0.0, fails, Step(11, 12)).cause == "no match"
+    whole = explained(0.0, Step(2, 12), helps)
+    assert whole.cause == whole.decisive == "not read"
+
+
 def test_ties_go_to_the_document_that_comes_first() -> None:
     found = searched(lambda part: 1.0, OTHERS)
     assert [found.rank(1.0, number) for number in range(5)] == [1, 2, 3, 4, 5]
