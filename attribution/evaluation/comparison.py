@@ -32,7 +32,12 @@ from poslens.attribution.curves.bootstrap import (
 )
 from poslens.attribution.evaluation.comparison_words import p_in_words
 from poslens.attribution.evaluation.rare_differences import Unseen
-from poslens.attribution.evaluation.sample_size import LEVEL, documents_to_decide, exceeded_with
+from poslens.attribution.evaluation.sample_size import (
+    LEVEL,
+    documents_to_decide,
+    documents_to_rule_out,
+    exceeded_with,
+)
 from poslens.attribution.types import ROUNDING
 
 Compared = TypeVar("Compared")
@@ -79,9 +84,10 @@ class Comparison:
     for all comparisons that are shown together (`adjusted`); both are None if `difference` has no
     interval. `error` is the standard error; None if it is undefined, or if the comparison is
     decided alone. `rare` is the number of documents that would rule out rare differences, where
-    nothing else is missing. `n_compared` is the number of comparisons that `p_holm` is adjusted
-    for, and `factor` the number by which Holm multiplies p. `by_error` states that intervals and p
-    are from a standard error (`by_standard_error`), not from a bootstrap.
+    nothing else is missing, and `rare_above` that for those above the margin. `n_compared` is the
+    number of comparisons that `p_holm` is adjusted for, and `factor` the number by which Holm
+    multiplies p. `by_error` states that intervals and p are from a standard error
+    (`by_standard_error`), not from a bootstrap.
     """
 
     difference: Estimate
@@ -91,6 +97,7 @@ class Comparison:
     p_holm: float | None
     error: float | None = None
     rare: int | None = None
+    rare_above: int | None = None
     n_compared: int = 1
     factor: int = 1
     by_error: bool = False
@@ -125,6 +132,17 @@ class Comparison:
         low, high = self.narrow
         return high <= self.margin if side == "higher" else low >= -self.margin
 
+    @property
+    def needed_one_sided(self) -> int | None:
+        """About how many documents would decide, as `needed`, if ruling out a difference above the
+        margin also decides."""
+        if self.verdict != "too few documents" or self.rules_out("higher"):
+            return None
+        n, rare = self.difference.n_resampled, self.rare_above or MIN_DOCUMENTS
+        seen = documents_to_rule_out(self.difference.value, self.margin, self.error, n)
+        counts = [self.needed, None if seen is None else max(n + 1, seen, rare)]
+        return min((count for count in counts if count is not None), default=None)
+
     def text(self, form: str = "+.3f", scale: float = 1.0, unit: str = "") -> str:
         """The difference, times `scale`, with its interval and unit, and the decision."""
         return f"{self.difference.times(scale).text(form)}{unit}, {self.decision}"
@@ -141,8 +159,10 @@ class Comparison:
         """The verdict in words, with the margin and the reason."""
         return self.in_words()
 
-    def in_words(self, scale: float = 1.0, unit: str = "") -> str:
-        """The same with the margin times `scale` and its unit."""
+    def in_words(self, scale: float = 1.0, unit: str = "", *, one_sided: bool = False) -> str:
+        """The same with the margin times `scale` and its unit, and with `needed_one_sided` instead
+        of `needed` if `one_sided`."""
+        needed = self.needed_one_sided if one_sided else self.needed
         verdict, margin = self.verdict, f"the margin of {scale * self.margin:g}{unit}"
         if verdict == "equivalent":
             return f"Equivalent: the 90% interval is within {margin}."
@@ -156,12 +176,12 @@ class Comparison:
                         else "none of them differs, but rare differences are possible"
                     )
                     return f"Too few {units} to decide: {why}."
-                more = (self.needed or 0) > MIN_DOCUMENTS
-                verdict_needs = f", a verdict about {self.needed:,}" if more else ""
+                more = (needed or 0) > MIN_DOCUMENTS
+                verdict_needs = f", a verdict about {needed:,}" if more else ""
                 return (
                     f"Too few {units} to decide: an interval needs {MIN_DOCUMENTS}{verdict_needs}."
                 )
-            would = f"; about {self.needed:,} {units} would be needed" if self.needed else ""
+            would = f"; about {needed:,} {units} would be needed" if needed else ""
             if interval[0] > 0 or interval[1] < 0:  # would contradict the verdict without p
                 return f"Not significant ({p_in_words(self)}): too few {units} to decide{would}."
             return f"Too few {units} to decide{would}."
@@ -223,7 +243,7 @@ def comparison_of(
 ) -> Comparison:
     """The comparison with this difference, 90% interval and p of a statistic, after differences
     that may be too rare to be seen are taken into account; `largest` as in `compared`."""
-    error = rare = None
+    error = rare = rare_above = None
     if largest is None:
         unseen = None
     else:
@@ -240,9 +260,9 @@ def comparison_of(
         none_differ = unseen is not None and unseen.none_differ
         if unseen is not None and (resampled == "equivalent" or none_differ):
             rare = unseen.needed(margin)
-        else:
-            error = standard_error(values, groups, statistic)
-    return Comparison(difference, margin, narrow, p, p, error, rare)
+        rare_above = None if unseen is None else unseen.needed_above(margin)
+        error = standard_error(values, groups, statistic)
+    return Comparison(difference, margin, narrow, p, p, error, rare, rare_above)
 
 
 def by_standard_error(

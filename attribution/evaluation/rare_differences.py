@@ -64,11 +64,18 @@ class Unseen:
     def needed(self, margin: float) -> int | None:
         """Number of documents, at least MIN_DOCUMENTS, whose `ends` at 5% are within the margin;
         None if no number suffices."""
-        rooms = (margin + self.mean, margin - self.mean)
-        if min(rooms) <= 0:
-            return None
-        shares = (
-            room / extra for room, extra in zip(rooms, (self.loss, self.gain), strict=True) if extra
-        )
-        share = min(shares, default=1.0)
-        return max(MIN_DOCUMENTS, math.ceil(math.log(LEVEL) / math.log1p(-min(share, 0.95))))
+        sides = _enough(margin + self.mean, self.loss), self.needed_above(margin)
+        return None if None in sides else max(filter(None, sides))
+
+    def needed_above(self, margin: float) -> int | None:
+        """The same for the highest difference alone."""
+        return _enough(margin - self.mean, self.gain)
+
+
+def _enough(room: float, extra: float) -> int | None:
+    """Number of documents, at least MIN_DOCUMENTS, that rule out that a share of all documents
+    which they miss adds up to `room`, if each differs by `extra`; None without room."""
+    if room <= 0:
+        return None
+    share = min(room / extra, 0.95) if extra else 0.95
+    return max(MIN_DOCUMENTS, math.ceil(math.log(LEVEL) / math.log1p(-share)))

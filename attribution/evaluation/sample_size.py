@@ -36,6 +36,15 @@ def documents_to_decide(
     return max(MIN_DOCUMENTS, n + 1, min(counts)) if counts else None
 
 
+def documents_to_rule_out(value: float, margin: float, error: float | None, n: int) -> int | None:
+    """Documents that would show, with probability POWER, that the difference is not above the
+    margin (a one-sided test); None if it is estimated to be."""
+    if error is None or value >= margin:
+        return None
+    required = exceeded_with(LEVEL) + exceeded_with(1 - POWER)
+    return max(MIN_DOCUMENTS, math.ceil((required * error * math.sqrt(n) / (margin - value)) ** 2))
+
+
 def _equivalent(apart: float, margin: float, spread: float) -> int:
     """Documents with which both one-sided tests show with probability POWER that a difference of
     `apart` is within the margin."""

@@ -116,7 +116,7 @@ def _decided(draft: Check, comparison: Comparison) -> Check:
     measure = MEASURES[draft.name]
     assert isinstance(measure, PairedMeasure)  # no other has a comparison
     factor, _, unit = measure.scale
-    sentence = comparison.in_words(factor, unit)
+    sentence = comparison.in_words(factor, unit, one_sided=True)
     outcome: Outcome = "too few documents"
     if comparison.rules_out("higher") or comparison.verdict == "lower":
         outcome = "pass"
@@ -214,7 +214,7 @@ def _entry(check: Check) -> CheckEntry:
         high=comparison.difference.high if comparison else None,
         verdict=comparison.verdict if comparison else None,
         p_holm=comparison.p_holm if comparison else None,
-        documents_needed=comparison.needed if comparison else None,
+        documents_needed=comparison.needed_one_sided if comparison else None,
     )
 
 

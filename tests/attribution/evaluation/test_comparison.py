@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -425,3 +426,22 @@ def test_the_number_needed_for_a_statistic_that_is_not_smooth_is_from_its_interv
     assert found is not None and found.narrow is not None and found.error is not None
     width = found.narrow[1] - found.narrow[0]
     assert found.error == pytest.approx(width / 2 / 1.6449, rel=1e-3)
+
+
+def test_ruling_out_an_increase_takes_fewer_documents_than_a_verdict() -> None:
+    """One document of 72 became better. Only rare increases are left to rule out: those of a share
+    q of all documents with q - 1 / 72 <= 0.02, so 0.05^(1 / n) >= 1 - q."""
+    rows = np.zeros((72, 1))
+    rows[0] = -1
+    few = compared(rows, None, 0.02, largest=1.0)
+    assert few is not None and not few.rules_out("higher")
+    assert few.needed_one_sided == math.ceil(math.log(0.05) / math.log1p(-0.02 - 1 / 72)) == 87
+    assert few.needed is not None and few.needed > 500
+    assert "about 87 documents" in few.in_words(one_sided=True)
+    more = compared(np.concatenate([rows, np.zeros((28, 1))]), None, 0.02, largest=1.0)
+    assert more is not None and more.rules_out("higher") and more.needed_one_sided is None
+    # By sampling alone: 1.645 + 0.842 standard errors must fit between estimate and margin.
+    rows = np.tile([[-0.2], [0.18]], (20, 1))
+    spread = float(rows.std(ddof=1))
+    wide = compared(rows, None, 0.02)
+    assert wide is not None and wide.needed_one_sided == math.ceil((2.4865 * spread / 0.03) ** 2)
