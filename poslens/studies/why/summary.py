@@ -247,9 +247,12 @@ UNSPECIFIC = (
 
 
 def _unspecific(why: Why) -> bool:
-    """Whether the control of the change that names the cause is in the top k, too."""
-    step = None if why.decisive is None else why.steps[why.decisive]
-    return step is not None and step.null is not None and step.null <= why.top
+    """Whether the control of the change that names the cause is in the top k, too. That of moving
+    the evidence counts in `named`, which then rules position out unless it gains far less."""
+    if why.decisive is None or why.decisive == "position":
+        return False
+    null = why.steps[why.decisive].null
+    return null is not None and null <= why.top
 
 
 def _ruled_out(why: Why) -> str:
@@ -338,7 +341,8 @@ class CauseRow(ModelRow):
     share: Estimate | None = column("Share of the model's misses, 0 to 1.", form=PERCENT)
     unspecific: int | None = column(
         "Number of these misses whose control is in the top k, too: for them, the change is no "
-        "evidence of the cause. null for no match.",
+        "evidence of the cause. null for no match, and for position, which its control can rule "
+        "out.",
         title="control in the top k",
     )
     all_misses: int = column("Number of all misses of the model.", shown=False)
@@ -394,7 +398,8 @@ def _causes(summary: WhySummary) -> Iterator[CauseRow]:
     all_misses, wanted = len(summary.misses), len(summary.explained)
     for cause in summary.causes:
         n, share = summary.count(cause), summary.share(cause)
-        unspecific = summary.unspecific(cause) if cause in CHANGES else None
+        ruled_out = cause == "position"  # by its control, rather than called unspecific
+        unspecific = summary.unspecific(cause) if cause in CHANGES and not ruled_out else None
         yield CauseRow(summary.name, cause, n, share, unspecific, all_misses, wanted)
 
 
