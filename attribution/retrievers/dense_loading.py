@@ -3,7 +3,6 @@ pooling according to the spec, distributed over several GPUs if one is too small
 
 from __future__ import annotations
 
-import math
 import warnings
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,9 +17,7 @@ from poslens.attribution.retrievers.calibrated_attention import ROWS, Rows, atta
 from poslens.attribution.retrievers.calibrated_transformer import CalibratedTransformer
 from poslens.attribution.retrievers.family import Placement
 from poslens.attribution.retrievers.library_model import require_complete
-from poslens.attribution.retrievers.model_folder import contents
 from poslens.attribution.retrievers.model_rules import CALIBRATED_TRANSFORMER
-from poslens.attribution.retrievers.safe_files import shapes
 from poslens.attribution.retrievers.specs import ModelFiles, RetrieverSpec, runs_bidirectional
 
 ROOM = 0.8
@@ -181,9 +178,7 @@ def must_spread(spec: RetrieverSpec, files: ModelFiles, place: Placement) -> boo
     device, precision = place.device, place.precision
     if device.type != "cuda":
         return False
-    itemsize = getattr(torch, precision).itemsize
-    weights = [path for folder in files.folders() for path in contents(folder).weights]
-    needed = itemsize * sum(math.prod(shape) for path in weights for shape in shapes(path).values())
+    needed = files.weight_bytes(getattr(torch, precision).itemsize)
     index = device.index if device.index is not None else torch.cuda.current_device()
     if needed < ROOM * torch.cuda.get_device_properties(index).total_memory:
         return False

@@ -146,17 +146,22 @@ def load(spec: RetrieverSpec, device: str = "auto", precision: str = "auto") -> 
         raise
     except Exception as error:
         if out_of_memory(error):
-            raise UserError(
-                f"{spec.name} does not fit into the free memory of {place.device}: choose a "
-                "smaller model or bfloat16 precision, stop other programs that use this memory, or "
-                "set POSLENS_DEVICE=cpu."
-            ) from error
+            raise exceeds_memory(spec.name, place.device) from error
         logging.getLogger(__name__).exception("loading %s failed", spec.name)
         without = "" if files.code else " without remote code"
         raise UserError(
             f"{spec.name} could not be loaded as a {family.title} model "
             f"({type(error).__name__}): check that its folder has a complete model{without}."
         ) from error
+
+
+def exceeds_memory(name: str, device: torch.device) -> UserError:
+    """The error message for a model that does not fit into the memory that is free."""
+    return UserError(
+        f"{name} does not fit into the free memory of {device}: choose a smaller model or bfloat16 "
+        "precision, end runs with other models and programs that use this memory, or set "
+        "POSLENS_DEVICE=cpu."
+    )
 
 
 def require_minilm(files: Iterable[tuple[str, Path]]) -> None:

@@ -19,6 +19,7 @@ from poslens.attribution.retrievers.base import LibraryCheck, Retriever
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.family import Capability
+from poslens.attribution.retrievers.load import exceeds_memory
 from poslens.attribution.retrievers.scoring import score_texts
 from poslens.attribution.types import TextPair
 
@@ -62,7 +63,7 @@ def check_retriever(retriever: Retriever) -> SelfCheck:
 
     Raises:
         UserError: it reads texts differently than its library, so its numbers would be wrong, or it
-            cannot read a plain text.
+            cannot read a plain text, or needs more memory for one than is free.
     """
     try:
         return _check(retriever)
@@ -70,7 +71,7 @@ def check_retriever(retriever: Retriever) -> SelfCheck:
         raise
     except Exception as error:
         if out_of_memory(error):
-            raise
+            raise exceeds_memory(retriever.name, retriever.device) from error
         # A configuration that does not fit the weights: indices outside of tables, shapes that
         # differ.
         logging.getLogger(__name__).info("%s fails on a text", retriever.name, exc_info=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -16,7 +17,7 @@ from poslens.attribution.nouns import counted
 from poslens.attribution.paths import expanded
 from poslens.attribution.retrievers.calibration import Calibration, decimals, rounded, split
 from poslens.attribution.retrievers.model_folder import Contents, contents
-from poslens.attribution.retrievers.safe_files import DamagedFolder
+from poslens.attribution.retrievers.safe_files import DamagedFolder, shapes
 
 PLANTED = Path(__file__).parent / "planted"
 
@@ -195,6 +196,16 @@ class ModelFiles:
     def folders(self) -> list[Path]:
         """The folders of whole models: the document encoder and a separate query encoder."""
         return [self.folder] if self.query is None else [self.folder, self.query]
+
+    def weight_bytes(self, each: int) -> int:
+        """Memory of the weights with `each` bytes per number, as the headers of the files say.
+
+        Raises:
+            DamagedFolder: a folder or a file could not be read safely.
+        """
+        paths = [path for folder in self.folders() for path in contents(folder).weights]
+        numbers = sum(math.prod(shape) for path in paths for shape in shapes(path).values())
+        return each * numbers
 
     def places(self) -> list[tuple[str, Path]]:
         """Every file that determines what the model computes, with its path in its folder, such as

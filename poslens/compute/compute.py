@@ -37,7 +37,13 @@ from poslens.cache.storage.store import ModelKey, Store, StoredCurves
 from poslens.compute import provenance, stored_models
 from poslens.compute.costs import Counting, cost_of
 from poslens.compute.mean_curves import MeanCurves
-from poslens.compute.model_pool import ModelPool, check_model, load_model, memory_limit
+from poslens.compute.model_pool import (
+    ModelPool,
+    check_model,
+    load_model,
+    memory_limit,
+    weights_to_load,
+)
 from poslens.compute.provenance import ModelIdentity
 from poslens.compute.queue import DeviceQueue, Place, ready, require_wanted
 from poslens.compute.runs import (
@@ -196,6 +202,7 @@ class Compute:
             lambda: load_model(model.spec),
             lambda retriever: check_model(model.spec, retriever),
             require_wanted,
+            lambda: weights_to_load(model.spec),
         )
         # A Python object is read like an endpoint, but costs nothing.
         if not (model.spec.remote and isinstance(retriever, EmbeddingEndpoint)):

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 import threading
+import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
 
+from poslens.attribution.batching import out_of_memory
 from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers.base import Retriever
-from poslens.attribution.retrievers.load import choose_device, load
+from poslens.attribution.retrievers.load import choose_device, load, plan
+from poslens.attribution.retrievers.safe_files import DamagedFolder
 from poslens.attribution.retrievers.self_check import SelfCheck, check_retriever
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.cache.lru_cache import LRUCache
@@ -32,7 +36,9 @@ _POLL_S = 0.2
 
 class ModelPool:
     """Loaded models, limited to `limit_bytes()` of weights in total; the least recently used are
-    evicted. A request for a loaded model never waits for another one to load."""
+    evicted before another one loads. Models in use stay, because evicting them would free no
+    memory, and their next request would load them a second time. A request for a loaded model
+    doesn't wait for another one to load."""
 
     def __init__(self, limit_bytes: Callable[[], float]) -> None:
         self._limit = limit_bytes
@@ -47,9 +53,12 @@ class ModelPool:
         load: Callable[[], Retriever],
         check: Callable[[Retriever], SelfCheck],
         give_up: Callable[[], None] = lambda: None,
+        expected_bytes: Callable[[], int] = lambda: 0,
     ) -> Retriever:
-        """The retriever with this key; loads and checks it if necessary. While another model loads,
-        `give_up` is called regularly and may end the wait by raising.
+        """The retriever with this key; loads and checks it if necessary, after making room for
+        `expected_bytes()` of weights. If memory runs out all the same, every model that is not in
+        use is evicted, and it loads once more. While another model loads, `give_up` is called
+        regularly and may end the wait by raising.
 
         Raises:
             Exception: any that `load`, `check` or `give_up` raises.
@@ -66,16 +75,20 @@ class ModelPool:
             if (retriever := self._find(key)) is not None:
                 return retriever
             with no_search_for_garbage():
-                retriever = load()
-                if self._checks.find(key) is None:
-                    self._checks.keep(key, check(retriever))
+                self._make_room(expected_bytes())
+                try:
+                    retriever = self._load(key, load, check)
+                except Exception as error:
+                    if not (self._loaded and _ran_out_of_memory(error)):
+                        raise
+                # Outside the except block: only here is the memory of the failed attempt's frames
+                # free.
+                if retriever is None:
+                    self._make_room(math.inf)
+                    retriever = self._load(key, load, check)
+                self._make_room(retriever.weight_bytes)
                 with self._guard:
                     self._loaded[key] = retriever
-                    made_room = self._make_room()
-                if made_room:
-                    # A model contains reference cycles, so only garbage collection frees it.
-                    gc.unfreeze()
-                    gc.collect()
                 gc.freeze()
             return retriever
         finally:
@@ -98,15 +111,55 @@ class ModelPool:
             self._checks.find(key)  # mark the check as used, as the model is
         return retriever
 
-    def _make_room(self) -> bool:
-        """Evict models until the rest are within the limits; returns whether any was evicted."""
-        limit, n = self._limit(), len(self._loaded)
-        while len(self._loaded) > 1 and (
-            len(self._loaded) > MAX_MODELS
-            or sum(retriever.weight_bytes for retriever in self._loaded.values()) > limit
-        ):
-            self._loaded.popitem(last=False)
-        return len(self._loaded) < n
+    def _load(
+        self,
+        key: Key,
+        load: Callable[[], Retriever],
+        check: Callable[[Retriever], SelfCheck],
+    ) -> Retriever:
+        retriever = load()
+        if self._checks.find(key) is None:
+            self._checks.keep(key, check(retriever))
+        return retriever
+
+    def _make_room(self, n_bytes: float) -> None:
+        """Evict models that are not in use until another one with `n_bytes` is within the
+        limits."""
+        in_use: dict[Key, Retriever] = {}
+        while evicted := self._evict(n_bytes, in_use):
+            # A model contains reference cycles, so only garbage collection frees it.
+            gc.unfreeze()
+            gc.collect()
+            gc.freeze()
+            for key, reference in evicted.items():
+                if (retriever := reference()) is not None:
+                    in_use[key] = retriever
+        with self._guard:
+            for key in reversed(in_use):
+                self._loaded[key] = in_use[key]
+                self._loaded.move_to_end(key, last=False)
+
+    def _evict(
+        self, n_bytes: float, in_use: Mapping[Key, Retriever]
+    ) -> dict[Key, weakref.ref[Retriever]]:
+        """Remove the least recently used models until one with `n_bytes` is within the limits next
+        to the rest and to those `in_use`."""
+        evicted = {}
+        with self._guard:
+            while self._loaded and not self._fits(n_bytes, in_use):
+                key, retriever = self._loaded.popitem(last=False)
+                evicted[key] = weakref.ref(retriever)
+        return evicted
+
+    def _fits(self, n_bytes: float, in_use: Mapping[Key, Retriever]) -> bool:
+        retrievers = [*in_use.values(), *self._loaded.values()]
+        total = n_bytes + sum(retriever.weight_bytes for retriever in retrievers)
+        return len(retrievers) < MAX_MODELS and total <= self._limit()
+
+
+def _ran_out_of_memory(error: Exception) -> bool:
+    """Whether memory ran out, which `load` and `check_retriever` say in a sentence."""
+    return error.__cause__ is not None and out_of_memory(error.__cause__)
 
 
 @contextmanager
@@ -132,6 +185,18 @@ def load_model(spec: RetrieverSpec) -> Retriever:
     """
     with _not_the_end(spec.name):
         return load(spec, DEVICE.get(), PRECISION.get())
+
+
+def weights_to_load(spec: RetrieverSpec) -> int:
+    """Bytes of the weights that `load_model` would load; 0 if the model has no files, or files that
+    it refuses."""
+    if spec.without_files:
+        return 0
+    try:
+        files, place = plan(spec, DEVICE.get(), PRECISION.get())
+        return files.weight_bytes(getattr(torch, place.precision).itemsize)
+    except (UserError, DamagedFolder):
+        return 0
 
 
 def check_model(spec: RetrieverSpec, retriever: Retriever) -> SelfCheck:

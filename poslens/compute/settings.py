@@ -74,8 +74,8 @@ MODEL_MEMORY_GB = Setting(
     "POSLENS_MODEL_MEMORY_GB",
     0.0,
     _within(float, 0, 4096),
-    "maximum size of the loaded weights in GB, 0 to 4096; 0 means 40% of the device's memory. The "
-    "least recently used models are unloaded first.",
+    "maximum size of the loaded weights in GB, 0 to 4096; 0 means 40% of the device's memory. "
+    "Before another model loads, the least recently used models that are not in use are unloaded.",
 )
 HOME = _text(
     "POSLENS_HOME",

@@ -30,11 +30,13 @@ from poslens.attribution.interventions.ablation import REPLACEMENTS
 from poslens.attribution.interventions.displacement import behind_prefix, shifted_positions
 from poslens.attribution.methods import METHODS, make_method
 from poslens.attribution.methods.run import attribute_batch
+from poslens.attribution.retrievers.base import LibraryCheck
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.retrievers.load import load
+from poslens.attribution.retrievers.self_check import SelfCheck
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method, TextPair
-from poslens.compute.compute import service
+from poslens.compute.compute import Compute, service
 from tests.attribution.debiasing.debias_testing import documents, judged_rows
 from tests.support import simulated_device, tiny_families, tiny_models
 from tests.support.simulated_device import NAME, memory
@@ -341,6 +343,27 @@ def memory_runs_out(name: str) -> None:
         case = gpu_proof.compare(name, method, "float32", "again", again, [expected[at]])
         assert case.passed, case
     assert {"saliency", "input_x_gradient"} <= halved, halved
+
+
+def models_take_turns() -> None:
+    """A model that does not fit next to the loaded one replaces it, unless that is in use."""
+    os.environ["POSLENS_DEVICE"], compute = FIRST, Compute(folder())
+    first, second = (
+        compute.identify(RetrieverSpec(name, name, "dense", f"folder:{path}"))
+        for name in ("bert", "distilbert")
+        for path in [tiny_models.build(name, folder())]
+    )
+    before, unchecked = memory.used, SelfCheck(LibraryCheck(0.0, "embedding"))
+    # A pass of so small a model needs more memory than its weights.
+    with patch("poslens.compute.model_pool.check_retriever", lambda _: unchecked):
+        used = compute.retriever(first)
+        with memory.limited(before + used.weight_bytes * 3 // 2):
+            with pytest.raises(UserError, match="does not fit into the free"):
+                compute.retriever(second)
+            assert compute.retriever(first) is used
+            del used
+            compute.retriever(second)
+    assert compute.loaded(second) and not compute.loaded(first)
 
 
 def studies_in_bfloat16() -> None:

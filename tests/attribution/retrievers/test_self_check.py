@@ -80,3 +80,14 @@ def test_a_model_read_differently_than_by_the_library_is_refused(
     monkeypatch.setattr(DenseRetriever, "embed", lambda self, e: embed(self, e).flip(-1))
     with pytest.raises(UserError, match="embeds the same text differently"):
         check_retriever(retriever)
+
+
+def test_a_model_whose_check_exceeds_the_free_memory_is_refused(
+    tiny: Callable[..., DenseRetriever], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 MiB.")
+
+    monkeypatch.setattr(DenseRetriever, "embed", full)
+    with pytest.raises(UserError, match="does not fit into the free memory of cpu"):
+        check_retriever(tiny("bert"))

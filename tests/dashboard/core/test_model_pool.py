@@ -6,17 +6,19 @@ import gc
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import cast
 
 import pytest
+import torch
 from filelock import FileLock
 
 from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.methods import make_method
-from poslens.attribution.retrievers.base import LibraryCheck
+from poslens.attribution.retrievers.base import LibraryCheck, Retriever
 from poslens.attribution.retrievers.self_check import SelfCheck
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import TextPair
@@ -24,15 +26,20 @@ from poslens.cache.jobs.loop import Progress
 from poslens.cache.storage import connections
 from poslens.compute import model_pool
 from poslens.compute.compute import Compute
-from poslens.compute.model_pool import ModelPool
+from poslens.compute.model_pool import ModelPool, weights_to_load
 from poslens.compute.runs import KEPT_RUNS, Job, Report, Run, Runs
 
 CHECKED = SelfCheck(LibraryCheck(0.0, "score"))
 
 
-@dataclass
+@dataclass(eq=False)
 class Weights:
     weight_bytes: int = 10
+    itself: object = None
+    """A model has reference cycles."""
+
+    def __post_init__(self) -> None:
+        self.itself = self
 
 
 def ready(value: object) -> Callable[[], object]:
@@ -225,20 +232,98 @@ def test_garbage_collection_settings_are_restored(on: bool, fails: bool) -> None
         gc.unfreeze()
 
 
-def test_an_unloaded_model_is_freed_despite_reference_cycles() -> None:
-    @dataclass(eq=False)
-    class Circle(Weights):
-        itself: object = None
+@dataclass
+class Loading:
+    """Loads models into `pool` as on a device with `memory`: a model that exceeds it next to those
+    that still exist is refused as by `load`."""
 
-    def loading() -> Circle:
-        found = Circle()
-        found.itself = found
-        return found
+    pool: ModelPool
+    memory: int
+    models: weakref.WeakSet[Weights] = field(default_factory=weakref.WeakSet)
+    attempts: int = 0
 
-    pool = ModelPool(lambda: 15)
-    try:
-        gone = weakref.ref(pool.get(("a", "cpu"), loading, lambda _: CHECKED))
-        kept = weakref.ref(pool.get(("b", "cpu"), loading, lambda _: CHECKED))
-        assert gone() is None and kept() is not None and len(pool._loaded) == 1
-    finally:
-        gc.unfreeze()
+    def __call__(self, name: str, n_bytes: int, expected: int | None = None) -> Retriever:
+        def load() -> Retriever:
+            self.attempts += 1
+            loaded = Weights(n_bytes)
+            self.models.add(loaded)
+            try:
+                if sum(model.weight_bytes for model in self.models) > self.memory:
+                    raise torch.OutOfMemoryError("CUDA out of memory.")
+            except torch.OutOfMemoryError as error:
+                raise UserError(f"{name} does not fit into the free memory.") from error
+            return cast(Retriever, loaded)
+
+        size = n_bytes if expected is None else expected
+        return self.pool.get((name, "cuda"), load, lambda _: CHECKED, expected_bytes=lambda: size)
+
+    def loaded(self, names: str) -> list[str]:
+        return [name for name in names if self.pool.loaded((name, "cuda"))]
+
+
+@pytest.fixture
+def unfrozen() -> Iterator[None]:
+    yield
+    gc.unfreeze()
+
+
+def test_room_is_made_before_a_model_loads(unfrozen: None) -> None:
+    load = Loading(ModelPool(lambda: 10), memory=24)
+    for name in "abc":
+        load(name, 14)
+    assert load.attempts == 3 and load.loaded("abc") == ["c"]
+    load = Loading(ModelPool(lambda: 24), memory=24)
+    for name in "abc":
+        load(name, 8)
+    load("d", 10)
+    assert load.attempts == 4 and load.loaded("abcd") == ["c", "d"], "no more than necessary"
+
+
+def test_a_model_that_runs_out_of_memory_loads_once_the_others_are_unloaded(unfrozen: None) -> None:
+    """Its size was unknown, or the limit is larger than the memory that is free."""
+    load = Loading(ModelPool(lambda: 100), memory=24)
+    load("a", 8)
+    load("b", 8)
+    load("c", 14, expected=0)
+    assert load.attempts == 4 and load.loaded("abc") == ["c"]
+    with pytest.raises(UserError, match="d does not fit"):
+        load("d", 30)
+    assert load.attempts == 6 and not load.loaded("abcd")
+    with pytest.raises(UserError, match="d does not fit"):
+        load("d", 30)
+    assert load.attempts == 7, "there was nothing to unload"
+
+
+def test_models_in_use_stay_loaded(unfrozen: None) -> None:
+    load = Loading(ModelPool(lambda: 20), memory=24)
+    used = load("a", 8)
+    load("b", 8)
+    load("c", 8)
+    assert load.loaded("abc") == ["a", "c"] and load("a", 8) is used
+    load("d", 14, expected=0)
+    assert load.loaded("abcd") == ["a", "d"] and load("a", 8) is used
+    used_too = load("d", 14)
+    with pytest.raises(UserError, match="e does not fit"):
+        load("e", 8)
+    assert load("a", 8) is used and load("d", 14) is used_too
+    del used, used_too
+    load("e", 14)
+    assert load.loaded("ade") == ["e"]
+
+
+def test_the_size_of_a_model_is_known_before_it_loads(
+    tiny_folder: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tiny_folder("bert")
+    spec = RetrieverSpec("tiny", "tiny", "dense", f"folder:{folder}")
+    for precision in ("float32", "bfloat16"):
+        monkeypatch.setenv("POSLENS_PRECISION", precision)
+        assert weights_to_load(spec) == model_pool.load_model(spec).weight_bytes
+    two = replace(spec, query_source=f"folder:{folder}")
+    assert weights_to_load(two) == 2 * weights_to_load(spec)
+    assert weights_to_load(replace(spec, source="endpoint:far")) == 0
+    assert weights_to_load(replace(spec, source=f"folder:{tmp_path / 'missing'}")) == 0
+    compute, room = Compute(tmp_path), list[float]()
+    monkeypatch.setattr(compute.models, "_make_room", room.append)
+    compute.retriever(compute.identify(spec))
+    assert room == [weights_to_load(spec)] * 2
