@@ -68,7 +68,7 @@ def position_effect(
         with slot():
             alone = torch.stack([teacher.reading(sentence).vector for sentence in sentences])
             both = embed_documents(retriever, [joined(sentences), joined(sentences[::-1])])
-        cosines = (both @ alone.T).double().cpu().numpy()
+        cosines = (both @ alone.T).cpu().double().numpy()
         differences.append([_last_minus_first(np.stack([cosines[0], cosines[1, ::-1]]))])
     return estimate(np.array(differences), resampled="texts") if differences else None
 

@@ -203,7 +203,7 @@ def score_others(
     with options.device_slot(), retriever.lock, torch.no_grad():
         query = pooled.embed(pooled.encode_plain([pair.query], "query")).float()
         scores = pooled.similarities(query, vectors.to(query.device))[0]
-    return as_array(scores.double().cpu().numpy(), (len(documents),), "a score")
+    return as_array(scores.cpu().double().numpy(), (len(documents),), "a score")
 
 
 # -- ranks of moved documents ---------------------------------------------------------------------

@@ -36,6 +36,8 @@ from poslens.attribution.retrievers.load import load
 from poslens.attribution.retrievers.self_check import SelfCheck
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method, TextPair
+from poslens.cache.kinds.interventions import score_others
+from poslens.cache.storage.store import ModelKey
 from poslens.compute.compute import Compute, service
 from tests.attribution.debiasing.debias_testing import documents, judged_rows
 from tests.support import simulated_device, tiny_families, tiny_models
@@ -49,15 +51,16 @@ STEPS = {"integrated_gradients": "16", "integrated_jacobians": "8"}
 _all_methods = gpu_proof.methods_of
 
 
-def prepare(device: str = FIRST) -> None:
-    """Choose the device, and install it if it is simulated; called once, before anything else."""
+def prepare(device: str = FIRST, *, float64: bool = False) -> None:
+    """Choose the device, and install it if it is simulated, with or without `float64`; called once,
+    before anything else."""
     global FIRST
     FIRST = device
     torch.set_num_threads(1)
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     if _simulated():
-        simulated_device.install()
+        simulated_device.install(float64=float64)
         gc.freeze()  # the collections of `memory` would look through the libraries
 
 
@@ -222,6 +225,17 @@ def interventions_agree() -> None:
     for spread in (False, True)[: 2 if _simulated() else 1]:
         for frame, of_cpu in zip(on(FIRST, run, spread=spread), expected, strict=True):
             require_equal(frame, of_cpu)
+
+
+def other_documents_agree() -> None:
+    """Scores of a query with other documents, by their stored vectors."""
+    model, pair = tiny_models.build("bert", folder()), gpu_proof.PAIRS[0]
+    texts = [text for text, _ in documents(3, seed=1)]
+    key = ModelKey("tiny", "0" * 16)
+    on_cpu, on_device = (
+        score_others(_tiny(model, device), key, pair, texts, folder()) for device in ("cpu", FIRST)
+    )
+    np.testing.assert_allclose(on_device, on_cpu, atol=TOLERANCE)
 
 
 def displacements_agree() -> None:

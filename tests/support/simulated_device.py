@@ -3,8 +3,8 @@
 Kernels run on the CPU, but a tensor on the device `simulated:1` or `simulated:2` has no memory that
 the CPU can read, and an operation whose tensors are on different devices fails, as under CUDA. Code
 that passes here puts no tensor on the wrong device. The devices have memory that can be limited,
-and then run out with CUDA's error. They show nothing about speed, about kernels that exist only for
-CUDA, or about their rounding.
+and then run out with CUDA's error; and they can be without float64, like Apple's GPUs. They show
+nothing about speed, about kernels that exist only for CUDA, or about their rounding.
 
 `install()` changes torch for the whole process and can't be undone: call it in a process of its
 own, before a model is loaded. It uses PyTorch's interface for backends in Python, which is
@@ -113,6 +113,8 @@ class OnDevice(torch.Tensor):
 
     @staticmethod
     def __new__(cls, raw: torch.Tensor, place: torch.device = ANYWHERE) -> OnDevice:
+        if raw.dtype in _missing:
+            raise TypeError(f"{NAME} devices have no {raw.dtype}.")
         tensor: OnDevice = torch.Tensor._make_wrapper_subclass(
             cls,
             raw.shape,
@@ -406,12 +408,14 @@ def _broadcast(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _library: Any = None
+_missing: frozenset[torch.dtype] = frozenset()
 
 
-def install() -> None:
-    """Register the devices, and replace what torch can't do with a device in Python: inference
-    tensors, and several gradients in one pass."""
-    global _library
+def install(*, float64: bool = True) -> None:
+    """Register the devices, with or without `float64`, and replace what torch can't do with a
+    device in Python: inference tensors, and several gradients in one pass."""
+    global _library, _missing
+    _missing = frozenset() if float64 else frozenset({torch.float64, torch.complex128})
     _setup_privateuseone_for_python_backend(NAME, backend_module=_Backend())
     _library = torch.library.Library("_", "IMPL")
     _library.fallback(
