@@ -108,7 +108,7 @@ register(
         unit="score",
         signed=True,
         additive=False,
-        needs=Capability.EMBEDDINGS,
+        needs=Capability.REMOVAL,
         compute=attribute,
         order=7,
         citation="Zeiler and Fergus 2014, arXiv 1311.2901",

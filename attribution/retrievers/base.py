@@ -237,7 +237,7 @@ def embedded(retriever: Retriever) -> Embedded:
     """The retriever, typed as one with input embeddings.
 
     Raises:
-        UserError: its family lacks `Capability.EMBEDDINGS`.
+        UserError: its family lacks `Capability.REMOVAL`.
     """
     if not hasattr(retriever, "embed"):
         raise UserError(

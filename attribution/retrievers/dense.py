@@ -291,7 +291,7 @@ FAMILY = register(
         order=10,
         capabilities=frozenset(
             {
-                Capability.EMBEDDINGS,
+                Capability.REMOVAL,
                 Capability.GRADIENTS,
                 Capability.VECTOR,
                 Capability.JACOBIAN,

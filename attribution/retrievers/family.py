@@ -21,8 +21,9 @@ from poslens.attribution.types import Array
 class Capability(StrEnum):
     """What a family can do and a method can require."""
 
-    EMBEDDINGS = "embeddings"
-    """Its input embeddings can be replaced, or units can be removed from its texts."""
+    REMOVAL = "removal"
+    """Units can be removed from its texts: it overwrites their input embeddings or leaves them
+    out."""
     GRADIENTS = "gradients"
     """Its score has a gradient with respect to its input embeddings."""
     VECTOR = "vector"

@@ -42,7 +42,7 @@ def _key(model: ModelIdentity, pair: TextPair) -> tuple[str, int]:
 
 
 def _reads_texts(spec: RetrieverSpec) -> bool:
-    return Capability.EMBEDDINGS in family_of(spec).capabilities
+    return Capability.REMOVAL in family_of(spec).capabilities
 
 
 def known(compute: Compute, spec: RetrieverSpec, pairs: Sequence[TextPair]) -> dict[str, Coverage]:
