@@ -70,6 +70,16 @@ def starts_unspaced(text: str) -> bool:
     return _STARTS_UNSPACED.match(text) is not None
 
 
+def joined(parts: Sequence[str]) -> str:
+    """Parts of a text, such as sentences, as one text: separated by spaces where there is no white
+    space between them and the script uses spaces."""
+    text = ""
+    for part in parts:
+        between = "" if not text or text[-1].isspace() or starts_unspaced(part) else " "
+        text += between + part
+    return text
+
+
 @lru_cache(maxsize=256)
 def words(text: str) -> tuple[tuple[int, int], ...]:
     """Character spans [start, end) of the words, in order.

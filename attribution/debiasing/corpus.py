@@ -19,7 +19,6 @@ from poslens.attribution.nouns import counted
 from poslens.attribution.text import (
     script_without_sentences,
     sentences,
-    starts_unspaced,
     word_spans,
     words,
 )
@@ -126,14 +125,6 @@ def by_language(pool: Sequence[Sentence], least: int) -> list[list[int]]:
     for number, sentence in enumerate(pool):
         groups.setdefault(sentence.language, []).append(number)
     return [group for group in groups.values() if len(group) >= least]
-
-
-def joined(parts: Sequence[str]) -> str:
-    """Sentences as one text, separated by spaces if their script uses them."""
-    text = ""
-    for part in parts:
-        text += part if not text or starts_unspaced(part) else f" {part}"
-    return text
 
 
 def half_query(sentence: str, rng: random.Random) -> str:

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from poslens.attribution.curves.bootstrap import Estimate, estimate
-from poslens.attribution.debiasing.corpus import Sentence, by_language, joined
+from poslens.attribution.debiasing.corpus import Sentence, by_language
 from poslens.attribution.debiasing.teacher import Teacher
 from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.text import joined
 
 SENTENCES = 16
 """Number of sentences of a validation text, if they fit within the model's limit."""

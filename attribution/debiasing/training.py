@@ -25,13 +25,14 @@ from torch import Tensor
 from torch.optim.lr_scheduler import OneCycleLR
 
 from poslens.attribution.curves.bootstrap import Estimate
-from poslens.attribution.debiasing.corpus import TrainingCorpus, by_language, half_query, joined
+from poslens.attribution.debiasing.corpus import TrainingCorpus, by_language, half_query
 from poslens.attribution.debiasing.lora import Adapter
 from poslens.attribution.debiasing.position_effect import position_effect, validation_texts, within
 from poslens.attribution.debiasing.recipe import TrainingRecipe
 from poslens.attribution.debiasing.teacher import Teacher
 from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.text import joined
 
 GRADIENT_NORM = 1.0
 WARM_UP = 0.1

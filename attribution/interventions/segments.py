@@ -34,7 +34,7 @@ from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.family import Capability
 from poslens.attribution.retrievers.scoring import Known, read_texts
 from poslens.attribution.retrievers.specs import RetrieverSpec
-from poslens.attribution.text import require_sentences, sentences, words
+from poslens.attribution.text import joined, require_sentences, sentences, word_spans, words
 from poslens.attribution.types import Array, Method, TextPair, TokenizedText, as_array, set_arrays
 
 Cut = Literal["segments", "shuffled", "thirds"]
@@ -54,6 +54,7 @@ STEP = 0.8
 """Factor by which a text is shortened repeatedly until the result of an insertion is read whole."""
 
 VERSION = 1
+EDITS_VERSION = 2
 
 
 def segments_method(cut: Cut) -> Method:
@@ -66,7 +67,7 @@ def segments_method(cut: Cut) -> Method:
 
 def edits_method(by: Edit) -> Method:
     """The method under which insertion and removal are stored and shown."""
-    return Method(by, {"version": VERSION})
+    return Method(by, {"version": EDITS_VERSION})
 
 
 def documents_of(pairs: Sequence[TextPair]) -> list[TextPair]:
@@ -204,7 +205,7 @@ def edit_curves(
     text, _ = read_text(model, pair.document)
     if by == "insertion":
         text = shortened(model, text, pair.language)
-    if len(words(text)) < 2:
+    if not _inner_borders(text):
         raise UserError("The text is one word: choose a longer one.")
     edited = [
         inserted(text, pair.language, share, position)
@@ -272,42 +273,47 @@ def inserted(text: str, language: str | None, share: float, position: EditPositi
     length = max(1, round(share * len(text)))
     passage = filler(language, length)[:length].rstrip()
     if position == "beginning":
-        return f"{passage} {text}"
+        return joined([passage, text])
     if position == "end":
-        return f"{text} {passage}"
-    at = _word_border(text, len(text) // 2)
-    return f"{text[:at]} {passage} {text[at:]}"
+        return joined([text, passage])
+    at = _nearest(_inner_borders(text), len(text) // 2)
+    return joined([text[:at], passage, text[at:]])
 
 
 def removed(text: str, share: float, position: EditPosition) -> str:
     """The text without about `share` of its characters at its beginning, its middle or its end, in
-    whole words; at least one word is removed and one remains."""
-    gone = round(share * len(text))
-    start = {"beginning": 0, "middle": (len(text) - gone) // 2, "end": len(text) - gone}[position]
-    a = 0 if position == "beginning" else _word_border(text, start)
-    b = len(text) if position == "end" else _word_border(text, start + gone)
-    rest = f"{text[:a]} {text[max(a, b) :]}".strip()
-    return rest or text.split()[0]
+    whole words; at least one word is removed and one remains, and words remain on both sides of a
+    removed middle if the text has three."""
+    gone, borders = round(share * len(text)), _inner_borders(text)
+    if position == "beginning":
+        return text[_nearest(borders, gone) :]
+    if position == "end":
+        return text[: _nearest(borders, len(text) - gone)].rstrip()
+    start = (len(text) - gone) // 2
+    a = _nearest(borders[:-1] or [0], start)
+    b = _nearest([border for border in borders if border > a], start + gone)
+    return joined([text[:a], text[b:]])
 
 
 def shortened(model: Pooled, text: str, language: str | None) -> str:
     """The text, or the longest beginning that is still read whole after as much text is inserted;
     past the context limit, insertions would have no effect."""
-    while len(text) > 1:
+    while borders := _inner_borders(text):
         longest = inserted(text, language, max(SHARES["insertion"]), "beginning")
         if not model.encode_texts([longest], "document").texts[0].truncated:
             break
-        text = text[: _word_border(text, int(STEP * len(text)))]
+        text = text[: _nearest(borders, int(STEP * len(text)))].rstrip()
     return text
 
 
-def _word_border(text: str, at: int) -> int:
-    """The nearest edge of white space: the start of the next one from `at` on, or the end of the
-    previous one; `at` itself in text without white space."""
-    after = next((i for i in range(at, len(text)) if text[i].isspace()), None)
-    before = next((i for i in range(at, 0, -1) if text[i - 1].isspace()), None)
-    near = [i for i in (after, before) if i is not None]
-    return min(near, key=lambda i: abs(i - at)) if near else at
+def _inner_borders(text: str) -> list[int]:
+    """Where a word begins, except the first one. A punctuation mark belongs to the word before it,
+    unless the text has no other words."""
+    return [start for start, _ in word_spans(text) or words(text)][1:]
+
+
+def _nearest(borders: Sequence[int], at: int) -> int:
+    return min(borders, key=lambda border: abs(border - at))
 
 
 # -- vectors ---------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from poslens.attribution.text import (
     MAX_CHARACTERS,
     clean,
     inside,
+    joined,
     require_sentences,
     script_without_sentences,
     sentences,
@@ -123,6 +124,13 @@ def cut(text: str, spans) -> list[str]:
 )
 def test_words_split_by_hand(text: str, expected: list[str]) -> None:
     assert cut(text, words(text)) == expected
+
+
+def test_parts_are_separated_as_their_script_does() -> None:
+    first, second = "海洋潮汐是由月球引力引起的。", "土星有光环。"
+    assert joined([first, second]) == first + second
+    assert joined(["One.", "Two.", second]) == f"One. Two.{second}"
+    assert joined(["One.\n", "Two."]) == "One.\nTwo." and joined(["", "One."]) == "One."
 
 
 def lawful(text: str, spans) -> None:

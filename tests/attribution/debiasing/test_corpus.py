@@ -12,7 +12,6 @@ from poslens.attribution.debiasing.corpus import (
     MIN_DOCUMENTS,
     fingerprint,
     half_query,
-    joined,
     training_corpus,
 )
 from poslens.attribution.errors import UserError
@@ -72,12 +71,10 @@ def test_a_half_query_has_half_of_the_words_in_order(seed: int) -> None:
     assert places == sorted(places) and len(query) == 5
 
 
-def test_scripts_without_spaces_are_joined_without_spaces() -> None:
-    first, second = "海洋潮汐是由月球引力引起的。", "土星有光环。"
-    assert joined([first, second]) == first + second
-    assert joined(["One.", "Two.", second]) == f"One. Two.{second}"
-    query = half_query(first, random.Random(0))
-    assert len(query) == 7 and set(query) < set(first)
+def test_queries_in_scripts_without_spaces_have_none() -> None:
+    sentence = "海洋潮汐是由月球引力引起的。"
+    query = half_query(sentence, random.Random(0))
+    assert len(query) == 7 and set(query) < set(sentence)
 
 
 def test_the_same_text_is_always_on_the_same_side() -> None:

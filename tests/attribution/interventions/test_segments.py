@@ -29,6 +29,7 @@ from poslens.attribution.interventions.segments import (
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.retrievers.load import load
 from poslens.attribution.retrievers.resolve import resolve
+from poslens.attribution.text import words
 from poslens.attribution.types import EvidenceSpan, TextPair
 
 TEXT = "The tide rises. The moon pulls it.\n\nBoats wait for it. Then they leave the harbour."
@@ -103,14 +104,38 @@ def test_thirds_have_equal_numbers_of_characters(dense: DenseRetriever) -> None:
 def test_insertions_and_removals_equal_those_made_by_hand() -> None:
     text = "aaa bbb ccc ddd eee "
     put = inserted(text, "eng", 0.25, "beginning")
-    assert put == f"This {text}" and inserted(text, "eng", 0.25, "end") == f"{text} This"
-    middle = inserted("aaa bbb ccc ddd", "eng", 0.3, "middle")
-    assert middle.split() == ["aaa", "bbb", "This", "ccc", "ddd"]
+    assert put == f"This {text}" and inserted(text, "eng", 0.25, "end") == f"{text}This"
+    assert inserted("aaa bbb ccc ddd", "eng", 0.3, "middle") == "aaa bbb This ccc ddd"
     ten = "a1 a2 a3 a4 a5 a6 a7 a8 a9 b0"
     assert removed(ten, 0.2, "beginning") == "a3 a4 a5 a6 a7 a8 a9 b0"
     assert removed(ten, 0.2, "end") == "a1 a2 a3 a4 a5 a6 a7 a8"
-    assert removed(ten, 0.2, "middle").split() == ["a1", "a2", "a3", "a4", "a7", "a8", "a9", "b0"]
-    assert removed("one two", 0.99, "middle"), "something always stays"
+    assert removed(ten, 0.2, "middle") == "a1 a2 a3 a4 a7 a8 a9 b0"
+
+
+def test_text_without_spaces_is_edited_by_characters() -> None:
+    title, body = "潮汐的成因", "潮水每天涨落两次。船在港口等候。" * 10
+    text = f"{title}\n{body}"
+    for share in SHARES["removal"]:
+        gone = round(share * len(text))
+        assert abs(len(text) - gone - len(removed(text, share, "beginning"))) <= 1
+        assert abs(len(text) - gone - len(removed(text, share, "end"))) <= 1
+        middle = removed(text, share, "middle")
+        assert abs(len(text) - gone - len(middle)) <= 2
+        assert middle[:9] == text[:9] and middle[-9:] == text[-9:]
+    half = inserted(text, "cmn", 0.1, "middle").index("这一部分")
+    assert abs(half - len(text) // 2) <= 1
+
+
+@pytest.mark.parametrize("place", POSITIONS)
+@pytest.mark.parametrize("share", SHARES["removal"])
+def test_short_texts_lose_a_word_and_keep_one(share: float, place: Any) -> None:
+    text = "Light energy becomes chemical energy stored in large carbohydrates."
+    for n in range(2, len(words(text))):
+        short = " ".join(text.split()[:n])
+        rest = removed(short, share, place).split()
+        assert 0 < len(rest) < n
+        if place == "middle" and n > 2:
+            assert (rest[0], rest[-1]) == ("Light", short.split()[-1])
 
 
 @pytest.mark.parametrize("by", ["insertion", "removal"])
@@ -135,6 +160,12 @@ def test_inserted_text_is_read_even_in_a_long_document(tiny: Callable[..., Any])
     encoded = model.encode_texts([inserted(text, None, 1.0, "beginning")], "document")
     assert not encoded.texts[0].truncated
     assert segment_curve(model, long).read_share < 1
+
+
+def test_a_title_is_not_all_that_an_insertion_keeps(tiny: Callable[..., Any]) -> None:
+    text = "潮汐的成因\n" + "潮水每天涨落两次。船在港口等候。" * 40
+    found = edit_curves(tiny("bert"), TextPair("p", "", text, language="cmn"), "insertion")
+    assert 20 < found.read_share * len(text) < len(text)
 
 
 def test_text_without_spaces_is_edited_too(tiny: Callable[..., Any]) -> None:
@@ -164,6 +195,6 @@ def test_invalid_input_is_refused_in_one_sentence(dense: DenseRetriever) -> None
     with pytest.raises(UserError, match="choose a dense model"):
         segment_curve(load(resolve("BM25"), "cpu", "float32"), PAIR)
     with pytest.raises(UserError, match="one word"):
-        edit_curves(dense, TextPair("p", "", "tide"), "removal")
+        edit_curves(dense, TextPair("p", "", "tide."), "removal")
     with stoppable(lambda: True), pytest.raises(Stopped):
         segment_curve(dense, PAIR)
