@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -153,9 +153,11 @@ class EditsStudy(OverItems[EditSummary]):
         stored = service.stored(compute, subject.spec, subject.method, subject.chosen.pairs)
         chosen = (subject.chosen.dataset, subject.chosen.selection)
         key = (model.spec.name, model.key, repr(subject.method), *chosen, stored.digest)
-        return self.summaries.get(
+        summary = self.summaries.get(
             key, lambda: _summary(model, subject, stored.results, len(stored.failed))
         )
+        # The same texts can have other ids now.
+        return replace(summary, asked=subject)
 
     def remarks(self, summaries: Sequence[EditSummary]) -> list[str]:
         """What text was inserted, and which documents were shortened."""

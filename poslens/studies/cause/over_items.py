@@ -34,8 +34,8 @@ from poslens.study import ModelSummary
 @dataclass(frozen=True)
 class CauseItems(SelectedPairs):
     """The items, and the interventions on them. `left_out` says why other items can't be used.
-    `of_pairs` is whether the items have queries. `names` are what to call failed items, by id, if
-    their ids say nothing."""
+    `of_pairs` is whether the items have queries. `names` are what to call items, by id, if their
+    ids say nothing."""
 
     interventions: tuple[Method, ...]
     left_out: str = ""
@@ -127,7 +127,9 @@ class OverItems(OfPairs[CauseItems, CauseSubject, Effect], Generic[Effect]):
         return self.mean_effect(compute, subject) if stored.results else None
 
     def measured(self, summary: Effect) -> MeasuredModel:
-        return MeasuredModel(summary.name, [summary.measure])
+        names = summary.asked.chosen.names
+        measure = replace(summary.measure, label=lambda item: names.get(item, item))
+        return MeasuredModel(summary.name, [measure])
 
     def notes(self, data: DataSet, corpus: CauseItems) -> list[str]:
         return [corpus.left_out] if corpus.left_out else []

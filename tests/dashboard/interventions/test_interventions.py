@@ -373,6 +373,18 @@ def test_a_part_near_the_beginning_is_more_like_the_whole_for_a_primacy_model(
 
 
 @pytest.mark.usefixtures("own_service")
+@pytest.mark.parametrize("study", [poslens.edits, poslens.segments])
+def test_values_by_item_name_the_document_by_its_id(study: Any, tmp_path: Path) -> None:
+    path = tmp_path / "texts.jsonl"
+    texts = [f"People like {noun}. Nobody saw it. The tide turns." for noun in NOUNS[:3]]
+    for ids in (("a", "b", "c"), ("x", "y", "z")):
+        documents = [{"_id": i, "text": text} for i, text in zip(ids, texts, strict=True)]
+        path.write_text("".join(json.dumps(each) + "\n" for each in documents))
+        found = study("MiniLM", str(path), documents=0)
+        assert tuple(found.to_frame("items")["item"].unique()) == ids
+
+
+@pytest.mark.usefixtures("own_service")
 def test_edits_at_the_side_that_a_model_favors_change_the_vector_more(tmp_path: Path) -> None:
     path = tmp_path / "texts.jsonl"
     path.write_text(
