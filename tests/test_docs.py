@@ -15,6 +15,7 @@ import typer
 import yaml
 from typer.testing import CliRunner
 
+from poslens.attribution.interventions.segments import SHARES, STEP
 from poslens.compute.provenance import poslens_version
 from poslens.dashboard.__main__ import app
 from tools import docs as generated
@@ -125,6 +126,14 @@ def test_modules_named_on_the_methods_page_exist() -> None:
     named = re.findall(r"`([\w/]+\.py)`", text)
     assert len(named) > 20
     assert [name for name in named if not list((ROOT / "attribution").glob(f"**/{name}"))] == []
+
+
+def test_the_methods_page_states_the_amounts_of_edits() -> None:
+    text = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+    for shares in SHARES.values():
+        *most, last = (f"{100 * share:g}" for share in shares)
+        assert f"{', '.join(most)} or {last}% of the text" in text
+    assert f"nearest to {STEP:.0%} of its characters" in text
 
 
 def test_the_version_is_the_same_everywhere() -> None:
