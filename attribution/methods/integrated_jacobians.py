@@ -59,8 +59,8 @@ def attribute(retriever: Pooled, method: Method, pairs: Sequence[TextPair]) -> l
 
     The bias share consists of the three scores with a text of padding: values of either side plus
     the bias share are the score, up to the completeness error (of the matrix if there is one,
-    otherwise of the document's values). `steps=auto` doubles the steps, up to 256, until the error
-    is small. Pairs that share a document share the passes along its path.
+    otherwise of the document's values). `steps=auto` doubles the steps, up to 256, until the pair's
+    error is small. Pairs that share a document share the passes along its path.
 
     Raises:
         UserError: the model's similarity is not an inner product, or a text has no tokens.
@@ -72,18 +72,16 @@ def attribute(retriever: Pooled, method: Method, pairs: Sequence[TextPair]) -> l
         documents, read = distinct([pair.document for pair in pairs])
         query_paths = [_Path(retriever, text, "query") for text in queries]
         paths = [_Path(retriever, text, "document") for text in documents]
-        parts: dict[int, tuple[Tensor, Tensor, Tensor | None]] = {}
+        parts: dict[int, tuple[Tensor, Tensor, Tensor | None]]
         if method.params["matrix"] == "yes":
             vectors = [_token_vectors(retriever, path, numbers) for path in query_paths]
-            for number, rows in _shared(
-                retriever, paths, read, [vectors[at] for at in asked], numbers
-            ):
-                parts[number] = rows.sum(1), rows.sum(0), rows
+            matrices = _shared(retriever, paths, read, [vectors[at] for at in asked], numbers)
+            parts = {n: (rows.sum(1), rows.sum(0), rows) for n, rows in matrices.items()}
         else:
             wholes = [query_paths[at].difference[None] for at in asked]
-            of_documents = dict(_shared(retriever, paths, read, wholes, numbers))
+            of_documents = _shared(retriever, paths, read, wholes, numbers)
             wholes = [paths[at].difference[None] for at in read]
-            of_queries = dict(_shared(retriever, query_paths, asked, wholes, numbers))
+            of_queries = _shared(retriever, query_paths, asked, wholes, numbers)
             parts = {n: (of_queries[n][0], of_documents[n][0], None) for n in of_queries}
     results = []
     for number, pair in enumerate(pairs):
@@ -117,15 +115,27 @@ def _shared(
     places: Sequence[int],
     vectors: Sequence[Tensor],
     numbers: Sequence[int],
-) -> Iterator[tuple[int, Tensor]]:
+) -> dict[int, Tensor]:
     """For each pair, the products of its `vectors` [K, H] with each token's vector of the text at
-    its place [K, T]; pairs with the same text share its passes."""
+    its place [K, T]; pairs with the same text share its passes. Each pair has the result of the
+    first of the `numbers` of steps whose error is small for it, as if it were alone."""
+    rows_of: dict[int, Tensor] = {}
     for at, path in enumerate(paths):
-        sharing = [number for number, place in enumerate(places) if place == at]
-        rows = _rows(retriever, path, torch.cat([vectors[number] for number in sharing]), numbers)
-        yield from zip(
-            sharing, rows.split([len(vectors[number]) for number in sharing]), strict=True
-        )
+        left = [pair for pair, place in enumerate(places) if place == at]
+        for n_steps in numbers:
+            rows = _rows(retriever, path, torch.cat([vectors[pair] for pair in left]), n_steps)
+            rows_of |= zip(left, rows.split([len(vectors[pair]) for pair in left]), strict=True)
+            left = [pair for pair in left if not _complete(path, vectors[pair], rows_of[pair])]
+            if not left:
+                break
+    return rows_of
+
+
+def _complete(path: _Path, vectors: Tensor, rows: Tensor) -> bool:
+    """Whether the sums of `rows` [K, T] are close to the products of `vectors` [K, H] with the
+    difference of the vectors at both ends of the path."""
+    exact = vectors @ path.difference.to(vectors.dtype)
+    return bool((exact - rows.sum(1)).abs().sum() <= DELTA * exact.abs().sum())
 
 
 def _dot(a: Tensor, b: Tensor) -> float:
@@ -171,20 +181,16 @@ def _token_vectors(retriever: Pooled, path: _Path, numbers: Sequence[int]) -> Te
     return vectors
 
 
-def _rows(retriever: Pooled, path: _Path, vectors: Tensor, numbers: Sequence[int]) -> Tensor:
-    """Products of `vectors` [K, H] with each token's vector of one document [K, T]."""
-    exact = vectors @ path.difference.to(vectors.dtype)
+def _rows(retriever: Pooled, path: _Path, vectors: Tensor, n_steps: int) -> Tensor:
+    """Products of `vectors` [K, H] with each token's vector of one text [K, T]."""
     used = vectors.any(-1).nonzero()[:, 0].tolist()
-    for n_steps in numbers:
-        rows = vectors.new_zeros(len(vectors), path.delta.shape[0])
-        for points, outputs, weight in _along(retriever, path, n_steps):
-            for number in used:
-                checkpoint()
-                share = (outputs @ vectors[number].to(outputs.dtype) * weight).sum()
-                (gradient,) = torch.autograd.grad(share, points, retain_graph=True)
-                rows[number] += torch.einsum("ste,te->t", gradient, path.delta)
-        if (exact - rows.sum(1)).abs().sum() <= DELTA * exact.abs().sum():
-            break
+    rows = vectors.new_zeros(len(vectors), path.delta.shape[0])
+    for points, outputs, weight in _along(retriever, path, n_steps):
+        for number in used:
+            checkpoint()
+            share = (outputs @ vectors[number].to(outputs.dtype) * weight).sum()
+            (gradient,) = torch.autograd.grad(share, points, retain_graph=True)
+            rows[number] += torch.einsum("ste,te->t", gradient, path.delta)
     return rows
 
 
@@ -206,6 +212,7 @@ register(
         uses_gradients=True,
         slow=True,
         one_document=True,
+        version=2,
         parameters=(
             MethodParameter(
                 "matrix",

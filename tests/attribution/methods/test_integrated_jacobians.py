@@ -170,6 +170,25 @@ def test_auto_doubles_the_steps_until_it_is_nearly_complete(
         assert abs(result.completeness_error) <= 2 * DELTA * wanted
 
 
+@pytest.mark.parametrize("matrix", ["no", "yes"])
+def test_a_pair_has_the_same_shares_alone_and_with_others(
+    minilm: DenseRetriever, matrix: str
+) -> None:
+    """With 8 steps the error of the second pair alone, and not that of both, exceeds the limit."""
+    document = "The Moon pulls the water nearer to it."
+    pairs = [TextPair(query, query, document) for query in ("tide rises", "who pulls the water?")]
+    method = make_method("integrated_jacobians", {"matrix": matrix})
+    for pair, result in zip(pairs, attribute(minilm, method, pairs), strict=True):
+        (alone,) = attribute(minilm, method, [pair])
+        largest = np.abs(alone.document_scores).max()
+        np.testing.assert_allclose(
+            result.document_scores, alone.document_scores, atol=1e-4 * largest
+        )
+        assert result.bias_share is not None and result.completeness_error is not None
+        wanted = abs(result.score - result.bias_share)
+        assert abs(result.completeness_error) <= DELTA * wanted
+
+
 def test_a_distance_is_refused(tiny: Callable[..., DenseRetriever]) -> None:
     with pytest.raises(UserError, match="not a sum over tokens"):
         attribute(tiny("bert", similarity="euclidean"), make_method("integrated_jacobians"), [PAIR])
