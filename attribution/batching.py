@@ -64,34 +64,61 @@ def batches(
         yield batch
 
 
+class _TooLarge(UserError):
+    """A single item does not fit into memory."""
+
+
 def out_of_memory(error: BaseException) -> bool:
     """Whether the error means that the device ran out of memory."""
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError, _TooLarge)):
         return True
     return isinstance(error, RuntimeError) and any(text in str(error) for text in _OUT_OF_MEMORY)
 
 
 class Halving:
     """Computes batches and halves those that exceed the device's memory. Later batches start with
-    as many parts as an earlier batch needed, instead of failing first."""
+    as many parts as an earlier batch needed, instead of failing first.
+
+    A batch may itself run a text many times, in batches of copies, which `of_copies` halves. Only
+    if a single copy does not fit, the outer batch is halved."""
 
     def __init__(self) -> None:
         self._parts = 1
+        self._of_copies: Halving | None = None
 
-    def __call__(self, run: Callable[[list[T]], list[R]], batch: list[T]) -> list[R]:
-        """The results of `run(batch)`, split if necessary.
+    @staticmethod
+    def of_copies() -> Halving:
+        """The halving of copies of a text. Inside a batch it belongs to that batch's halving, so
+        the copies of the next text start with the size that fitted; elsewhere it is a new one."""
+        outer = _outer.get()
+        if outer is None:
+            return Halving()
+        if outer._of_copies is None:
+            outer._of_copies = Halving()
+        return outer._of_copies
+
+    def __call__(
+        self, run: Callable[[list[T]], list[R]], batch: list[T], full: int | None = None
+    ) -> list[R]:
+        """The results of `run(batch)`, split if necessary. `full` is the number of such items in a
+        full batch, if this one may have fewer: only a full batch needs all of the parts.
 
         Raises:
             UserError: a single item does not fit into memory.
         """
-        size = max(1, -(-len(batch) // self._parts))
+        n = full or len(batch)
+        size = max(1, -(-n // self._parts))
         results: list[R] = []
-        for start in range(0, len(batch), size):
-            results += self._run(run, batch[start : start + size], len(batch))
+        token = _outer.set(self)
+        try:
+            for start in range(0, len(batch), size):
+                results += self._run(run, batch[start : start + size], n)
+        finally:
+            _outer.reset(token)
         return results
 
     def _run(self, run: Callable[[list[T]], list[R]], part: list[T], n: int) -> list[R]:
-        """The results of `run(part)`, halved until it fits; `part` belongs to a batch of n."""
+        """The results of `run(part)`, halved until it fits; a full batch has n items."""
         try:
             return run(part)
         except Exception as error:
@@ -101,7 +128,7 @@ class Halving:
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         if len(part) == 1:
-            raise UserError(
+            raise _TooLarge(
                 "One document does not fit into the device's memory: choose shorter documents or a "
                 "smaller model, or set POSLENS_DEVICE=cpu."
             )
@@ -110,6 +137,9 @@ class Halving:
         self._parts = max(self._parts, -(-n // (len(part) - middle)))
         return results
 
+
+_outer: ContextVar[Halving | None] = ContextVar("outer", default=None)
+"""The halving whose batch is running."""
 
 _should_stop: ContextVar[Callable[[], bool]] = ContextVar("should_stop", default=lambda: False)
 

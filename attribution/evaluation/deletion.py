@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from poslens.attribution.batching import batches, run_batches
 from poslens.attribution.curves.bootstrap import generator_for
 from poslens.attribution.curves.positions import aggregated, evidence_share
 from poslens.attribution.evaluation.faithfulness import (
@@ -155,18 +154,8 @@ class _Document:
         rows are scored once."""
         distinct, where = np.unique(present, axis=0, return_inverse=True)
         positions = np.where(self.unit_of >= 0, distinct[:, self.unit_of], True)
-        text = self.perturbed
-
-        def score(part: list[NDArray[np.bool_]]) -> list[float]:
-            stays = torch.from_numpy(np.array(part)).to(text.inputs.device)[..., None]
-            return text.score(torch.where(stays, text.inputs, text.baseline)).float().tolist()
-
-        # Copies of one document: a batch at a time, in order.
-        parts = batches(list(positions), lambda copy: 1, text.batch)
-        listed = [
-            score_of_text for _, scores in run_batches(score, parts) for score_of_text in scores
-        ]
-        return np.array(listed, dtype=np.float32)[where.reshape(-1)]
+        scores = self.perturbed.scores(list(torch.from_numpy(~positions)))
+        return scores.float().numpy()[where.reshape(-1)]
 
 
 def _document(retriever: Retriever, pair: TextPair, unit: Unit) -> _Document:

@@ -15,12 +15,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 
-from poslens.attribution.batching import batches, run_batches
 from poslens.attribution.errors import UserError
 from poslens.attribution.interventions.filler import filler, filler_note
 from poslens.attribution.interventions.relocation import require_shares, tokens_of
@@ -182,22 +181,15 @@ def _masked(
         document = Perturbed(retriever, pair, "document")
         text = document.encoded.texts[0]
         begin = document.encoded.offsets[0]
-        values = np.ones((len(spans) + 1, document.inputs.shape[1]), dtype=bool)
+        padded = torch.zeros(len(spans) + 1, document.inputs.shape[1], dtype=torch.bool)
         content = np.flatnonzero(text.content)
-        values[unit_of(text, spans)[content] + 1, begin + content] = False
-
-        def embed(rows: list[Any]) -> Representation:
-            stays = torch.from_numpy(np.array(rows)).to(document.inputs.device)[..., None]
-            return document.embed(torch.where(stays, document.inputs, document.baseline))
-
+        padded[unit_of(text, spans)[content] + 1, begin + content] = True
         key = ("masked", pair.document, spans)
         # A model that reads both texts together encodes the document anew for each query.
         shared = None if reads_jointly(retriever) else cached
         representations: list[Representation] = [] if shared is None else shared.find(key) or []
         if not representations:
-            # Copies of one document: a batch at a time, in order.
-            parts = batches(list(values), lambda copy: 1, document.batch)
-            representations = [representation for _, representation in run_batches(embed, parts)]
+            representations = list(document.in_parts(document.embed_padded, list(padded)))
             if shared is not None:
                 shared.keep(key, representations)
         scores = [

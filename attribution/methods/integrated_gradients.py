@@ -131,30 +131,41 @@ def _integrated(
     from captum.attr import IntegratedGradients  # here: slow to import
 
     n_pairs, done = len(constants), 0
+    delta = text.inputs - text.baseline
+
+    def gradients_at(points: list[Tensor]) -> Tensor:
+        """Gradients [S, P, T] of the pairs' scores at S points [T]."""
+        nonlocal done
+        at = torch.stack(points).to(delta.device)[..., None]
+        inputs = (text.baseline + at * delta).to(delta.dtype).requires_grad_()
+        each: list[Tensor] = []
+        with torch.enable_grad():
+            representation = text.embed(inputs)
+            for number, constant in enumerate(constants):
+                share = (done + len(points) * number / n_pairs) / n_steps
+                checkpoint(share, steps_in_words(side, n_steps))
+                scores = compare(retriever, representation, constant, side)
+                (gradient,) = torch.autograd.grad(scores.sum(), inputs, retain_graph=True)
+                each.append((gradient * delta).sum(-1, dtype=torch.float32))
+        gradients = torch.stack(each, 1).cpu()
+        done += len(points)  # last: an attempt that runs out of memory finishes no points
+        return gradients
 
     def gradients(inputs: tuple[Tensor, ...], **_: object) -> tuple[Tensor, ...]:
-        nonlocal done
         # Captum makes P copies of each point of the path: one forward pass serves all of them.
-        points = inputs[0].detach()[::n_pairs].requires_grad_()
-        with torch.enable_grad():
-            representation = text.embed(points)
-            each: list[Tensor] = []
-            for constant in constants:
-                checkpoint(done / (n_steps * n_pairs), steps_in_words(side, n_steps))
-                scores = compare(retriever, representation, constant, side)
-                each += torch.autograd.grad(scores.sum(), points, retain_graph=True)
-                done += len(points)
-        return (torch.stack(each, 1).flatten(0, 1),)
+        points = inputs[0].detach()[::n_pairs]
+        return (torch.cat([*text.in_parts(gradients_at, list(points))]).flatten(0, 1),)
 
+    # A point of the path is given by each token's position between padding, 0, and the text, 1: the
+    # gradients are then one number per token, so those of all points take little memory.
     method: Any = IntegratedGradients(None, multiply_by_inputs=True)
     method.gradient_func = gradients
-    path = method.attribute(
-        text.inputs.expand(n_pairs, -1, -1),
-        baselines=text.baseline.expand(n_pairs, -1, -1),
+    shares = method.attribute(
+        torch.ones(n_pairs, delta.shape[1]),
+        baselines=0.0,
         n_steps=n_steps,
         internal_batch_size=max(n_pairs, text.batch),
-    )
-    shares = path.detach().sum(-1, dtype=torch.float32).cpu()
+    ).detach()
     with torch.no_grad():
         return [
             _SideShares(

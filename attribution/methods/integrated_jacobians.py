@@ -8,7 +8,7 @@ sum to s(q, d) - s(q, r_d) - s(r_q, d) + s(r_q, r_d).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -142,39 +142,55 @@ def _dot(a: Tensor, b: Tensor) -> float:
     return float((a.double() * b.double()).sum())
 
 
-def _along(retriever: Pooled, path: _Path, n_steps: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Points of the path [S, T, E], their vectors [S, H] with the graph, and their weights [S], by
-    Gauss-Legendre quadrature, a batch at a time."""
-    done = 0
+def _integrate(
+    retriever: Pooled,
+    path: _Path,
+    n_steps: int,
+    total: Tensor,
+    product: Callable[[Tensor, Tensor, Tensor], Tensor],
+) -> None:
+    """Add the sum of `product` over the path to `total`, by Gauss-Legendre quadrature. Its
+    arguments are some points of the path [S, T, E], their vectors [S, H] with the graph, and their
+    weights [S]."""
     nodes, weights = np.polynomial.legendre.leggauss(n_steps)
     inputs = path.inputs
-    at = torch.as_tensor((nodes + 1) / 2, dtype=inputs.dtype, device=inputs.device)
-    weight = torch.as_tensor(weights / 2, dtype=inputs.dtype, device=inputs.device)
-    for some, part in zip(at.split(path.batch), weight.split(path.batch), strict=True):
-        points = (path.baseline + some[:, None, None] * path.delta).requires_grad_()
+    at, weight = (
+        torch.as_tensor(each / 2, dtype=inputs.dtype, device=inputs.device)
+        for each in (nodes + 1, weights)
+    )
+
+    def add(some: list[int]) -> None:
+        points = (path.baseline + at[some, None, None] * path.delta).requires_grad_()
         with torch.enable_grad():
-            checkpoint(done / n_steps, steps_in_words(path.side, n_steps))
-            yield points, retriever.directions(path.embed(points)), part
-            done += len(points)
+            added = product(points, retriever.directions(path.embed(points)), weight[some])
+        total.add_(added)  # last: an attempt that runs out of memory adds nothing
+
+    doing = steps_in_words(path.side, n_steps)
+    for _ in path.in_parts(add, range(n_steps), lambda share: checkpoint(share, doing)):
+        pass
 
 
 def _token_vectors(retriever: Pooled, path: _Path, numbers: Sequence[int]) -> Tensor:
     """Each token's vector J_i (x_i - r_i) [T, H]; they sum to the difference of the vectors at both
     ends. For any u, <u, J_i (x_i - r_i)> is linear in u, and its gradient is the vector."""
     difference = path.difference
+
+    def product(points: Tensor, outputs: Tensor, weight: Tensor) -> Tensor:
+        probe = torch.zeros_like(outputs).requires_grad_()
+        (gradients,) = torch.autograd.grad(outputs, points, probe, create_graph=True)
+        products = torch.einsum("ste,te,s->t", gradients, path.delta, weight)
+        added = torch.zeros_like(vectors)
+        for token in path.delta.any(-1).nonzero()[:, 0].tolist():
+            checkpoint()
+            (row,) = torch.autograd.grad(products[token], probe, retain_graph=True)
+            added[token] = row.sum(0)
+        return added
+
     for n_steps in numbers:
         vectors = difference.new_zeros(path.delta.shape[0], len(difference))
         # The fused kernels of attention have no second derivative.
         with sdpa_kernel(SDPBackend.MATH):
-            for points, outputs, weight in _along(retriever, path, n_steps):
-                with torch.enable_grad():
-                    probe = torch.zeros_like(outputs).requires_grad_()
-                    (gradients,) = torch.autograd.grad(outputs, points, probe, create_graph=True)
-                    products = torch.einsum("ste,te,s->t", gradients, path.delta, weight)
-                for token in path.delta.any(-1).nonzero()[:, 0].tolist():
-                    checkpoint()
-                    (row,) = torch.autograd.grad(products[token], probe, retain_graph=True)
-                    vectors[token] += row.sum(0)
+            _integrate(retriever, path, n_steps, vectors, product)
         error = torch.linalg.vector_norm(difference - vectors.sum(0))
         if error <= DELTA * torch.linalg.vector_norm(difference):
             break
@@ -185,12 +201,17 @@ def _rows(retriever: Pooled, path: _Path, vectors: Tensor, n_steps: int) -> Tens
     """Products of `vectors` [K, H] with each token's vector of one text [K, T]."""
     used = vectors.any(-1).nonzero()[:, 0].tolist()
     rows = vectors.new_zeros(len(vectors), path.delta.shape[0])
-    for points, outputs, weight in _along(retriever, path, n_steps):
+
+    def product(points: Tensor, outputs: Tensor, weight: Tensor) -> Tensor:
+        added = torch.zeros_like(rows)
         for number in used:
             checkpoint()
             share = (outputs @ vectors[number].to(outputs.dtype) * weight).sum()
             (gradient,) = torch.autograd.grad(share, points, retain_graph=True)
-            rows[number] += torch.einsum("ste,te->t", gradient, path.delta)
+            added[number] = torch.einsum("ste,te->t", gradient, path.delta)
+        return added
+
+    _integrate(retriever, path, n_steps, rows, product)
     return rows
 
 

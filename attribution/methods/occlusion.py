@@ -86,15 +86,10 @@ def _effects(text: Perturbed, masks: Tensor, shares: tuple[float, float]) -> tup
     """The score [1] and the effects [1, T] of units on the text's positions, zero for special
     tokens; `shares` of the pair are finished before and after it."""
     begin, end = shares
-    whole = text.score(text.inputs).detach().cpu()
-    left: list[Tensor] = []
-    parts = masks.to(text.inputs.device).split(text.batch)
-    for number, some in enumerate(parts):
-        checkpoint(begin + (end - begin) * number / len(parts))
-        copies = torch.where(some[..., None], text.baseline, text.inputs)
-        left.append(text.score(copies).detach().cpu())
-    lost = (whole - torch.cat(left)).float() / masks.sum(1)
-    return whole, (lost[:, None] * masks).sum(0, keepdim=True)
+    whole = torch.zeros_like(masks[:1])
+    scores = text.scores([*whole, *masks], lambda share: checkpoint(begin + (end - begin) * share))
+    lost = (scores[:1] - scores[1:]).float() / masks.sum(1)
+    return scores[:1], (lost[:, None] * masks).sum(0, keepdim=True)
 
 
 register(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
-from poslens.attribution.batching import checkpoint
+from poslens.attribution.batching import Halving, R, T, checkpoint
 from poslens.attribution.retrievers.base import (
     Embedded,
     Encoded,
@@ -30,15 +32,16 @@ KEPT_BYTES = 2**28
 
 @dataclass(slots=True)
 class Kept:
-    """The model's outputs for a text's copies, call by call, as far as they fit into `room`
-    (bytes): without a limit, token vectors of all copies of a long text could fill a device."""
+    """The model's outputs for the first of a text's copies, in parts, as far as they fit into
+    `room` (bytes): without a limit, token vectors of all copies of a long text could fill a
+    device."""
 
     outputs: list[Representation] = field(default_factory=list)
     room: int = KEPT_BYTES
 
     def add(self, representation: Representation) -> None:
-        """Store the output of the next call. After the first one that does not fit, nothing more is
-        stored, because outputs are looked up by index."""
+        """Store the output for the next copies. After the first one that does not fit, nothing more
+        is stored."""
         self.room -= size(representation)
         if self.room >= 0:
             self.outputs.append(representation)
@@ -47,7 +50,7 @@ class Kept:
 class Varied:
     """The text of `encoded`, a batch of one, as word embeddings `inputs` [1, T, H] to perturb; hold
     the lock. `baseline` has the padding token's embedding in place of every text token. At most
-    `batch` copies run together."""
+    `batch` copies run together, fewer if they exceed the device's memory."""
 
     def __init__(self, retriever: Embedded, encoded: Encoded) -> None:
         self.retriever, self.encoded = retriever, encoded
@@ -55,6 +58,7 @@ class Varied:
         self.baseline = retriever.baseline(encoded)
         tokens = BATCH_TOKENS * (1 if retriever.device.type == "cpu" else 8)
         self.batch = max(1, tokens // self.inputs.shape[1])
+        self._halving = Halving.of_copies()
 
     def embed(self, inputs: Tensor) -> Representation:
         """The model's output for N copies of the text with `inputs` [N, T, H]."""
@@ -63,12 +67,44 @@ class Varied:
         with self.retriever.override_embeddings(inputs):
             return self.retriever.embed(copies)
 
+    def in_parts(
+        self,
+        run: Callable[[list[T]], R],
+        copies: Sequence[T],
+        report: Callable[[float], object] = lambda share: None,
+    ) -> Iterator[R]:
+        """What `run` returns for as many of `copies` as run together, part by part, in order. A
+        part that exceeds memory is halved and run again. Before each, `report` is called with the
+        share of the copies that are finished.
+
+        Raises:
+            UserError: a single copy does not fit into memory.
+        """
+        done = 0
+
+        def next_part(part: list[T]) -> list[R]:
+            nonlocal done
+            report(done / len(copies))
+            result = run(part)
+            done += len(part)
+            return [result]
+
+        for start in range(0, len(copies), self.batch):
+            part = list(copies[start : start + self.batch])
+            yield from self._halving(next_part, part, self.batch)
+
+    def embed_padded(self, padded: list[Tensor]) -> Representation:
+        """The model's output for a copy of the text for each mask [T], with padding where it is
+        true."""
+        masks = torch.stack(padded).to(self.inputs.device)
+        return self.embed(torch.where(masks[..., None], self.baseline, self.inputs))
+
 
 class Perturbed(Varied):
     """`pair`'s query or document to perturb, with the other text constant; hold the lock.
 
-    `state` stores the outputs of each call of `score` for another pair with the same text, which
-    must make the same calls.
+    `state` stores outputs of `scores` for another pair with the same text, which must have the same
+    copies scored.
     """
 
     def __init__(
@@ -80,17 +116,29 @@ class Perturbed(Varied):
         super().__init__(retriever, encoded)
         self._side, self._state = side, state
         self._constant = constant_side(retriever, other)
-        self._again = iter(tuple(state.outputs if state else ()))
 
     def compare(self, vectors: Representation) -> Tensor:
         """Scores [N] of an output of `embed`."""
         return compare(self.retriever, vectors, self._constant, self._side)
 
-    def score(self, inputs: Tensor) -> Tensor:
-        """Scores [N] of N copies of the text with `inputs` [N, T, H]."""
-        vectors = next(self._again, None)
-        if vectors is None:
-            vectors = self.embed(inputs)
-            if self._state is not None:
-                self._state.add(vectors)
-        return self.compare(vectors)
+    def scores(
+        self, padded: Sequence[Tensor], report: Callable[[float], object] = lambda share: None
+    ) -> Tensor:
+        """Scores [N], on the CPU, of a copy of the text for each mask [T], with padding where it is
+        true; `report` as for `in_parts`.
+
+        Raises:
+            UserError: a single copy does not fit into memory.
+        """
+        state = self._state or Kept(room=0)
+        parts = [self.compare(vectors).detach().cpu() for vectors in state.outputs]
+
+        def score(part: list[Tensor]) -> Tensor:
+            vectors = self.embed_padded(part)
+            scores = self.compare(vectors).detach().cpu()
+            state.add(vectors)  # last: an attempt that runs out of memory adds nothing
+            return scores
+
+        n_stored = sum(map(len, parts))
+        parts += self.in_parts(score, padded[n_stored:], report)
+        return torch.cat(parts)

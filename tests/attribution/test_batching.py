@@ -71,6 +71,42 @@ def test_the_batch_size_that_fitted_is_remembered() -> None:
     assert tried == [8, 4, 4, 4, 4, 8, 4, 4, 8, 4, 4, 1, 1, 1]
 
 
+def test_the_number_of_copies_that_fitted_is_remembered_for_later_texts() -> None:
+    tried: list[int] = []
+
+    def copied(part: list[int]) -> list[int]:
+        tried.append(len(part))
+        if len(part) > 3:
+            raise torch.OutOfMemoryError("no memory")
+        return part
+
+    def run(batch: list[int]) -> list[int]:
+        return [sum(Halving.of_copies()(copied, [n] * n, 16)) for n in batch]
+
+    halving = Halving()
+    assert halving(run, [8]) == [64] and tried == [8, 4, 2, 2, 4, 2, 2]
+    tried.clear()
+    assert halving(run, [12, 1]) == [144, 1] and tried == [2, 2, 2, 2, 2, 2, 1]
+    tried.clear()
+    assert Halving()(run, [4]) == [16] and tried == [4, 2, 2], "a run of its own"
+
+
+def test_a_batch_is_halved_if_a_single_copy_does_not_fit_next_to_it() -> None:
+    tried: list[tuple[int, int]] = []
+
+    def run(batch: list[int]) -> list[int]:
+        def copied(part: list[int]) -> list[int]:
+            tried.append((len(batch), len(part)))
+            if len(batch) > 1:
+                raise torch.OutOfMemoryError("no memory")
+            return part
+
+        return [sum(Halving.of_copies()(copied, [n, n])) for n in batch]
+
+    assert Halving()(run, [1, 2]) == [2, 4]
+    assert tried == [(2, 2), (2, 1), (1, 2), (1, 2)]
+
+
 def test_an_item_that_does_not_fit_alone_makes_no_later_batch_smaller() -> None:
     tried: list[int] = []
 

@@ -40,11 +40,14 @@ CHECKS = (
     "memory_runs_out('sparse (BERT)')",
     "memory_runs_out('cross-encoder (BERT)')",
     "models_take_turns()",
+    "copies_run_out('bert')",
+    "copies_run_out('late interaction (BERT)')",
+    "copies_run_out('cross-encoder (BERT)')",
     "studies_in_bfloat16()",
 )
 
 
-SIMULATED_ONLY = ("devices_fail", "weight_fails", "spread", "memory_runs_out", "take_turns")
+SIMULATED_ONLY = ("devices_fail", "weight_fails", "spread", "run_out", "runs_out", "take_turns")
 """Parts of the names of checks that need two devices, errors that the simulation alone gives, or
 memory that runs out at a few kilobytes."""
 ON_GPU = [check for check in CHECKS if not any(part in check for part in SIMULATED_ONLY)]

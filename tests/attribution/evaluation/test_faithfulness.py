@@ -398,7 +398,7 @@ def test_it_can_be_stopped_before_each_batch() -> None:
     words = {f"w{n}": float(n) for n in range(2000)}  # four copies a batch
     for allowed in (0, 3):
         retriever = linear(words, limit=2000)
-        answers = iter([False] * 2 * allowed + [True])  # asked twice per batch
+        answers = iter([False] * allowed + [True])
         with pytest.raises(Stopped), stoppable(lambda answers=answers: next(answers)):
             trial(words, retriever=retriever)
         assert retriever.scored == [4] * allowed  # type: ignore[attr-defined]
