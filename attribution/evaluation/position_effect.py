@@ -88,9 +88,9 @@ def null_pair(pair: TextPair) -> TextPair:
 
 @dataclass(frozen=True, slots=True)
 class QueryPositions:
-    """One query at K positions, from the first to the last at which the model reads all of the
-    evidence: ranks [K] of its document. A document of fewer sentences repeats positions. `whole`
-    states whether the model reads the whole document."""
+    """One query at K positions: ranks [K] of its document. They are the positions of its
+    relocation, spread evenly over the document, at which the model reads all of the evidence; some
+    repeat if these are fewer than K. `whole` states whether the model reads the whole document."""
 
     pair: TextPair
     ranks: NDArray[np.int64]
@@ -105,7 +105,8 @@ class QueryPositions:
 def query_positions(
     pair: TextPair, relocation: Relocation, ranks: PositionRanks, positions: int
 ) -> QueryPositions | None:
-    """A query at K positions; None if the model reads all of the evidence at fewer than two."""
+    """A query at K positions; None if the model reads all of the evidence at fewer than two of
+    those of the relocation."""
     read = np.flatnonzero(relocation.whole)
     if len(read) < 2 or len(ranks.ranks) != len(relocation.whole):
         return None

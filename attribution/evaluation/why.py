@@ -33,8 +33,8 @@ N_NULLS = 3
 """Number of other sentences that are scored alone instead of the evidence; the null is their median
 score."""
 N_POSITIONS = 6
-"""Number of positions to which the evidence moves, from first to last. Another sentence moves to
-the same positions; the null is its best score."""
+"""Number of positions to which the evidence moves, spread evenly over the document. Another
+sentence moves to the same positions; the null is its best score."""
 LISTED = 10
 """Number of documents above the target document that a result lists."""
 MOST_SENTENCES = 400

@@ -62,7 +62,7 @@ def with_ablation(curve: NDArray[np.floating], ablation: Ablation) -> float | No
 class Agreement:
     """Agreement of a method's curves with causal curves of a model, over `n` pairs of `n_documents`
     documents; in `n_truncated` pairs the document was truncated. `n_left_out` further pairs have
-    evidence read whole at fewer than two positions.
+    evidence read whole at fewer than two of the positions that it moves to.
 
     `each` is the mean of the pairs' correlations; `means` is the correlation of the mean curve with
     the mean causal curve at 11 positions. Intervals resample documents. Either is None if it is

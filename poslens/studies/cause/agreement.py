@@ -47,7 +47,8 @@ class MethodAgreementRow(ModelRow):
     n: int = column("Number of pairs in the mean curves.")
     documents: int = column("Number of distinct documents, which intervals resample.")
     left_out: int = column(
-        "Pairs whose evidence is read whole at fewer than two positions; 0 for ablation."
+        "Pairs whose evidence is read whole at fewer than two of the positions that it moves to; 0 "
+        "for ablation."
     )
     mean_curves: Estimate | None = column(
         "Spearman's correlation of the mean curves, -1 to 1.", form="+.3f"

@@ -192,8 +192,8 @@ class DataSetCause:
     `last_minus_first`; `lost` is None.
 
     Each estimate has its own n, and is None if no pair determines it. `n_left_out` pairs have no
-    curve, because their evidence is read in full at fewer than two positions. `notes` say what
-    happened to single texts, and to how many.
+    curve, because their evidence is read in full at fewer than two of the positions that it moves
+    to. `notes` say what happened to single texts, and to how many.
     """
 
     summary: CurveSummary
@@ -280,8 +280,9 @@ def _average(
     ]
     if results and not with_curve:
         raise UserError(
-            f"None of the {len(results)} pairs has two positions where {model} reads the evidence "
-            "whole: choose shorter documents, or a model with a longer context limit."
+            f"In none of the {len(results)} pairs does {model} read the evidence whole at two of "
+            "the positions that it moves to: choose shorter documents, or a model with a longer "
+            "context limit."
         )
     curves = np.array([curve for _, curve, _ in with_curve], dtype=np.float64).reshape(-1, 100)
     summary = summarize(

@@ -46,7 +46,9 @@ class EffectRow(ModelRow):
     documents: int = column("Number of distinct documents, which intervals resample.")
     truncated: int = column("Pairs whose document the model truncates.")
     failed: int = column("Number of failed pairs, which are excluded.")
-    left_out: int = column("Pairs with fewer than two positions where the evidence is read whole.")
+    left_out: int = column(
+        "Pairs whose evidence is read whole at fewer than two of the positions that it moves to."
+    )
     last_minus_first: Estimate | None = column(
         "Relocation: mean score with the evidence in the last third of what the model reads, minus "
         "that in the first. Ablation: mean score drop from removing a part of the last third, "

@@ -84,8 +84,8 @@ _PSI = (
     "lowest to the highest mean nDCG@10"
 )
 _LAST = (
-    "If the model can't read the whole document, the last position is the latest at which it still "
-    "reads all of the evidence, so a drop there is not due to truncated evidence."
+    "If the model can't read the whole document, the last position is the latest of these at which "
+    "it reads all of the evidence, so a drop there is not due to truncated evidence."
 )
 
 
@@ -106,8 +106,9 @@ def _numbers(summary: PositionSummary) -> list[Number]:
 PART = StudyPart(
     "position_effect",
     "Effect of the evidence's position on rank",
+    f"The evidence moves to {N_POSITIONS} positions, spread evenly over its document. {_LAST} "
     "Moving a sentence may break references between sentences. The document with the moved "
-    f"evidence counts as the only relevant one. {_LAST}",
+    "evidence counts as the only relevant one.",
     "queries",
     _numbers,
     subject=_of_scope,
@@ -122,10 +123,10 @@ class Positions(Study[Moved, Asked[Moved], PositionSummary]):
     question = "Does a document rank higher with its evidence at one position than at another?"
     unit = "pair"
     reads = (
-        "PosLens moves the evidence to several positions in its document and ranks the document "
-        f"against the unchanged rest of the corpus each time. {_LAST} The chart shows nDCG@10 at "
-        "each position. Every position has the same queries, so differences between positions are "
-        "not due to the queries."
+        "PosLens moves the evidence to several positions, spread evenly over its document, and "
+        "ranks the document against the unchanged rest of the corpus each time. "
+        f"{_LAST} The chart shows nDCG@10 at each position. Every position has the same queries, "
+        "so differences between positions are not due to the queries."
     )
     limits = (
         "nDCG@10 counts the document with the moved evidence as the only relevant one. First minus "

@@ -98,8 +98,8 @@ class RankedQueries:
 @dataclass(frozen=True)
 class PositionSummary(ModelSummary[Asked[Moved]]):
     """The position effect of one model. `left_out` counts the pairs whose evidence the model reads
-    in full at fewer than two positions; `failed` has the reasons why others have no ranks. `null`
-    is the effect of moving another sentence; None if it was not computed."""
+    in full at fewer than two of the positions that it moves to; `failed` has the reasons why others
+    have no ranks. `null` is the effect of moving another sentence; None if it was not computed."""
 
     ranked: RankedQueries
     effect: PositionEffect
@@ -120,7 +120,7 @@ def ranked_queries(
     positions: int,
 ) -> list[QueryPositions]:
     """The ranked queries of `pairs`: those that have both results, and whose evidence is read in
-    full at two positions or more."""
+    full at two or more of the positions that it moves to."""
     queries = (
         query_positions(pair, relocations[pair.pair_id], ranks[pair.pair_id], positions)
         for pair in pairs
@@ -137,8 +137,8 @@ def no_effect(name: str, failed: Mapping[str, str], n: int) -> UserError:
     if len(failed) == n:
         return UserError(f"No pair could be ranked with {name}: {next(iter(failed.values()))}")
     return UserError(
-        f"None of the {n:,} pairs has two positions where {name} reads the evidence whole: choose "
-        "shorter documents, or a model with a longer context limit."
+        f"In none of the {n:,} pairs does {name} read the evidence whole at two of the positions "
+        "that it moves to: choose shorter documents, or a model with a longer context limit."
     )
 
 
@@ -186,7 +186,8 @@ class PositionEffectRow(ModelRow):
         form="+.3f",
     )
     left_out: int = column(
-        "Pairs whose evidence is read whole at fewer than two positions.", title="pairs left out"
+        "Pairs whose evidence is read whole at fewer than two of the positions that it moves to.",
+        title="pairs left out",
     )
     failed: int = column("Pairs that could not be ranked.", shown=False)
 

@@ -22,10 +22,20 @@ from poslens.attribution import datasets
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.comparison import Comparison
-from poslens.attribution.evaluation.position_effect import MARGIN, position_ranks_method
-from poslens.attribution.interventions.relocation import relocation_method
+from poslens.attribution.evaluation.position_effect import (
+    MARGIN,
+    PositionRanks,
+    position_ranks_method,
+    query_positions,
+)
+from poslens.attribution.interventions.relocation import (
+    Relocation,
+    relocated,
+    relocation_method,
+)
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.retrievers.resolve import resolve
+from poslens.attribution.types import EvidenceSpan, TextPair
 from poslens.cache.kinds import interventions
 from poslens.compute.compute import Compute
 from poslens.dashboard.__main__ import app
@@ -33,7 +43,7 @@ from poslens.figures.palettes import Style
 from poslens.results import StudyResult
 from poslens.studies.cause.study import CAUSE
 from poslens.studies.positions import run as positions_run
-from poslens.studies.positions.study import POSITIONS
+from poslens.studies.positions.study import PART, POSITIONS
 from poslens.studies.positions.summary import ndcg_by_position
 
 WORDS = (
@@ -400,6 +410,25 @@ def test_causes_are_stated_in_plain_sentences() -> None:
     assert "part of the first or of the last third lowers the score about equally" in ablation
     assert "(last minus first: +0.0002 [-0.0001, +0.0005]; " in ablation
     assert " Where the evidence is truncated, the score is lower by 0.0414 [" in relocation
+
+
+def test_positions_past_the_limit_are_dropped_from_those_over_the_whole_document() -> None:
+    """Of 61 sentences, a model reads six, but only the first of 11 positions lies in them."""
+    lines = [f"Line {n:02d} is here." for n in range(61)]
+    text = " ".join(lines)
+    pair = TextPair("p", "which line?", text, evidence=EvidenceSpan(0, len(lines[0])))
+    variants, _ = relocated(pair)
+    starts = [variant.evidence.start // (len(lines[0]) + 1) for variant in variants]
+    assert starts == list(range(0, 61, 6))
+    share = 6 / 61
+    read = np.array([float(start < 6) for start in starts])
+    at = np.array([variant.position for variant in variants])
+    moved = Relocation("m", "p", at, np.zeros(11), read, 0.0, float(at[0]), share, "", 0.0)
+    assert query_positions(pair, moved, PositionRanks("p", np.arange(1, 12)), 11) is None
+    # So texts don't claim that the last position is the latest at which the model reads it all.
+    for words in (POSITIONS.reads, PART.limits):
+        assert "positions, spread evenly over its document" in words
+        assert "the last position is the latest of these at which it reads all" in words
 
 
 def test_pages_show_length_buckets_in_words(
