@@ -47,12 +47,14 @@ def recommendation(
     if worse:
         return Recommendation(False, f"On held-out documents, {listed(worse)}.")
     if not better:
-        if undecided or not measured:
+        if not measured:
+            return Recommendation(False, "Position bias was not measured.")
+        if undecided:
             open_measures = " or ".join(_with_size(*each) for each in undecided)
             return Recommendation(
                 False,
                 "Too few held-out documents to decide whether "
-                f"{open_measures or 'position bias'} changes{_needed(undecided)}.",
+                f"{open_measures} changes{_needed(undecided)}.",
             )
         return Recommendation(False, "On held-out documents, position bias is not lower.")
     if quality is None:

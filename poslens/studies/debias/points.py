@@ -51,7 +51,8 @@ _LAYER_KEYS = ("num_hidden_layers", "n_layers", "num_layers", "n_layer")
 class DebiasCorpus:
     """A data set split by document. `texts` are its documents, and `held_out` the ids of those that
     are not used for training (all if `training` is None). `setup` ranks the queries of held-out
-    documents (None without any), and `pairs` are held-out pairs whose evidence can be moved."""
+    documents (None without any), and `pairs` are those of the `n_movable` held-out pairs with
+    movable evidence whose evidence is moved."""
 
     name: str
     training: TrainingCorpus | None
@@ -59,6 +60,7 @@ class DebiasCorpus:
     held_out: frozenset[str]
     setup: RankingSetup | None
     pairs: tuple[TextPair, ...]
+    n_movable: int
 
     @property
     def moved(self) -> str:
@@ -170,7 +172,7 @@ def _split(data: DataSet, texts: Collection, n_pairs: int) -> DebiasCorpus:
     held_out = frozenset(document.key for document in documents if training.held_out(document.text))
     pairs = [pair for pair in data.pairs if training.held_out(pair.document)]
     setup = _setup(data, held_out)
-    return DebiasCorpus(data.name, training, texts, held_out, setup, _moved(pairs, n_pairs))
+    return DebiasCorpus(data.name, training, texts, held_out, setup, *_moved(pairs, n_pairs))
 
 
 def _setup(data: DataSet, held_out: frozenset[str]) -> RankingSetup | None:
@@ -194,12 +196,13 @@ def _whole(data: DataSet, texts: Collection, n_pairs: int) -> DebiasCorpus:
     selection = "queries whose evidence position is known" if left_out else ""
     setup = RankingSetup(collection, left_out=left_out, selection=selection)
     documents = frozenset(document.key for document in texts.documents())
-    return DebiasCorpus(data.name, None, texts, documents, setup, _moved(data.pairs, n_pairs))
+    return DebiasCorpus(data.name, None, texts, documents, setup, *_moved(data.pairs, n_pairs))
 
 
-def _moved(pairs: Sequence[TextPair], n: int) -> tuple[TextPair, ...]:
+def _moved(pairs: Sequence[TextPair], n: int) -> tuple[tuple[TextPair, ...], int]:
+    """At most `n` pairs whose evidence is moved, and the number of pairs with movable evidence."""
     usable, _ = movable(pairs)
-    return tuple(spread_evenly(usable, n))
+    return tuple(spread_evenly(usable, n)), len(usable)
 
 
 def points(

@@ -235,15 +235,21 @@ class DebiasSummary:
 
     @property
     def why_fewer(self) -> str:
-        """Why an undecided change in position bias has fewer documents than are held out, as a
-        sentence; empty without such a change."""
+        """Why an undecided change in position bias has fewer documents than are held out, or why no
+        change was measured, as a sentence; empty otherwise, and if pairs failed for reasons of
+        their own."""
         changes, corpus = self.changes or NO_CHANGES, self.point.corpus
-        n = len(corpus.held_out)
-        if not any(
-            change is not None
-            and change.verdict == "too few documents"
-            and change.difference.n_resampled < n
-            for change in (changes.effect, changes.rank_effect)
+        n, of_bias = len(corpus.held_out), (changes.effect, changes.rank_effect)
+        if not corpus.n_movable:
+            return "No held-out document has evidence that can be moved."
+        if not corpus.pairs:
+            return "The number of pairs whose evidence is moved is set to 0."
+        measured = [change for change in of_bias if change is not None]
+        if not measured and self.cause is None:
+            return ""
+        if measured and not any(
+            change.verdict == "too few documents" and change.difference.n_resampled < n
+            for change in measured
         ):
             return ""
         moved = len({pair.document for pair in corpus.pairs})

@@ -44,7 +44,7 @@ OPEN, OPEN_WORSE = mean(-0.01, 0.2), mean(0.01, 0.2)
         (MORE, MORE, False, "the effect is higher"),
         (MORE, LESS, False, "the effect is higher and nDCG@10 is lower"),
         (mean(-0.1, n=5), SAME, False, "the effect (measured on 5) changes; about 10 would be"),
-        (None, SAME, False, "Too few held-out documents to decide whether position bias changes."),
+        (None, SAME, False, "Position bias was not measured."),
     ],
 )
 def test_recommendation_and_reason_of_given_changes(

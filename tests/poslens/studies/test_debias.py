@@ -223,6 +223,28 @@ def test_a_measure_of_few_documents_says_of_how_many_and_why(planned: Plan[Debia
     assert intervals("Score by position of the evidence") == [curve.interval]
 
 
+def test_position_bias_that_was_not_measured_is_not_called_undecided(
+    planned: Plan[DebiasPoint],
+) -> None:
+    plain, debiased = stored(DEBIAS, service(), planned.subjects)[:2]
+    corpus = debiased.point.corpus
+    assert (len(corpus.pairs), corpus.n_movable) == (12, 15)
+
+    def reason(n_movable: int) -> str:
+        unmoved = replace(corpus, pairs=(), n_movable=n_movable)
+        point = replace(debiased.point, corpus=unmoved)
+        unmeasured = {"differences": {}, "positions": None, "cause": None, "saliency": None}
+        without = replace(debiased, point=point, **unmeasured)  # type: ignore[arg-type]
+        changes = without.against(replace(plain, differences={}, positions=None))
+        assert changes.effect is None and changes.rank_effect is None
+        same = replace(without, changes=replace(changes, quality=None))
+        return DEBIAS.verdict(same).split(" No change recommended: ")[1]
+
+    missing = "position bias was not measured."
+    assert reason(0) == f"{missing} No held-out document has evidence that can be moved."
+    assert reason(15) == f"{missing} The number of pairs whose evidence is moved is set to 0."
+
+
 def test_a_model_without_a_position_effect_is_not_trained(
     data: DataSet, spec: RetrieverSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
