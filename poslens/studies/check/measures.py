@@ -16,6 +16,7 @@ from poslens.attribution.retrievers import limits
 from poslens.attribution.types import ROUNDING
 from poslens.studies.check.answers import Outcome
 from poslens.studies.check.baseline import Baseline, BaselineNumber
+from poslens.studies.passport.parts import WITH_EVIDENCE
 from poslens.studies.passport.service import ModelPassport
 
 Scores = NDArray[np.float64]
@@ -122,7 +123,7 @@ class PairedMeasure:
         return Check(
             self.part,
             "not checked",
-            self._line(value, old_value, comparison, len(number.items) - len(both)),
+            self._line(value, old_value, comparison, len(number.items) - len(both), now.unit),
             value,
             old_value,
             difference.n,
@@ -132,17 +133,21 @@ class PairedMeasure:
             comparison.margin,
         )
 
-    def _line(self, value: float, before: float, comparison: Comparison, n_gone: int) -> str:
-        """The check as a sentence; `n_gone` of the baseline's items are missing now."""
+    def _line(
+        self, value: float, before: float, comparison: Comparison, n_gone: int, unit_now: str
+    ) -> str:
+        """The check as a sentence; `n_gone` of the baseline's items are missing now. `unit_now` is
+        what the model's number counts."""
         difference = comparison.difference
         documents = (
             "" if self.unit == "document" else f" of {counted(difference.n_resampled, 'document')}"
         )
+        part = " with evidence," if unit_now == WITH_EVIDENCE else ""
         better = " (below 0 is better)" if difference.value < 0 else ""
         factor, form, unit = self.scale
         line = (
             f"{self.words.format(value=value, before=before)} over "
-            f"{counted(difference.n, self.unit)}{documents}. {self.change} is "
+            f"{counted(difference.n, self.unit)}{part}{documents}. {self.change} is "
             f"{difference.times(factor).text(form)}{unit}{better}; the tolerance is "
             f"{factor * comparison.margin:g}{unit}."
         )

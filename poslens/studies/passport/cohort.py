@@ -40,7 +40,10 @@ class CohortRow(ModelRow):
     max_length: int | None = column(
         "Context limit in tokens; null if unlimited.", title="context limit"
     )
-    ndcg_at_10: Estimate | None = column("nDCG@10 over all queries, 0 to 1.", title="nDCG@10")
+    ndcg_at_10: Estimate | None = column(
+        "nDCG@10, 0 to 1, over the queries with evidence; over all if none has any.",
+        title="nDCG@10",
+    )
     position_effect: Estimate | None = column(
         "nDCG@10 with the evidence first minus last, -1 to 1; positive means primacy.",
         title="nDCG@10, evidence first minus last",

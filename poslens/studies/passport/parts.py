@@ -288,12 +288,18 @@ CALIBRATION_GRID = {"steps": 0, "pairs": 0, "strengths": (0.5, 1.0), "blocks": (
 """Settings of `debias` whose effect a passport states."""
 
 
+WITH_EVIDENCE = "queries with evidence"
+"""The queries that the ranking part covers, if the data set also has queries without evidence."""
+
+
 def _ranking(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
-    """nDCG@10 and its harmonic mean over positions; PSI, with its mean under permutation. Without
-    evidence, nDCG@10 alone."""
+    """nDCG@10 and its harmonic mean over positions; PSI, with its mean under permutation: all over
+    the queries with evidence. Without evidence, nDCG@10 of all queries alone."""
     compute, spec = scope.compute, scope.spec
     setup = rankings.RankingSetup(rankings.collection_of(scope.data))
-    has_evidence = any(query.evidence is not None for query in setup.queries)
+    without = frozenset(query.query_id for query in setup.queries if query.evidence is None)
+    if 0 < len(without) < len(setup.queries):
+        setup = replace(setup, left_out=without, selection=WITH_EVIDENCE)
     jobs = [rankings.job(compute, spec, setup)]
     ranked = rankings.ranked(compute, spec, setup)
     if ranked is None:
@@ -303,7 +309,6 @@ def _ranking(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
     items = tuple(
         Item(query.query_id, corpus, query.document, float(score))
         for query, score in zip(setup.queries, evaluation.per_query[NDCG], strict=True)
-        if query.evidence is not None or not has_evidence
     )
     if quality is None:
         mean = evaluation.estimates[NDCG]
@@ -331,7 +336,7 @@ def _ranking(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
     provenance = (with_interval(ranked.provenance(), quality.mean),)
     return jobs, PartAnswer(
         finding,
-        numbers,
+        [replace(each, unit=setup.selection) for each in numbers],
         lambda style: evidence_bins([ranked], style),
         provenance,
     )

@@ -34,6 +34,8 @@ from poslens.dashboard.__main__ import app
 from poslens.export.browser import Page, in_page
 from poslens.export.latex import latex
 from poslens.figures.palettes import Style
+from poslens.studies.check.baseline import read_baseline
+from poslens.studies.check.measures import MEASURES
 from poslens.studies.curves.words import index_sentence
 from poslens.studies.passport import service as passports
 from poslens.studies.passport.document import document_bytes, printed_html
@@ -375,6 +377,33 @@ def test_without_evidence_ndcg_is_measured_over_all_queries(tmp_path: Path) -> N
     assert ranking.finding.startswith("nDCG@10 is 1.000 [") and ranking.draw is None
     assert "positions" not in ranking.limits
     assert "no position bias can be measured" in ranking.finding
+
+
+def test_with_evidence_ndcg_is_measured_over_the_queries_that_have_it(tmp_path: Path) -> None:
+    rows = [
+        {
+            "query": f"what is {noun}",
+            "document": f"{noun} is old. Nobody saw it. It rained.",
+            **({"evidence": f"{noun} is old."} if number >= 3 else {}),
+        }
+        for number, noun in enumerate(NOUNS[:12])
+    ]
+    (tmp_path / "some.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    datasets.register("some", tmp_path / "some.jsonl")
+    data = datasets.read("some")
+    compute, spec = Compute(tmp_path), with_corpus(resolve("BM25"), "some")
+    passports.job(compute, passports.passport(compute, spec, data, only=["ranking"])).start().wait()
+    card = passports.passport(compute, spec, data, only=["ranking"])
+    ranking = part(card, "ranking")
+    number = next(each for each in ranking.numbers if each.key == "ndcg_at_10")
+    assert len(number.items) == number.estimate.n == 9
+    assert "(queries with evidence: 9" in number.text
+    (source,) = ranking.provenance
+    assert (source.n_queries, source.selection) == (9, "queries with evidence")
+    (tmp_path / "baseline.json").write_bytes(document_bytes([card], "json"))
+    baseline = read_baseline(tmp_path / "baseline.json", "BM25")
+    check = MEASURES["ranking"].make(card, baseline, 0.02)
+    assert "over 9 queries with evidence, of 9 documents." in check.line
 
 
 def test_json_contains_every_number_with_its_interval(primacy: ModelPassport) -> None:
