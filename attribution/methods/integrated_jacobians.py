@@ -103,7 +103,7 @@ def attribute(retriever: Pooled, method: Method, pairs: Sequence[TextPair]) -> l
                 if matrix is None
                 else matrix[query.encoded.span(0), document.encoded.span(0)].float().cpu().numpy(),
                 bias_share=bias,
-                completeness_error=score - bias - float(of_document.double().sum()),
+                completeness_error=score - bias - float(of_document.cpu().double().sum()),
             )
         )
     return results
@@ -139,7 +139,8 @@ def _complete(path: _Path, vectors: Tensor, rows: Tensor) -> bool:
 
 
 def _dot(a: Tensor, b: Tensor) -> float:
-    return float((a.double() * b.double()).sum())
+    # On the CPU, because some devices have no float64.
+    return float((a.cpu().double() * b.cpu().double()).sum())
 
 
 def _integrate(

@@ -51,16 +51,16 @@ STEPS = {"integrated_gradients": "16", "integrated_jacobians": "8"}
 _all_methods = gpu_proof.methods_of
 
 
-def prepare(device: str = FIRST, *, float64: bool = False) -> None:
-    """Choose the device, and install it if it is simulated, with or without `float64`; called once,
-    before anything else."""
+def prepare(device: str = FIRST) -> None:
+    """Choose the device, and install it without float64 if it is simulated; called once, before
+    anything else."""
     global FIRST
     FIRST = device
     torch.set_num_threads(1)
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     if _simulated():
-        simulated_device.install(float64=float64)
+        simulated_device.install(float64=False)
         gc.freeze()  # the collections of `memory` would look through the libraries
 
 

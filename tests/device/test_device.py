@@ -53,19 +53,9 @@ memory that runs out at a few kilobytes."""
 ON_GPU = [check for check in CHECKS if not any(part in check for part in SIMULATED_ONLY)]
 
 
-FLOAT64 = (
-    "methods_agree('t5')",
-    "methods_agree('bert', 'bfloat16')",
-    "spread_models_agree('bert')",
-    "spread_models_agree('qwen3-left')",
-    "explanations_predict_alike()",
-)
-"""Checks with integrated Jacobians, which compute in float64 on the device."""
-
-
 @pytest.mark.parametrize("check", CHECKS)
 def test_results_agree_on_a_simulated_device(check: str, forked: Forked, tmp_path: Path) -> None:
-    _run(f"checks.prepare(float64={check in FLOAT64}); checks.{check}", forked, tmp_path)
+    _run(f"checks.prepare(); checks.{check}", forked, tmp_path)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA GPU")
