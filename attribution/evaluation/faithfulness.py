@@ -149,8 +149,8 @@ class Measures:
     contribute equally has 0.5. They are outside [0, 1] if a part scores above the whole or below
     the empty document. `comprehensiveness` is the loss without the top units (higher is better),
     `sufficiency` the loss with only the top units (lower is better); both are means over ERASER's
-    five fractions, divided by |score - baseline|, so a loss is positive whichever of the two scores
-    is larger.
+    five fractions, divided by |score - baseline| (not part of ERASER), so a loss is positive
+    whichever of the two scores is larger.
     """
 
     deletion_area: float

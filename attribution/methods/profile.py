@@ -4,9 +4,10 @@ profile_j = ||J_j||_F, where J_j = d v / d e_j [H, H] is the Jacobian of the tex
 (normalized if the model scores by cosine) with respect to the word embedding e_j. The formula
 contains no query, so the profile is the part of gradient saliency that no query can change.
 
-J is never computed. For a cotangent u ~ N(0, I), the mean of ||J_j^T u||^2 is ||J_j||_F^2
-(Hutchinson's estimator), so each cotangent costs one backward pass, and all share one forward pass.
-Captum only differentiates sums of outputs and would need a forward pass for each.
+J is never computed. For a cotangent u ~ N(0, I), the mean of ||J_j^T u||^2 is ||J_j||_F^2:
+Gaussian probes (Girard 1989); Hutchinson (1990) uses +-1. So each cotangent costs one backward
+pass, and all share one forward pass. Captum only differentiates sums of outputs and would need a
+forward pass for each.
 """
 
 from __future__ import annotations
@@ -180,7 +181,7 @@ register(
         needs=Capability.JACOBIAN,
         compute=attribute,
         order=4,
-        citation="Hutchinson 1990, doi 10.1080/03610919008812866 (the estimator)",
+        citation="Girard 1989, doi 10.1007/BF01395775 (the estimator)",
         uses_gradients=True,
         slow=True,
         aggregate="mean",

@@ -1,4 +1,5 @@
-"""Gradient saliency (Simonyan et al. 2014), as in section 5.3 of the PosIR paper, through Captum.
+"""Gradient saliency (Simonyan et al. 2014), as in section 5.3 of the PosIR paper, through Captum's
+`Saliency` with a gradient function that reuses a forward pass.
 
 saliency_j = ||d s / d e_j||_2 with e_j the word embedding of token j, before position embeddings
 are added, and the other side constant. In units of the score per unit of embedding. Unsigned, and
