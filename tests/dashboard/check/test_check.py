@@ -21,6 +21,8 @@ from typer.testing import CliRunner
 import poslens
 from poslens.attribution import datasets
 from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.comparison import paired
+from poslens.attribution.evaluation.sizes import paired_sizes
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.compute.compute import Compute
 from poslens.dashboard.__main__ import app
@@ -201,6 +203,27 @@ def test_equal_results_of_other_weights_leave_a_rare_loss_possible(
     ]
     assert single(cards("MiniLM"), other, "ranking", ranking=0.05).outcome == "pass"
     assert single(cards("MiniLM"), other, "ranking", ranking=0).outcome == "too few documents"
+
+
+@pytest.mark.parametrize(
+    ("n", "n_better", "passes"),
+    [(38, 0, False), (38, 2, False), (38, 3, True), (60, 2, True), (148, 0, False), (149, 0, True)],
+)
+def test_a_rare_increase_is_ruled_out_by_fewer_documents_if_the_model_got_better(
+    n: int, n_better: int, passes: bool
+) -> None:
+    """As docs/check.md states; documents that got better lost a miss, or their whole effect."""
+    documents = [f"d{k}" for k in range(n)]
+    missed = (np.arange(n) < n_better).astype(float)
+    misses = paired(missed, np.zeros(n), documents, 0.02, largest=1.0)
+    assert misses is not None and misses.rules_out("higher") is passes
+    assert (1 - 0.05 ** (1 / n) - n_better / n <= 0.02) is passes
+    effect = (np.arange(n) >= 4 * n_better).astype(float)
+    sizes = paired_sizes(np.ones(n), effect, documents, 0.02, largest=2.0)
+    increase = 2 * (1 - 0.05 ** (1 / n)) - 4 * n_better / n
+    assert sizes is not None and sizes.rules_out("higher") is (increase <= 0.02)
+    rule = (ROOT / "docs/check.md").read_text(encoding="utf-8")
+    assert "that takes 149 documents (299 for `position_effect`) if the mean stays the same" in rule
 
 
 @pytest.mark.parametrize("name", ["MiniLM-primacy", "MiniLM-recency"])
