@@ -127,7 +127,9 @@ def chosen() -> tuple[list[StoredFile], str]:
     twice = {name for name in models.values() if list(models.values()).count(name) > 1}
 
     def model_label(fingerprint: str) -> str:
-        name = models.get(fingerprint, ALL_MODELS)
+        # A deleted model, which the browser still names, must not have the label of an option:
+        # then Streamlit would keep it selected.
+        name = models.get(fingerprint, fingerprint) or ALL_MODELS
         return f"{name} · {fingerprint[:8]}" if name in twice else name
 
     left, middle, right = st.columns(3)

@@ -9,6 +9,7 @@ from pathlib import Path
 from poslens.attribution import datasets
 from poslens.attribution.methods import make_method
 from poslens.attribution.retrievers.resolve import resolve
+from poslens.cache.storage.store import ModelKey
 from poslens.compute.compute import Compute
 from tests.e2e.conftest import App, Visit, idle, press
 from tests.e2e.test_app import no_error, ready, select
@@ -55,6 +56,26 @@ def test_a_models_results_are_exported_deleted_and_imported(
     expect(page.get_by_text("Models: 1 · results: 1")).to_be_visible()
     no_error(page)
     curves(True)
+
+
+def test_another_model_is_selected_after_one_is_deleted(
+    start_app: Callable[..., App], visit: Visit
+) -> None:
+    """The browser still sends the label of the deleted one."""
+    app = start_app()
+    pair = datasets.read(datasets.SAMPLE).pairs[0]
+    for number, name in enumerate(("First", "Second")):
+        failure = (pair, "it has no token")
+        Compute(app.home).store.put_failures(
+            ModelKey(name, f"{number}" * 16), make_method("saliency"), [failure]
+        )
+    page = visit(f"{app.url}/storage")
+    expect(page.get_by_text(re.compile("^First: 0 results and 1 failure"))).to_be_visible()
+    idle(page).get_by_role("button", name="Delete", exact=True).click()
+    idle(page).get_by_role("button", name="Delete permanently").click()
+    expect(page.get_by_text("Deleted First: 0 results and 1 failure")).to_be_visible()
+    expect(page.get_by_text(re.compile("^Second: 0 results and 1 failure"))).to_be_visible()
+    no_error(page)
 
 
 def test_failed_pairs_open_in_curves(start_app: Callable[..., App], visit: Visit) -> None:
