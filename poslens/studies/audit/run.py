@@ -186,6 +186,9 @@ def _probe_truncation(store: AuditStore, encoder: TextEncoder) -> Progress:
 
 
 def _long_texts(collection: Collection, limit: int) -> list[tuple[str, int]]:
+    """Up to N_PROBED texts on which truncation is measured, each with its number of documents: the
+    beginnings of the longest documents. Those longer than a beginning count as equally long, so the
+    first of them in the corpus are taken. If all are short, one text joined from the longest."""
     enough = _CHARACTERS_PER_TOKEN * min(limit, _MAX_PROBED_TOKENS)
     # Enough short documents to join into a long text.
     n = max(N_PROBED, 200)

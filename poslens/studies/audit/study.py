@@ -77,8 +77,8 @@ def _numbers(summary: AuditSummary) -> list[Number]:
         "near the end, by primacy or truncation)"
     )
     unit = limits.unit(summary.model.spec)
-    read = f"number of {unit} that the model reads of the longest texts before it truncates"
-    whole_text = f"number of {unit} of the longest text, which the model reads to the end"
+    read = f"number of {unit} that the model reads of long texts before it truncates"
+    whole_text = f"number of {unit} of the longest text tried, which the model reads to the end"
     tokens, tokens_whole = (
         None if n is None else Estimate(n, n=len(truncations)) for n in tokens_read(truncations)
     )
@@ -135,10 +135,10 @@ class Audit(Study[Collection, AuditIndex, AuditSummary]):
         'differences between models, so they can be "too few documents" even if the interval '
         "excludes 0. Equivalent: the 90% interval of the "
         f"difference is within ±{100 * SHARE_MARGIN:g}{POINTS}, even if the 95% interval "
-        "excludes 0. Where models truncate is measured on the longest texts, or on documents "
-        "joined to one long text. Last minus first: the share in the last third of each document "
-        "minus that in the first. Shares depend on the size of the corpus: compare models on the "
-        "same corpus."
+        "excludes 0. Where models truncate is measured on the beginnings of up to three long "
+        "documents, or on documents joined to one long text. Last minus first: the share in the "
+        "last third of each document minus that in the first. Shares depend on the size of the "
+        "corpus: compare models on the same corpus."
     )
     parameters = Parameters(
         top=Integer(

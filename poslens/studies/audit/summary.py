@@ -322,7 +322,7 @@ def _percent(share: Estimate) -> str:
 
 
 def tokens_read(truncations: Sequence[Truncation]) -> tuple[int | None, int | None]:
-    """Tokens that the model reads of the longest texts before it truncates, special tokens
+    """Tokens that the model reads of the measured texts before it truncates, special tokens
     included; or, if it reads all of them to the end, None and the tokens of the longest one. Both
     are None without texts."""
     if not truncations:

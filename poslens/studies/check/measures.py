@@ -188,8 +188,8 @@ class TruncationMeasure:
         unit = limits.unit(passport.model.spec)
         if limit is None and tokens < number.value:
             line = (
-                f"{passport.name} reads the longest text of {passport.dataset}, of {tokens:,.0f} "
-                f"{unit}, to the end: whether it still reads {before} takes a longer text."
+                f"{passport.name} reads the longest text tried, of {tokens:,.0f} {unit}, to the "
+                f"end: whether it still reads {before} takes a longer text."
             )
             return Check("truncation", "not checked", line, tokens, number.value)
         fewer = max(number.value - tokens, 0.0)

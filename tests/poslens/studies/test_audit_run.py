@@ -32,7 +32,7 @@ from poslens.attribution.retrievers.specs import presets
 from poslens.cache.jobs.loop import RunOptions
 from poslens.cache.kinds.audit import AuditStore
 from poslens.cache.storage.store import ModelKey
-from poslens.studies.audit.run import require_family, run_audit
+from poslens.studies.audit.run import _long_texts, require_family, run_audit
 from poslens.studies.audit.study import AUDIT
 
 KEY = ModelKey("tiny", "0" * 16)
@@ -55,6 +55,16 @@ def corpus(n: int = 12, name: str = "set") -> Collection:
         Document("thai", "นกเงือกเป็นนกขนาดใหญ่ อาศัยอยู่ในป่า"),
     ]
     return Collection(name, name, (), lambda: iter(documents))
+
+
+def test_of_documents_longer_than_is_read_the_first_are_measured() -> None:
+    """With a limit of 10 tokens, 60 characters are long and 120 are read. So texts don't claim that
+    these are the corpus's longest."""
+    lengths = [100, 130, 110, 125, 140, 900]
+    documents = [Document(f"d{n}", str(k) * n) for k, n in enumerate(lengths)]
+    long = Collection("long", "long", (), lambda: iter(documents))
+    assert _long_texts(long, 10) == [(str(k) * 120, 1) for k in (1, 3, 4)]
+    assert "on the beginnings of up to three long documents" in AUDIT.limits
 
 
 def by_hand(retriever: DenseRetriever, found: Collection, chunks: Chunks) -> dict[str, list]:
