@@ -22,18 +22,24 @@ def section(
     st.markdown("**Query by query**")
     left, right = st.columns(2)
     by_name = {measured.name: measured for measured in rankings}
-    name = left.selectbox("Ranking of", list(by_name), key="ranking.of")
+    name = left.selectbox("Ranking of", list(by_name), key="ranking_of", bind="query-params")
     ranked = by_name[name or next(iter(by_name))]
     others = [None, *(name for name in by_name if name != ranked.name)]
     against = right.selectbox(
         "Compare with",
         others,
         format_func=lambda other: other or "none",
-        key="ranking.against",
+        key="ranking_against",
+        bind="query-params",
         help="Sorts queries by their difference in nDCG@10, largest first.",
     )
     filters = st.pills(
-        "Filter queries", list(FILTERS), selection_mode="multi", key="ranking.filters", wrap=True
+        "Filter queries",
+        list(FILTERS),
+        selection_mode="multi",
+        key="filters",
+        bind="query-params",
+        wrap=True,
     )
     compared = by_name.get(against) if against else None
     if compared is None:

@@ -17,8 +17,9 @@ from poslens.heatmap.data import View
 from poslens.studies import declared
 
 NAMES = frozenset(
-    "a axis b band color control corpus curves_of displace evidence item method methods model of "
-    "order paint pair published rank search test text under versions".split()
+    "a axis b band color control corpus curves_of displace evidence filters item method methods "
+    "model of order paint pair published rank ranking_against ranking_of search test text under "
+    "versions".split()
 )
 """Parameters of single pages and of selections that no study has."""
 

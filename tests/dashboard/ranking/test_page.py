@@ -65,6 +65,10 @@ def test_a_ranking_is_computed_and_shown_in_tables(mine: str) -> None:
     frames = [frame.value for frame in app.dataframe]
     queries = next(frame for frame in frames if "rank" in frame.columns)
     assert len(queries) == 3
+    # A link contains the filters.
+    filters = "not in the top 10"
+    link = opened("ranking", tab="Rankings", dataset=mine, models=["BM25"], filters=filters)
+    assert any(caption.value.startswith("0 of 3 queries") for caption in link.caption)
 
 
 def linked(query: str, document: str, evidence: str = "") -> AppTest:
