@@ -300,7 +300,7 @@ def test_a_resumed_run_gives_the_same_results(
     computed: list[str],
     allowed: int,
 ) -> None:
-    """should_stop is called three times per pair: before it, and twice in its test."""
+    """should_stop is called twice per pair: before it, and in its test."""
     whole = Store(tmp_path / "whole")
     run(retriever, MODEL, METHOD, PAIRS, whole, parameters=FEW)
     computed.clear()
@@ -314,10 +314,10 @@ def test_a_resumed_run_gives_the_same_results(
         parameters=FEW,
         options=RunOptions(lambda: next(answers)),
     )
-    assert first.stopped and first.done == first.computed == allowed // 3
-    assert len(kept(store).missing(MODEL, METHOD, PAIRS)) == 4 - allowed // 3
+    assert first.stopped and first.done == first.computed == allowed // 2
+    assert len(kept(store).missing(MODEL, METHOD, PAIRS)) == 4 - allowed // 2
     # A finished attribution is kept, though its test was not finished.
-    assert len(store.missing(MODEL, METHOD, PAIRS)) == 4 - (allowed + 2) // 3
+    assert len(store.missing(MODEL, METHOD, PAIRS)) == 4 - (allowed + 1) // 2
     second = run(retriever, MODEL, METHOD, PAIRS, store, parameters=FEW)
     assert not second.stopped and second.done == 4
     assert sorted(computed) == sorted(f"{k}-p{n}" for k in "ab" for n in range(4)), "twice"
