@@ -105,6 +105,8 @@ def test_back_and_forward_restore_the_models_of_each_page(app: App, visit: Visit
     expect(page).to_have_url(both)
     idle(page).go_back()
     expect(page).to_have_url(re.compile("/curves.*models=BM25"))
+    # The address changes first: going forward before the page is drawn has no effect.
+    expect(page.get_by_role("heading", level=1)).to_contain_text("Curves: ")
     expect(chosen).not_to_contain_text("MiniLM-recency")
     idle(page).go_forward()
     expect(page).to_have_url(both)
