@@ -284,8 +284,8 @@ def _results(data: DataSet, results: SoFar[Any], on_click: Callable[[Any], None]
 
     figures: dict[str, Callable[[Style], go.Figure]] = {}
     row: list[DeltaGenerator] = []
-    # What the results mean is said below the first row of figures.
-    leading, meaning, further = st.container(), st.container(), st.container()
+    # Verdicts are between the first row of figures and the others.
+    leading, verdicts, further = st.container(), st.container(), st.container()
     for number, declared in enumerate(figure for figure in study.figures if figure.on_page):
         title, key = declared.title, f"{study.name}.figure{number or ''}"
         width = {"width_px": panels.BESIDE_PX} if declared.half else {}
@@ -310,7 +310,7 @@ def _results(data: DataSet, results: SoFar[Any], on_click: Callable[[Any], None]
     differences = results.differences
     if len(differences) > MAX_DIFFERENCES:  # the table of differences has them
         differences = []
-    with meaning:
+    with verdicts:
         for sentence in (*results.verdicts, *differences):
             say.sentence(sentence)
         for sentence in study.remarks(summaries):

@@ -136,7 +136,7 @@ def test_incomplete_results_state_everywhere_that_they_are_not_final(pairs: str)
     shown = " ".join(each.value for each in (*page.markdown, *page.caption)).replace("\\", "")
     assert shown.count("Not final: compute the remaining 8 pairs.") == 3
     assert "5 of 13 pairs so far" in shown
-    # What the first chart means is said below it, above the other charts.
+    # Verdicts are between the first chart and the others.
     parts = [
         "verdict" if "Not final" in str(getattr(each, "value", "")) else each.type
         for each in page.main

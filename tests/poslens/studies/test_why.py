@@ -521,20 +521,9 @@ def test_a_stopped_run_leaves_an_estimate_from_a_random_sample(tmp_path: Path) -
 def test_the_control_of_position_rules_it_out_or_counts_as_evidence() -> None:
     """Both controls reach the top 10: that of the move gains 0.19 of 0.4 in score, too little to
     rule position out; that of isolating the evidence shows nothing about dilution."""
-    about: dict[str, Any] = {
-        "document_id": "d",
-        "top": 10,
-        "n_documents": 20,
-        "rank": 12,
-        "score": 0.5,
-        "source": "marked",
-        "start": 0,
-        "end": 5,
-        "position": 0.5,
-        "evidence_read": 1.0,
-    }
-    moved = Why(**about, moved=Step(3, 10, 0.9, 0.69))
-    diluted = Why(**about, moved=Step(11, 12), alone=Step(1, 10, 0.9, 0.8))
+    unchanged = Why("d", 10, 20, 12, 0.5, "marked", 0, 5, 0.5, 1.0)
+    moved = replace(unchanged, moved=Step(3, 10, 0.9, 0.69))
+    diluted = replace(unchanged, moved=Step(11, 12), alone=Step(1, 10, 0.9, 0.8))
     spec = resolve("BM25")
     assert moved.cause == "position" and UNSPECIFIC not in sentence(moved, spec)
     assert diluted.cause == "dilution" and UNSPECIFIC in sentence(diluted, spec)
