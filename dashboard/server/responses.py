@@ -49,10 +49,11 @@ SCRIPT = """
 window.__streamlit = {BACKEND_BASE_URL: new URL(".", location.href).href};
 {
   const push = history.pushState.bind(history), replace = history.replaceState.bind(history);
-  let page = location.pathname, clicked = location.href;
-  addEventListener("click", () => { clicked = location.href; }, true);
+  let page = location.pathname, clicked = location.href, returned = false;
+  addEventListener("click", () => { clicked = location.href; returned = false; }, true);
   history.pushState = (state, unused, url) => {
     if (new URL(url ?? "", location.href).pathname === page) return replace(state, unused, url);
+    if (returned) return;
     if (new URL(clicked).pathname === page) replace(history.state, "", clicked);
     push(state, unused, url);
     page = location.pathname;
@@ -60,6 +61,7 @@ window.__streamlit = {BACKEND_BASE_URL: new URL(".", location.href).href};
   addEventListener("popstate", () => {
     if (location.pathname === page) return;
     page = location.pathname;
+    returned = true;
     const asked = new URLSearchParams(location.search);
     for (const [name, value] of [...asked]) asked.append(`to.${name}`, value);
     asked.append("to.", "back");
@@ -69,10 +71,11 @@ window.__streamlit = {BACKEND_BASE_URL: new URL(".", location.href).href};
 """
 """Makes the folder of the page's address the server's base path: otherwise Streamlit first tries
 the page's own address, where two requests answer 404. Keeps one browser history entry per page:
-Streamlit adds one whenever a script changes the query, so that Back would stay on the page. Keeps
-the query of the page that a link leaves, which Streamlit removes, and passes it on a second time
-(`links.arrive`) when the user returns, because Streamlit drops parameters that both pages have: so
-Back returns to the same view."""
+Streamlit adds one whenever a script changes the query, so that Back would stay on the page, and
+another one for a script of the page just left that starts after Back, so that Forward would find
+nothing. Keeps the query of the page that a link leaves, which Streamlit removes, and passes it on a
+second time (`links.arrive`) when the user returns, because Streamlit drops parameters that both
+pages have: so Back returns to the same view."""
 
 # Request headers that could make the server send a compressed, partial or empty response.
 _HINDER = {b"accept-encoding", b"range", b"if-range", b"if-none-match", b"if-modified-since"}
