@@ -135,8 +135,7 @@ def arrive() -> None:
     if back:
         for name in filter(str.isidentifier, map(str, list(st.session_state))):
             del st.session_state[name]  # of a widget bound to the address
-        for name in shared():  # of one that is in the address without being bound to it
-            st.session_state.pop(url_state.keys(name)[0], None)
+        url_state.forget()  # what the page just left has stored, such as its method
     offered = [*datasets.names(), *own_texts.uploads()]
     entry = METHODS.get(st.query_params.get("method", ""))
     parameters = (*(entry.parameters if entry else ()), *CURVE_PARAMETERS)

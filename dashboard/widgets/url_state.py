@@ -19,10 +19,12 @@ MAX_IN_LINK = 32_000
 """Maximum number of bytes of texts in an address: the server accepts 64 KiB for the address and all
 headers together."""
 
+_STORED = "url."
+
 
 def keys(name: str) -> tuple[str, str]:
     """The session's keys of a value and of its field (`whole_number`)."""
-    return f"url.{name}", f"number.{name}"
+    return f"{_STORED}{name}", f"number.{name}"
 
 
 def get(name: str, default: str = "") -> str:
@@ -121,6 +123,13 @@ def get_all(name: str, default: Sequence[str]) -> list[str]:
 def stored(name: str, default: Sequence[str] = ()) -> list[str]:
     """The stored values, whatever the address contains."""
     return list(st.session_state.get(keys(name)[0], default))
+
+
+def forget() -> None:
+    """Forget all stored values, so that only those in the address remain."""
+    for key in map(str, list(st.session_state)):
+        if key.startswith(_STORED):
+            del st.session_state[key]
 
 
 def put_all(name: str, values: Sequence[str], default: Sequence[str]) -> None:

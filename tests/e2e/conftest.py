@@ -11,7 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Locator, Page, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    Locator,
+    Page,
+    TimeoutError,
+    sync_playwright,
+)
 
 from poslens.figures.palettes import Style
 from poslens.heatmap.data import Pane, View
@@ -315,6 +322,23 @@ def start_run(button: Locator, result: Locator) -> None:
     stop = button.page.get_by_role("button", name="Stop", exact=True).first
     press(button, lambda: stop.is_visible() or result.is_visible())
     expect(result).to_be_visible()
+
+
+def select(page: Page, label: str, value: str) -> None:
+    """Select a value of a select box by typing it; retry if a rerun of the page closed the list."""
+    box = page.get_by_role("combobox", name=label, exact=True)
+    option = page.get_by_role("option", name=value, exact=True)
+    for attempt in range(5):
+        idle(page)
+        box.click()
+        box.press("Control+a")
+        box.press_sequentially(value)
+        try:
+            option.click(timeout=10_000)
+            return
+        except TimeoutError:
+            assert attempt < 4, f"{label} offers no {value}"
+            box.press("Escape")
 
 
 def pick_row(grid: Locator, row: int, then: Callable[[], bool]) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from playwright.sync_api import Locator, Page, TimeoutError
+from playwright.sync_api import Locator, Page
 
-from tests.e2e.conftest import App, Visit, idle, pick_row, press
+from tests.e2e.conftest import App, Visit, idle, pick_row, press, select
 from tests.e2e.waiting import expect
 
 
@@ -29,23 +29,6 @@ def choose(body: Locator, fmt: str) -> None:
     button = body.get_by_role("radio", name=fmt, exact=True)
     button.click()
     expect(button).to_have_attribute("aria-checked", "true")
-
-
-def select(page: Page, label: str, value: str) -> None:
-    """Select a value of a select box by typing it; retry if a rerun of the page closed the list."""
-    box = page.get_by_role("combobox", name=label, exact=True)
-    option = page.get_by_role("option", name=value, exact=True)
-    for attempt in range(5):
-        idle(page)
-        box.click()
-        box.press("Control+a")
-        box.press_sequentially(value)
-        try:
-            option.click(timeout=10_000)
-            return
-        except TimeoutError:
-            assert attempt < 4, f"{label} offers no {value}"
-            box.press("Escape")
 
 
 def no_error(page: Page) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.e2e.conftest import App, Visit, idle
+from tests.e2e.conftest import App, Visit, idle, select
 from tests.e2e.test_app import no_error
 from tests.e2e.waiting import expect
 
@@ -111,6 +111,21 @@ def test_back_and_forward_restore_the_models_of_each_page(app: App, visit: Visit
     idle(page).go_forward()
     expect(page).to_have_url(both)
     expect(chosen).to_contain_text("MiniLM-recency")
+
+
+def test_back_restores_the_method_of_each_page(app: App, visit: Visit) -> None:
+    """Also if the address of the page omits its method, the default."""
+    page = visit(f"{app.url}/curves?models=BM25")
+    main = page.get_by_test_id("stMain")
+    expect(main).to_contain_text("Term shares by position")
+    idle(page)
+    page.get_by_role("navigation", name="App pages").get_by_role("link", name="Cause").click()
+    expect(main.get_by_role("heading", level=1)).to_contain_text("Cause: ")
+    select(page, "Method", "Occlusion")
+    expect(page).to_have_url(re.compile("method=occlusion"))
+    idle(page).go_back()
+    expect(main).to_contain_text("Term shares by position")
+    assert "method=" not in idle(page).url
 
 
 def test_settings_of_one_study_are_not_those_of_another(app: App, visit: Visit) -> None:
