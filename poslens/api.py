@@ -86,12 +86,15 @@ def explain(
         UserError: a text, a name or an option is invalid; the message names it.
     """
     text = text_of(document, "document")
+    if language is not None:
+        language = text_of(language, "language")
     pair = TextPair(
-        "typed",
+        # Results are stored by the two texts, but the sentences depend on the language.
+        f"typed-{language}" if language else "typed",
         text_of(query, "query"),
         text,
         evidence=evidence_span(text, evidence),
-        language=None if language is None else text_of(language, "language"),
+        language=language,
     )
     data, how, compute = data_set(dataset), method_of(method, options), service()
     results = [compute.explain(pair, spec, how) for spec in specs_of(model, data)]

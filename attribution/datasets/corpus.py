@@ -333,7 +333,7 @@ class Collection:
         for path in self.files:
             with suppress(OSError):  # reading the corpus reports it
                 states.append(file_state(path))
-        corpus = repr(states) if self.files else self._corpus_digests[1]
+        corpus = repr(states) if self.files else self.corpus_digest
         values = (self.name, self.title, self.groups, self.drawn, self.skips_own_id)
         total = hashlib.sha256(
             f"{values!r}\0{self.monolingual}\0{corpus}\0".encode("utf-8", "replace")
@@ -342,21 +342,15 @@ class Collection:
             total.update(f"{row!r}\n".encode("utf-8", "replace"))
         return total.hexdigest()[:32]
 
-    @property
-    def corpus_digest(self) -> str:
-        """16 hexadecimal digits over every document of a collection without files."""
-        return self._corpus_digests[0]
-
     @cached_property
-    def _corpus_digests(self) -> tuple[str, str]:
-        """Two digests: of keys and texts, under which results are stored, and of these with parts
-        and languages."""
-        texts, languages = hashlib.sha256(), hashlib.sha256()
+    def corpus_digest(self) -> str:
+        """16 hexadecimal digits over every document of a collection without files, with its
+        language, on which its sentences depend."""
+        total = hashlib.sha256()
         for document in self.documents():
-            texts.update(f"{document.key}\0{document.text}\0".encode("utf-8", "replace"))
-            languages.update(f"{document.part!r} {document.language!r}\0".encode())
-        digest = texts.hexdigest()
-        return digest[:16], digest + languages.hexdigest()
+            row = (document.key, document.text, document.part, document.language)
+            total.update(f"{row!r}\n".encode("utf-8", "replace"))
+        return total.hexdigest()[:16]
 
     @cached_property
     def queries_digest(self) -> str:

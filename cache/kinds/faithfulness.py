@@ -8,7 +8,7 @@ cache miss.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -26,7 +26,8 @@ from poslens.attribution.retrievers.base import Retriever
 from poslens.attribution.types import Attribution, Method, TextPair
 from poslens.cache.jobs.items import compute_missing
 from poslens.cache.jobs.loop import Progress, RunOptions
-from poslens.cache.storage.results import Results, pair_key
+from poslens.cache.kinds.interventions import cause_key
+from poslens.cache.storage.results import Key, Results, pair_key
 from poslens.cache.storage.schema import Owner, Schema
 from poslens.cache.storage.store import ModelKey, Store
 
@@ -66,7 +67,11 @@ def faithfulness_tests(
     root: Path, parameters: ErasureParameters
 ) -> Results[TextPair, Faithfulness]:
     """The tests stored below the cache folder `root`."""
-    return Results(root, schema_of(parameters), key=pair_key)
+    return Results(root, schema_of(parameters), key=_key(parameters))
+
+
+def _key(parameters: ErasureParameters) -> Callable[[TextPair], Key]:
+    return cause_key if parameters.unit == "sentence" else pair_key
 
 
 def stored_random_orders(
@@ -77,7 +82,7 @@ def stored_random_orders(
     return Results(
         root,
         random_orders_schema(parameters),
-        key=pair_key,
+        key=_key(parameters),
         fits=lambda orders: orders.deletion.shape == shape,
     )
 

@@ -59,6 +59,19 @@ def _data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     yield str(file)
 
 
+def test_the_language_of_typed_texts_decides_on_their_sentences() -> None:
+    text = "Am 3. Mai steigt das Wasser. Danach sinkt es."
+    german, english = (
+        poslens.explain(
+            "MiniLM", QUERY, text, method="occlusion", level="sentence", language=code
+        ).results[0]
+        for code in ("deu", "eng")
+    )
+    # English rules end a sentence after "3.", whose tokens would then have another value.
+    scores = [result.attribution.document_scores for result in (german, english)]
+    assert not np.allclose(*scores)
+
+
 @pytest.fixture(scope="module")
 def tide() -> poslens.calls.Explanation:
     return poslens.explain("MiniLM", QUERY, DOCUMENT, evidence="twice a day")

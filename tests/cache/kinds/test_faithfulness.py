@@ -19,6 +19,7 @@ from poslens.attribution.evaluation.faithfulness import (
     ErasureParameters,
     Faithfulness,
     RandomOrders,
+    Unit,
     position_order,
 )
 from poslens.attribution.methods import make_method
@@ -338,6 +339,22 @@ def test_a_changed_text_is_computed_again(
     assert computed == ["a-p0", "b-p0"]
     found = kept(store).get(MODEL, METHOD, changed)
     assert found is not None and found.n_units == 6
+
+
+@pytest.mark.parametrize(("unit", "again"), [("word", []), ("sentence", ["b-p0"])])
+def test_only_tests_of_sentences_depend_on_the_language(
+    retriever: DenseRetriever,
+    store: Store,
+    computed: list[str],
+    unit: Unit,
+    again: list[str],
+) -> None:
+    parameters = dataclasses.replace(FEW, unit=unit)
+    run(retriever, MODEL, METHOD, PAIRS[:1], store, parameters=parameters)
+    computed.clear()
+    german = dataclasses.replace(PAIRS[0], language="deu")
+    run(retriever, MODEL, METHOD, [german], store, parameters=parameters)
+    assert computed == again
 
 
 def test_a_failure_is_stored_and_does_not_affect_other_pairs(

@@ -108,8 +108,15 @@ def test_a_changed_corpus_or_question_is_another_collection(tmp_path: Path) -> N
     other = replace(one, stream=lambda: iter([Document("d0", "Number 0 melts in autumn.")]))
     asked = replace(one, queries=(replace(one.queries[0], text="why"), *one.queries[1:]))
     judged = replace(one, queries=(replace(one.queries[0], relevant={"d1": 1}), *one.queries[1:]))
-    prints = {fingerprint(c) for c in (one, other, asked, judged)}
-    assert len(prints) == 4 and fingerprint(collection(3)) == fingerprint(one)
+
+    def with_first(**changes: str) -> Collection:
+        first, *others = one.documents()
+        return replace(one, stream=lambda: iter([replace(first, **changes), *others]))
+
+    # Sentences and searches of a part of the corpus depend on these.
+    german, moved = with_first(language="deu"), with_first(part="other")
+    prints = {fingerprint(c) for c in (one, other, asked, judged, german, moved)}
+    assert len(prints) == 6 and fingerprint(collection(3)) == fingerprint(one)
     file = tmp_path / "corpus"
     file.write_text("one")
     first = fingerprint(replace(one, files=(file,)))
