@@ -108,7 +108,8 @@ TERMS = ["explain", "--query", "ice", "--model", "BM25", "--method", "terms"]
 @pytest.mark.parametrize("home", ["~nouser", LONG, "/dev/null/x"])
 def test_an_invalid_home_is_reported_in_one_sentence(forked: Forked, home: str) -> None:
     code, out, said = forked.run(*TERMS, "--document", "Ice melts.", env={"POSLENS_HOME": home})
-    lines = said.strip().splitlines()
+    # A slow machine also shows progress.
+    lines = [line for line in said.strip().splitlines() if "%|" not in line]
     assert len(lines) == 1, said
     if code == 0:  # computed, and reported as not stored
         assert "isn't stored" in said and json.loads(out)["score"] > 0
