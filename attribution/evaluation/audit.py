@@ -35,7 +35,12 @@ from poslens.attribution.curves.proportions import even_if_constant
 from poslens.attribution.datasets.corpus import Document
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.chunks import WHOLE, Chunks
-from poslens.attribution.evaluation.comparison import SHARE_MARGIN, Comparison, compared
+from poslens.attribution.evaluation.comparison import (
+    SHARE_MARGIN,
+    Comparison,
+    compared,
+    estimate_of,
+)
 from poslens.attribution.evaluation.document_index import Ints
 from poslens.attribution.interventions.relocation import Pieces
 from poslens.attribution.text import require_sentences, sentences, word_spans
@@ -322,7 +327,8 @@ def recovered(
     before: Sequence[SentenceRanks], after: Sequence[SentenceRanks], query_form: QueryForm, top: int
 ) -> Estimate | None:
     """Share of unretrieved sentences before minus that after, over the sentences that both have;
-    the interval resamples documents, the same ones for both."""
+    the interval resamples documents, the same ones for both. If no document differs, it covers
+    differences too rare to be among these documents (`compared`)."""
     others = {document.document_id: document for document in after}
     rows = []
     for document in before:
@@ -332,7 +338,10 @@ def recovered(
         less = old - new
         asked = np.isfinite(less)
         rows.append(np.array([less[asked].sum(), asked.sum()], dtype=np.float64))
-    return _share(rows)
+    if not rows:
+        return None
+    values = np.array(rows)
+    return estimate_of(compared(values, None, SHARE_MARGIN, ratio, counts=values[:, 1], largest=1))
 
 
 def repeated(

@@ -98,10 +98,10 @@ def group_rows(scores: NDArray[np.floating], member: NDArray[np.float64]) -> Val
 
 def harmonic_estimate(rows: Values, documents: Sequence[Hashable]) -> Estimate | None:
     """`harmonic_of_groups` of the mean of rows [n, 2 x groups]; None if it is undefined. Without an
-    interval if it is 0 in every resample because one group has the score 0 throughout: that does
-    not show how high the group's score can be in other documents."""
+    interval if it is the same in every resample, such as 0 because one group has the score 0
+    throughout: that does not show which scores the group can have in other documents."""
     harmonic = estimate(rows, documents, harmonic_of_groups)
-    if harmonic is None or harmonic.interval != (0, 0):
+    if harmonic is None or harmonic.low != harmonic.high:
         return harmonic
     return replace(harmonic, low=None, high=None)
 

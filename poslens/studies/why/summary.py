@@ -16,6 +16,7 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.comparison import SHARE_MARGIN
 from poslens.attribution.evaluation.document_index import NOT_FOUND
 from poslens.attribution.evaluation.why_causes import CAUSES, Cause, Source, Step, Why
+from poslens.attribution.nouns import counted
 from poslens.attribution.retrievers import limits
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.cache.kinds.study_items import WhyItem
@@ -177,10 +178,10 @@ def change_words(cause: Cause, why: Why) -> str:
         return f"with the evidence moved to {why.best_position or 0:.0%} of the document"
     if cause == "competitor":
         parts = [
-            f"{n:,} {words}"
-            for n, words in (
-                (why.duplicates_above, "near-duplicates"),
-                (why.relevant_above, "other relevant documents"),
+            counted(n, noun)
+            for n, noun in (
+                (why.duplicates_above, "near-duplicate"),
+                (why.relevant_above, "other relevant document"),
             )
             if n
         ]

@@ -282,6 +282,15 @@ def test_recovered_compares_the_same_sentences() -> None:
     assert recovered(before, [], "sentence", 10) is None
 
 
+def test_nothing_recovered_in_a_few_documents_does_not_rule_out_others() -> None:
+    same = [reach([1, 20, 20, 0], document_id=str(d)) for d in range(12)]
+    found = recovered(same, same, "sentence", 10)
+    # The share of documents that 12 without a difference don't rule out (Clopper-Pearson).
+    end = 1 - 0.025 ** (1 / 12)
+    assert found is not None and found.value == 0
+    assert found.interval == (pytest.approx(-end), pytest.approx(end))
+
+
 def test_sentences_are_repeated_if_another_audited_document_has_them() -> None:
     texts = {"a": "One. Two. Two.", "b": "One. Three. Four.", "c": "Four. Five. Six."}
     spans = {

@@ -71,11 +71,14 @@ def test_measures_of_each_group_equal_a_plain_loop() -> None:
     assert found.profile.means[2] is None and found.profile.counts[2] == 0
 
 
-def test_a_harmonic_mean_of_0_has_no_interval() -> None:
-    """One group scores 0 in all documents, so resampling cannot vary the harmonic mean."""
-    rows = group_rows(np.tile([0.0, 0.8], 12), np.tile(np.eye(2), (12, 1)))
+@pytest.mark.parametrize(("scores", "mean"), [([0.0, 0.8], 0), ([1.0, 1.0], 1)])
+def test_a_harmonic_mean_that_resampling_cannot_vary_has_no_interval(
+    scores: list[float], mean: int
+) -> None:
+    """One group scores 0 in all documents, or all groups score 1."""
+    rows = group_rows(np.tile(scores, 12), np.tile(np.eye(2), (12, 1)))
     harmonic = harmonic_estimate(rows, [n // 2 for n in range(24)])
-    assert harmonic is not None and (harmonic.value, harmonic.interval) == (0, None)
+    assert harmonic is not None and (harmonic.value, harmonic.interval) == (mean, None)
     varied = harmonic_estimate(np.add(rows, [0.1, 0, 0, 0]), [n // 2 for n in range(24)])
     assert varied is not None and varied.interval is not None
 
