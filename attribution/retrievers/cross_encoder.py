@@ -20,7 +20,7 @@ from poslens.attribution.retrievers.embedding_hooks import (
     EmbeddingHooks,
     embedding_layer,
     n_positions,
-    require_offsets,
+    require_tokenizer,
     require_vectors,
 )
 from poslens.attribution.retrievers.specs import RetrieverSpec
@@ -47,7 +47,7 @@ class CrossEncoderRetriever(EmbeddingHooks):
 
     def __init__(self, model: Any, spec: RetrieverSpec, precision: str) -> None:
         super().__init__(model.eval().requires_grad_(False), spec, precision)
-        require_offsets(spec.name, model.tokenizer)
+        require_tokenizer(spec.name, model.tokenizer)
         self._configure()
 
     def _configure(self) -> None:

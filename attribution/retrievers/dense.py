@@ -17,7 +17,7 @@ from poslens.attribution.retrievers.embedding_hooks import (
     EncoderParts,
     embedding_layer,
     n_positions,
-    require_offsets,
+    require_tokenizer,
     require_vectors,
 )
 from poslens.attribution.retrievers.family import Capability, Family, Placement, register
@@ -42,7 +42,7 @@ class _Encoder(EncoderParts):
                 f"{name} wraps texts in a chat template, so PosLens can't locate its tokens in the "
                 "text: use a copy of the model without the template."
             )
-        require_offsets(name, model.tokenizer)
+        require_tokenizer(name, model.tokenizer)
         backbone: Any = model.transformers_model
         if backbone is None:
             raise UserError(

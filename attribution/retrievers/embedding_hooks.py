@@ -140,8 +140,9 @@ def embedding_layer(modules: Iterable[nn.Module], embeddings: nn.Module) -> nn.M
     return embeddings
 
 
-def require_offsets(name: str, tokenizer: Any) -> None:
-    """Check that a tokenizer reports the characters of each token.
+def require_tokenizer(name: str, tokenizer: Any) -> None:
+    """Check that a tokenizer reports the characters of each token, and that it truncates the end of
+    a text: which part was read is computed from where reading ends (`TokenizedText.read_until`).
 
     Raises:
         UserError: it does not.
@@ -150,6 +151,12 @@ def require_offsets(name: str, tokenizer: Any) -> None:
         raise UserError(
             f"{name} has a tokenizer without character offsets: use a model with a fast "
             "tokenizer (tokenizer.json)."
+        )
+    if tokenizer.truncation_side != "right":
+        raise UserError(
+            f"{name} has a tokenizer that truncates the beginning of long texts, but PosLens "
+            "supports only truncation of the end: set its truncation_side to right, usually in "
+            "tokenizer_config.json."
         )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -189,6 +190,32 @@ def test_a_tokenizer_without_offsets_is_refused(
 
     monkeypatch.setattr(PreTrainedTokenizerFast, "is_fast", property(lambda self: False))
     assert "tokenizer without character offsets" in refused(copy)
+
+
+@pytest.mark.parametrize(
+    ("file", "change"),
+    [
+        ("tokenizer_config.json", {"truncation_side": "left"}),
+        ("sentence_bert_config.json", {"tokenizer_args": {"truncation_side": "left"}}),
+        (
+            "tokenizer.json",
+            {
+                "truncation": {
+                    "direction": "Left",
+                    "max_length": 8,
+                    "strategy": "LongestFirst",
+                    "stride": 0,
+                }
+            },
+        ),
+    ],
+)
+def test_a_tokenizer_that_truncates_the_beginning_is_refused(
+    copy: Path, file: str, change: dict[str, Any]
+) -> None:
+    content = json.loads((copy / file).read_text())
+    (copy / file).write_text(json.dumps(content | change))
+    assert "set its truncation_side to right, usually in tokenizer_config.json" in refused(copy)
 
 
 def test_a_model_that_is_not_a_transformer_is_refused(tmp_path: Path) -> None:
