@@ -28,6 +28,7 @@ from poslens.arguments import (
 )
 from poslens.attribution import datasets as known_datasets
 from poslens.attribution.datasets import SAMPLE
+from poslens.attribution.datasets.languages import iso_639_3
 from poslens.attribution.errors import UserError
 from poslens.attribution.methods import METHODS
 from poslens.attribution.retrievers import resolve
@@ -75,7 +76,7 @@ def explain(
         method: name of a method, see `methods`; `options` are its parameters by name.
         evidence: the passage that answers the query, or its (start, end) in characters of the
             document.
-        language: language of the texts, as an ISO 639-3 code, which decides how they are split
+        language: language of the texts, as an ISO 639 code, which decides how they are split
             into sentences.
         dataset: name or path of a data set, or its rows: a pandas DataFrame or a list of
             dictionaries (docs/data.md), or {name: path} or {name: rows}. It provides the mean
@@ -87,7 +88,7 @@ def explain(
     """
     text = text_of(document, "document")
     if language is not None:
-        language = text_of(language, "language")
+        language = iso_639_3(text_of(language, "language"))
     pair = TextPair(
         # Results are stored by the two texts, but the sentences depend on the language.
         f"typed-{language}" if language else "typed",

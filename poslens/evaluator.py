@@ -292,10 +292,10 @@ def _with_ends(name: str, estimate: Estimate | None) -> dict[str, float]:
 _SCRIPTS = {
     "Arab": ("ara", "fas", "urd"),
     "Beng": ("ben",),
-    "Cyrl": ("bul", "rus", "srp", "ukr"),
-    "Deva": ("hin",),
+    "Cyrl": ("bul", "mon", "rus", "srp", "ukr"),
+    "Deva": ("hin", "nep"),
     "Grek": ("ell",),
-    "Hans": ("cmn", "zho"),
+    "Hans": ("cmn",),
     "Hebr": ("heb",),
     "Jpan": ("jpn",),
     "Kore": ("kor",),

@@ -1,4 +1,4 @@
-"""Converts the language codes of data sets to ISO 639-3."""
+"""Converts the language codes of data sets to ISO 639-3, with one code for each language."""
 
 from __future__ import annotations
 
@@ -9,17 +9,32 @@ from typing import Any
 from poslens.attribution.datasets.schema import as_label
 from poslens.attribution.errors import UserError
 
-# The languages of PosIR, BEIR's translations and MultiClaim's larger parts.
+# The languages of PosIR, BEIR's translations and MultiClaim's larger parts, and those of
+# `_OTHER_CODES`.
 _TWO_LETTERS = dict(
     code.split(":")
     for code in (
-        "ar:ara bg:bul bn:ben cs:ces da:dan de:deu el:ell en:eng es:spa fa:fas fi:fin fr:fra "
-        "he:heb hi:hin hr:hrv hu:hun id:ind it:ita ja:jpn ko:kor ms:msa nl:nld no:nor pl:pol "
-        "pt:por ro:ron ru:rus sk:slk sl:slv sr:srp sv:swe sw:swa te:tel th:tha tr:tur uk:ukr "
-        "ur:urd vi:vie yo:yor zh:cmn"
+        "ar:ara az:aze bg:bul bn:ben cs:ces da:dan de:deu el:ell en:eng es:spa et:est fa:fas "
+        "fi:fin fr:fra he:heb hi:hin hr:hrv hu:hun id:ind it:ita iw:heb ja:jpn ko:kor lv:lav "
+        "mn:mon ms:msa nb:nor ne:nep nl:nld no:nor pl:pol pt:por ro:ron ru:rus sk:slk sl:slv "
+        "sq:sqi sr:srp sv:swe sw:swa te:tel th:tha tr:tur uk:ukr ur:urd uz:uzb vi:vie yo:yor "
+        "zh:cmn"
     ).split()
 )
-_THREE_LETTERS = frozenset(_TWO_LETTERS.values()) | {"zho"}
+
+# A macrolanguage and its standard variety, of which data sets use either code (FLORES, for example,
+# has `arb_Arab` and `zho_Hans`), count as one language. Chinese is `cmn`, as in PosIR; others have
+# the macrolanguage's code. Varieties that differ in writing, such as `nno`, `arz` and `prs`, remain
+# languages of their own.
+_OTHER_CODES = dict(
+    code.split(":")
+    for code in (
+        "zho:cmn als:sqi arb:ara azj:aze ekk:est khk:mon lvs:lav nob:nor npi:nep pes:fas swh:swa "
+        "uzn:uzb zsm:msa"
+    ).split()
+)
+_CODES = _TWO_LETTERS | _OTHER_CODES
+_KNOWN_CODES = frozenset(_CODES.values())
 
 # A language with a script or a region, as in PosIR's `eng-Latn`, FLORES' `eng_Latn`, `pt-BR`.
 _SUBTAGS = re.compile(r"([A-Za-z]{2,3})(?:[-_](?:[A-Za-z]{4}|[A-Za-z]{2}|[0-9]{3}))+")
@@ -35,7 +50,8 @@ _BEIR = frozenset(
 
 
 def iso_639_3(code: str | None) -> str | None:
-    """`code` as ISO 639-3 if it is a known two-letter code; other codes are not changed.
+    """`code` as ISO 639-3 if it is a known two-letter code; codes of the same language become one:
+    `zh`, `zho` and `cmn` are `cmn`. Other codes are not changed.
 
     A script or region is removed: `eng-Latn` is `eng`, `pt-BR` is `por`.
     """
@@ -44,7 +60,7 @@ def iso_639_3(code: str | None) -> str | None:
     code = code.strip()
     if match := _SUBTAGS.fullmatch(code):
         code = match[1].lower()
-    return _TWO_LETTERS.get(code.lower(), code)
+    return _CODES.get(code.lower(), code)
 
 
 def as_language(value: Any, name: str) -> str | None:
@@ -84,5 +100,5 @@ def _ending(name: str) -> tuple[str, str | None]:
     match = re.fullmatch(r"(.+)[-_.]([a-z]{2,3})", name)
     if match is None:
         return name, None
-    code = _TWO_LETTERS.get(match[2]) or (match[2] if match[2] in _THREE_LETTERS else None)
-    return (match[1], code) if code else (name, None)
+    code = iso_639_3(match[2])
+    return (match[1], code) if code in _KNOWN_CODES else (name, None)

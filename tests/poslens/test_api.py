@@ -772,3 +772,9 @@ def test_the_matrix_of_an_explanation_is_a_table_and_a_figure(tmp_path: Path) ->
         both.figure("matrix")
     with pytest.raises(poslens.UserError, match="There is no matrix"):
         poslens.explain("MiniLM", QUERY, DOCUMENT, method="occlusion").to_frame("matrix")
+
+
+def test_a_language_may_have_any_of_its_codes() -> None:
+    texts = ("海洋", "海洋很大。天空很蓝。")
+    explained = poslens.explain("BM25", *texts, method="terms", language="zho")
+    assert explained.results[0].pair.language == "cmn"

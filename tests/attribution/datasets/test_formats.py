@@ -316,6 +316,27 @@ def test_script_and_region_are_not_part_of_a_language(code: str, language: str) 
     assert iso_639_3(code) == language
 
 
+@pytest.mark.parametrize(
+    "codes",
+    [
+        "zh zho cmn zho_Hans zh-TW",
+        "no nb nor nob nob_Latn",
+        "ar ara arb_Arab",
+        "et est ekk",
+        "fa fas pes",
+        "lv lav lvs",
+        "ms msa zsm",
+        "sw swa swh",
+    ],
+)
+def test_a_macrolanguage_and_its_standard_variety_are_one_language(codes: str) -> None:
+    assert len({iso_639_3(code) for code in codes.split()}) == 1
+
+
+def test_varieties_that_differ_in_writing_stay_apart() -> None:
+    assert [iso_639_3(code) for code in ("nno", "arz", "prs", "yue")] == "nno arz prs yue".split()
+
+
 @pytest.mark.usefixtures("checked")
 def test_an_existing_path_that_ends_like_a_variant_is_a_path(tmp_path: Path) -> None:
     odd = tmp_path / "set@eng-pol"
