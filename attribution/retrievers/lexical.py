@@ -129,10 +129,18 @@ def with_corpus(spec: RetrieverSpec, dataset: str) -> RetrieverSpec:
     families and for texts without a data set."""
     from poslens.attribution import datasets
 
+    return _with_statistics_of(spec, dataset) if dataset in datasets.names() else spec
+
+
+def searching(spec: RetrieverSpec) -> RetrieverSpec:
+    """`spec`, for captions of a ranking of some of a data set's documents: such rankings count the
+    words of the documents searched, as an index of these would; unchanged for other families."""
+    return _with_statistics_of(spec, "the documents searched")
+
+
+def _with_statistics_of(spec: RetrieverSpec, documents: str) -> RetrieverSpec:
     source = ":".join(spec.source.split(":", 2)[:2])
-    if source not in (SOURCE, STEMMED) or dataset not in datasets.names():
-        return spec
-    return replace(spec, source=f"{source}:{dataset}")
+    return replace(spec, source=f"{source}:{documents}") if source in (SOURCE, STEMMED) else spec
 
 
 COUNTING, _COUNTED_AT_A_TIME = "Counting the words of the corpus", 64

@@ -21,7 +21,7 @@ from poslens.attribution.evaluation.recommendation import MARGIN
 from poslens.attribution.evaluation.sample_size import LEVEL
 from poslens.attribution.evaluation.search import DEPTH, Ranking
 from poslens.attribution.nouns import counted
-from poslens.attribution.retrievers import limits
+from poslens.attribution.retrievers import lexical, limits
 from poslens.attribution.retrievers.base import joint
 from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.endpoint_address import address_of
@@ -136,9 +136,12 @@ class Ranked(Measured):
     method: Method
 
     def provenance(self) -> Provenance:
+        model = self.model
+        if self.setup.own_corpus or self.collection.drawn:
+            model = replace(model, spec=lexical.searching(model.spec))
         # The number of truncated documents is not stored with a ranking.
         return provenance.of_model(
-            self.model,
+            model,
             self.method,
             self.collection.name,
             n_queries=self.evaluation.n,

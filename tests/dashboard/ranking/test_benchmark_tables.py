@@ -142,6 +142,27 @@ def test_growing_pools_are_nested_and_contain_the_relevant_documents(tmp_path: P
     assert frame["S@10 per pair"].tolist() == [0.25, 0.25]
 
 
+@pytest.mark.parametrize(
+    ("options", "sources"),
+    [
+        (["--table", "pools"], ["the documents searched", "claims"]),
+        (["--own-corpus"], ["the documents searched"]),
+        ([], ["claims"]),
+    ],
+)
+def test_captions_name_the_documents_whose_words_bm25_counts(
+    tmp_path: Path, options: list[str], sources: list[str]
+) -> None:
+    root = multiclaim(tmp_path / "claims")
+    status, out, error = rank(
+        "--dataset", str(root), "--model", "BM25", *options, "--format", "json"
+    )
+    assert status == 0, error
+    assert [each["model_source"] for each in json.loads(out)["provenance"]] == [
+        f"bm25, statistics of {source}" for source in sources
+    ]
+
+
 def test_a_data_set_without_evidence_is_refused(tmp_path: Path) -> None:
     own = tmp_path / "own.csv"
     own.write_text("query,document\nwhat melts,Ice melts.\n")
