@@ -151,9 +151,13 @@ class RetrieverSpec:
         if self.family == "lexical":
             return "none"
         if self.query_prompt is None and self.document_prompt is None:
-            owner = "endpoint" if self.remote else "object" if self.without_files else "model"
-            return f"the {owner}'s own"
+            return f"the {self.noun}'s own"
         return f"query {self.query_prompt or ''!r}, document {self.document_prompt or ''!r}"
+
+    @property
+    def noun(self) -> str:
+        """What sentences call the model: endpoint, object (of a Python program) or model."""
+        return "endpoint" if self.remote else "object" if self.without_files else "model"
 
     @property
     def origin(self) -> str:

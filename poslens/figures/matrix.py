@@ -200,19 +200,23 @@ def _runs(columns: Sequence[int]) -> list[tuple[int, int]]:
 # -- needles ---------------------------------------------------------------------------------------
 
 
-def needle_heatmap(grids: Mapping[str, NeedleGrid], style: Style) -> go.Figure:
+def needle_heatmap(
+    grids: Mapping[str, NeedleGrid], units: Mapping[str, str], style: Style
+) -> go.Figure:
     """A heatmap of the percentage of needles retrieved, with a row for each model and length and a
     column for each depth.
 
-    `grids` are by model. Lengths past a model's context limit have no row; cells that have not been
-    computed are empty."""
+    `grids`, and the `units` of their lengths, are by model. Lengths past a model's context limit
+    have no row; cells that have not been computed are empty."""
     depths = sorted({depth for grid in grids.values() for depth in grid.depths})
     rows = [(name, length) for name, grid in grids.items() for length in grid.lengths]
     estimates = [[grids[name].accuracy(length, depth) for depth in depths] for name, length in rows]
-    figure = canvas(
-        "needle_grid", style, "Depth of the needle in the text (%)", "Text length (tokens)"
-    )
-    labels = [f"{name} · {length:,}" for name, length in rows]
+    titles = [f"{name} · {length:,} {units[name]}" for name, length in rows]
+    labels, length_title = titles, "Text length"
+    if len(shared := {units[name] for name in grids}) == 1:
+        labels = [f"{name} · {length:,}" for name, length in rows]
+        length_title = f"Text length ({shared.pop()})"
+    figure = canvas("needle_grid", style, "Depth of the needle in the text (%)", length_title)
     scale = [(2 * at - 1, color) for at, color in style.diverging() if at >= 0.5]
     figure.add_trace(
         go.Heatmap(
@@ -237,10 +241,10 @@ def needle_heatmap(grids: Mapping[str, NeedleGrid], style: Style) -> go.Figure:
                 [
                     ""
                     if value is None
-                    else f"{escape(label)} tokens, depth {depth:g}%: {value.text('.1%')}"
+                    else f"{escape(title)}, depth {depth:g}%: {value.text('.1%')}"
                     for depth, value in zip(depths, row, strict=True)
                 ]
-                for label, row in zip(labels, estimates, strict=True)
+                for title, row in zip(titles, estimates, strict=True)
             ],
             hovertemplate="%{customdata}<extra></extra>",
             colorbar={

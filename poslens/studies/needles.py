@@ -108,12 +108,14 @@ class NeedleSummary(ModelSummary[Grid]):
 class CellRow(ModelRow):
     """One cell of the grid."""
 
-    length: int = column("Requested length of the texts, in tokens.")
+    length: int = column(
+        "Requested length of the texts, in tokens (in words for endpoints and Python objects)."
+    )
     depth: float = column("Position of the needle, in percent of the text.")
     needles: int = column("Number of needles in the cell; each has its own text.")
     accuracy: Estimate | None = column("Share of needles found, 0 to 1.", form=PERCENT)
     by_chance: float = column("Share found by chance.", form=PERCENT)
-    tokens: float = column("Mean length of the texts, in tokens.")
+    tokens: float = column("Mean length of the texts, in the same unit.")
     repeated: int = column("Number of texts that repeat sentences to be long enough.")
 
 
@@ -125,9 +127,16 @@ class LengthRow(ModelRow):
         "Context limit in tokens (of an endpoint, in words); null if unlimited or unknown."
     )
     length: int | None = column(
-        "Length of the texts in tokens; null for all lengths.", shown=False, words={None: "all"}
+        "Length of the texts in tokens (in words for endpoints and Python objects); null for all "
+        "lengths.",
+        shown=False,
+        words={None: "all"},
     )
-    length_text: str = column("Length of the texts in tokens.", title="length", in_files=False)
+    length_text: str = column(
+        "Length of the texts in tokens (in words for endpoints and Python objects).",
+        title="length",
+        in_files=False,
+    )
     needles: int = column("Number of needles in a cell; each has its own text.")
     cells: int = column("Number of cells that are averaged.")
     by_chance: float = column("Share found by chance.", form=PERCENT)
@@ -219,8 +228,8 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
             low=MIN_LENGTH,
             high=MAX_LENGTH,
             whole=True,
-            help="Text lengths in tokens (words for endpoints), separated by commas. Lengths "
-            "beyond a model's context limit are skipped.",
+            help="Text lengths in tokens (words for endpoints and Python objects), separated by "
+            "commas. Lengths beyond a model's context limit are skipped.",
         ),
         depths=Numbers(
             default=(0, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100),
@@ -246,7 +255,9 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
         Figure(
             "Needles found by length and depth",
             lambda summaries, style: needle_heatmap(
-                {summary.name: summary.grid for summary in summaries}, style
+                {summary.name: summary.grid for summary in summaries},
+                {summary.name: unit(summary.model.spec) for summary in summaries},
+                style,
             ),
         ),
     )

@@ -36,6 +36,7 @@ from poslens.attribution.types import TextPair
 from poslens.studies import declared
 from poslens.studies.curves.result import Curves
 from poslens.studies.explain.command import app as explain_command
+from poslens.studies.explain.service import reading
 from tests.support import tiny_models
 from tests.support.endpoint_server import hashed
 
@@ -423,6 +424,8 @@ def test_an_object_with_encode_is_accepted_as_a_model(_data: str) -> None:
     assert name.startswith("Counts-") and found.score == pytest.approx(query @ document / norm)
     assert found.provenance[0].model_source == f"object of {Counts.__module__}.Counts"
     assert poslens.explain(Counts(), QUERY, DOCUMENT, method="occlusion").results[0].from_cache
+    read = reading(found.results[0])
+    assert read.title.startswith("The object's context limit is unknown. poslens.audit measures it")
     curve = poslens.curve(own, _data, method="occlusion", level="sentence")
     assert curve.summary.n == 10 and curve.curve.shape == (100,)
     moved = poslens.cause(own, _data)

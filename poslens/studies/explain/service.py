@@ -377,13 +377,15 @@ def reading(result: Explained) -> Fact:
     reading = coverage.pair_sentence(counts)
     checked = service().self_check(result.model)
     more = [reading, checked.sentence() if checked else ""]
-    if limits.unknown(result.model.spec):
-        more.insert(0, "The endpoint's context limit is unknown. The Audit page measures it.")
+    spec = result.model.spec
+    if limits.unknown(spec):
+        audit = "The Audit page" if spec.remote else "poslens.audit"
+        more.insert(0, f"The {spec.noun}'s context limit is unknown. {audit} measures it.")
         return Fact(f"sent all {read:,} words; context limit unknown", " ".join(filter(None, more)))
-    unit = limits.unit(result.model.spec)
+    unit = limits.unit(spec)
     if document.truncated:
         text = f"reads {read:,} of {document.n_tokens_full:,} {unit}"
-        apart = limits.configured_apart(result.model.spec)
+        apart = limits.configured_apart(spec)
         configured = f"; its own configuration truncates at {apart:,}" if apart else ""
         special = "" if unit == "words" else ", including special tokens"
         more.insert(0, f"The context limit is {document.max_length:,} {unit}{special}{configured}.")

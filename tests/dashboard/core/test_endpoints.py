@@ -433,7 +433,8 @@ def test_the_context_limit_of_an_endpoint_is_unknown(
     assert set(figure.data[1].marker.symbol) == {UNKNOWN_SYMBOL}
     assert measured_limit(own_service, spec, data) == ""
     explained = own_service.explain(PAIRS[0], spec, SENTENCE)
-    assert any("context limit unknown" in fact.text for fact in head(explained).facts)
+    (fact,) = [fact for fact in head(explained).facts if "context limit unknown" in fact.text]
+    assert fact.title.startswith("The endpoint's context limit is unknown. The Audit page measures")
 
 
 def test_studies_state_nothing_that_depends_on_an_unknown_context_limit(

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from typer.testing import CliRunner
@@ -39,6 +40,26 @@ def corpus(tmp_path: Path) -> str:
 
 def run(*arguments: str) -> Any:
     return CliRunner().invoke(app, ["needles", *arguments], catch_exceptions=False)
+
+
+class Letters:
+    """A model without a tokenizer: vectors that count letters."""
+
+    def encode(self, texts: list[str]) -> np.ndarray:
+        """One dimension per letter."""
+        return np.array([[1.0 + text.count(chr(97 + n)) for n in range(26)] for text in texts])
+
+
+def test_the_figure_names_the_unit_of_lengths(corpus: str) -> None:
+    asked = {"needles": 2, "depths": (0, 100), "lengths": (64,)}
+    of_words = poslens.needles({"own": Letters()}, corpus, **asked)
+    figure = of_words.figure()
+    assert figure.layout.yaxis.title.text == "Text length (words)"
+    assert figure.layout.yaxis.ticktext == ("own · 64",)
+    assert figure.data[0].customdata[0][0].startswith("own · 64 words, depth 0%: ")
+    both = poslens.needles({"own": Letters(), "BM25": "BM25"}, corpus, **asked).figure()
+    assert both.layout.yaxis.title.text == "Text length"
+    assert both.layout.yaxis.ticktext == ("own · 64 words", "BM25 · 64 tokens")
 
 
 def test_cells_are_computed_once_and_printed(
