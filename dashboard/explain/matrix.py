@@ -105,7 +105,8 @@ def _sums(result: Explained, sums: Interactions) -> None:
     st.caption(
         f"The score of {attribution.score:.4f} is the sum of text tokens "
         f"({sums.total - sums.special:+z.4f}), special tokens ({sums.special:+z.4f}) and "
-        f"constants ({rest:+z.4f}, of which {share:+z.4f} are the document's)."
+        f"what belongs to no pair of tokens ({rest:+z.4f}, of which the bias share is "
+        f"{share:+z.4f})."
     )
 
 

@@ -413,8 +413,10 @@ def _rest(result: Explained) -> list[Fact]:
     return [
         Fact(
             f"bias share {attribution.bias_share:+z.4f}",
-            "Part of the score that isn't attributed to any token: the constants' share "
-            "(decomposition) or the score of the padding baseline (integrated gradients).",
+            "Part of the score that isn't attributed to any token: the share of the document's "
+            "constants (decomposition) or of both texts' constants (BiLRP), or the score with "
+            "padding instead of the document (integrated gradients) or of either text (integrated "
+            "Jacobians).",
         ),
         Fact(
             f"completeness error {attribution.completeness_error:+z.1e}",

@@ -154,6 +154,29 @@ def test_a_query_of_two_hundred_words_keeps_its_matrix(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("method", "options"), [("bilrp", {}), ("decomposition", {"matrix": "yes"})]
+)
+def test_the_matrix_calls_only_the_bias_share_by_that_name(
+    stones: str, method: str, options: dict[str, str]
+) -> None:
+    """Only in decomposition is the bias share that of the document's constants."""
+    asked = make_method(method, options)
+    pair = datasets.read(stones).pair("p3")
+    result = service().explain(pair, choices.spec("tiny", stones), asked).attribution
+    page = open_page(
+        "explain", dataset=stones, pair="p3", method=method, models=["tiny"], **options
+    )
+    page.run()
+    assert not page.exception and result.matrix is not None and result.bias_share is not None
+    rest = result.score - float(result.matrix.sum())
+    assert any(
+        f"no pair of tokens ({rest:+z.4f}, of which the bias share is {result.bias_share:+z.4f})"
+        in one.value
+        for one in page.caption
+    )
+
+
 def test_a_stopped_pair_is_computed_on_the_next_request(stones: str) -> None:
     """Its page neither computes it again automatically nor loses the others."""
     pair = datasets.read(stones).pair("p0")
