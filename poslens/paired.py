@@ -97,6 +97,12 @@ class ItemMeasure:
         """Whether the statistic is a difference of shares."""
         return self.share and self.statistic is ratio_difference
 
+    @property
+    def largest_change(self) -> float | None:
+        """The largest possible difference of an item; None for measures other than of events or
+        ranks."""
+        return self.largest or (1.0 if self.share else None)
+
     def counts(self, rows: NDArray[np.float64]) -> NDArray[np.float64] | None:
         """The numbers of events that each of these rows counts [n, parts], such as a document's
         sentences in the last and in the first third; None if they count none."""
@@ -297,7 +303,7 @@ def _difference(
                 measure.margin,
                 measure.statistic,
                 counts=measure.counts(rows),
-                largest=measure.largest or (1.0 if measure.share else None),
+                largest=measure.largest_change,
             )
             value, other_value = (
                 float(measure.statistic(side.mean(0)[None])[0]) for side in (rows, other_rows)

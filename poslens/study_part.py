@@ -25,6 +25,7 @@ from poslens.compute.compute import Compute
 from poslens.compute.runs import Job
 from poslens.figures.figure_base import captioned
 from poslens.figures.palettes import Style
+from poslens.paired import ItemMeasure
 from poslens.rows import estimate_text
 
 MAX_PAIRS = 500
@@ -47,28 +48,19 @@ NOT_YET = "Not computed yet."
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
-    """A measure of one pair, query or document. `fingerprint` changes with everything that the
-    value depends on except the model: texts, evidence, corpus. Intervals resample `document`."""
-
-    item_id: str
-    fingerprint: str
-    document: str
-    value: float
-
-
-@dataclass(frozen=True, slots=True)
 class Number:
     """A number of a part. `key` is its name in files and `name` the one for readers; `note` is what
-    to compare it with. `items` are the values whose mean it is, for numbers that `check` compares.
-    `unit` is what the estimate's n counts, in the plural; by default the part's."""
+    to compare it with. `unit` is what the estimate's n counts, in the plural; by default the
+    part's. `measure` has the values whose mean it is, for numbers that `check` compares. Its items
+    are (id, fingerprint) of a pair, query or document: the fingerprint changes with everything that
+    the value depends on except the model, such as texts, evidence and corpus."""
 
     key: str
     name: str
     estimate: Estimate
     form: str = "+.3f"
     note: str = ""
-    items: tuple[Item, ...] = ()
+    measure: ItemMeasure | None = None
     unit: str = ""
 
     @property

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import itemgetter
 from typing import ClassVar
 
 import numpy as np
@@ -13,9 +12,6 @@ import plotly.graph_objects as go
 from poslens.attribution.curves.bootstrap import MIN_DOCUMENTS, Estimate
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.comparison import DEVIATIONS_MARGIN
-from poslens.attribution.evaluation.position_effect import MARGIN as RANK_MARGIN
-from poslens.attribution.evaluation.recommendation import MARGIN
 from poslens.attribution.methods import METHODS, make_method
 from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.types import Provenance
@@ -36,47 +32,25 @@ from poslens.paired import (
     DifferenceRow,
     ItemMeasure,
     MeasuredModel,
-    in_deviations,
     index_measure,
 )
 from poslens.parameters import Integer, Parameters, Settings
 from poslens.rows import Table
 from poslens.studies.cause.service import DEFAULT_PAIRS
+from poslens.studies.cause.tables import cause_measure
 from poslens.studies.passport import service as passports
-from poslens.studies.passport.service import QUESTIONS, ModelPassport
-from poslens.studies.positions.summary import FIRST_MINUS_LAST
+from poslens.studies.passport.parts import RELOCATE, RELOCATION
+from poslens.studies.passport.service import ModelPassport
 from poslens.study import Asked, Figure, Study, register
-from poslens.study_part import MAX_PAIRS, Item, Scope
+from poslens.study_part import MAX_PAIRS, Scope
 
-
-@dataclass(frozen=True)
-class ComparedNumber:
-    """A number of a passport that is a mean over items: its part and key in the passport, its
-    title, the difference up to which two models are equivalent, and `largest` as in `ItemMeasure`.
-    With `in_scores` it is divided by the standard deviation of the model's scores. With `share` it
-    is a share, in percent."""
-
-    part: str
-    key: str
-    title: str
-    margin: float
-    largest: float | None = None
-    in_scores: bool = False
-    share: bool = False
-
-
-MEASURES = (
-    ComparedNumber(
-        "relocation",
-        "last_minus_first",
-        "relocation difference (standard deviations)",
-        DEVIATIONS_MARGIN,
-        in_scores=True,
-    ),
-    ComparedNumber("position_effect", "first_minus_last", FIRST_MINUS_LAST, RANK_MARGIN, 2.0),
-    ComparedNumber("ranking", "ndcg_at_10", "nDCG@10", MARGIN, 1.0),
-    ComparedNumber("audit", "unretrieved", "unretrieved sentences per document", 0.02, share=True),
-)
+NUMBERS = {
+    RELOCATION.key: "last_minus_first",
+    "position_effect": "first_minus_last",
+    "ranking": "ndcg_at_10",
+    "audit": "unretrieved",
+}
+"""The compared number of each part of a passport, by its key."""
 
 SALIENCY = make_method("saliency")
 
@@ -205,7 +179,7 @@ class Differences(Study[DataSet, Asked[DataSet], MeasuredSummary]):
         saliency = _saliency_job(card.scope)
         if card.missing or (saliency is not None and saliency.has_left()):
             return None
-        if not any(_items(card, measure) for measure in MEASURES):
+        if not _measures(card):
             reasons = dict.fromkeys(part.absent for part in card.parts if part.absent)
             raise UserError(f"{card.name} has no measure to compare: {' '.join(reasons)}")
         curves = None
@@ -215,21 +189,25 @@ class Differences(Study[DataSet, Asked[DataSet], MeasuredSummary]):
 
     def measured(self, summary: MeasuredSummary) -> MeasuredModel:
         """The measures by item; those without items are omitted."""
-        card = summary.card
-        measures = [_of_items(card, measure) for measure in MEASURES]
+        card, scope = summary.card, summary.card.scope
+        measures = _measures(card)
+        if RELOCATION.key in measures:
+            measures[RELOCATION.key] = cause_measure(
+                scope.compute, scope.spec, RELOCATE, scope.moved
+            )
         if summary.curves is not None:
-            documents = {pair.pair_id: pair.document for pair in card.scope.moved}
-            measures.append(index_measure(summary.curves, documents, "saliency index"))
-        return MeasuredModel(card.name, [measure for measure in measures if measure.rows])
+            documents = {pair.pair_id: pair.document for pair in scope.moved}
+            measures["saliency"] = index_measure(summary.curves, documents, "saliency index")
+        return MeasuredModel(card.name, [each for each in measures.values() if each.rows])
 
     def verdict(self, summary: MeasuredSummary) -> str:
         """The model's own values of the measures, without those in standard deviations."""
         card = summary.card
         values = (
             f"{measure.title} "
-            + format(np.mean([item.value for item in items]), ".1%" if measure.share else ".3f")
-            for measure in MEASURES
-            if not measure.in_scores and (items := _items(card, measure))
+            + format(np.mean([*measure.rows.values()]), ".1%" if measure.share else ".3f")
+            for part, measure in _measures(card).items()
+            if part != RELOCATION.key
         )
         return f"{card.name}: {', '.join(values)}."
 
@@ -266,33 +244,14 @@ class Differences(Study[DataSet, Asked[DataSet], MeasuredSummary]):
 
 def _passport(compute: Compute, subject: Asked[DataSet]) -> ModelPassport:
     """The passport of the measures, from stored results."""
-    parts, n = {measure.part for measure in MEASURES}, subject.settings.pairs
-    return passports.passport(compute, subject.spec, subject.corpus, MAX_PAIRS, parts, n)
+    n = subject.settings.pairs
+    return passports.passport(compute, subject.spec, subject.corpus, MAX_PAIRS, NUMBERS, n)
 
 
-def _items(card: ModelPassport, measure: ComparedNumber) -> tuple[Item, ...]:
-    number = card.number(measure.part, measure.key)
-    return () if number is None else number.items
-
-
-def _of_items(card: ModelPassport, measure: ComparedNumber) -> ItemMeasure:
-    """A measure of a passport by item. An item is the same for two models only if its texts, its
-    evidence and the corpus are."""
-    items = {(item.item_id, item.fingerprint): item for item in _items(card, measure)}
-    rows = {key: np.array([item.value]) for key, item in items.items()}
-    if measure.in_scores:
-        values = {key: item.value for key, item in items.items()}
-        rows = in_deviations(values, [score["score"] for score in card.scores.values()])
-    return ItemMeasure(
-        measure.title,
-        QUESTIONS[measure.part].unit,
-        measure.margin,
-        rows,
-        {key: items[key].document for key in rows},
-        share=measure.share,
-        largest=measure.largest,
-        label=itemgetter(0),
-    )
+def _measures(card: ModelPassport) -> dict[str, ItemMeasure]:
+    """The measures of the numbers that the passport has, by part."""
+    numbers = ((part, card.number(part, key)) for part, key in NUMBERS.items())
+    return {part: each.measure for part, each in numbers if each and each.measure}
 
 
 def _saliency_job(scope: Scope) -> Job | None:

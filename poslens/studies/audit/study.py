@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import itemgetter
+
+import numpy as np
 
 from poslens.attribution.curves.bootstrap import MIN_DOCUMENTS, Estimate
 from poslens.attribution.datasets import Collection, DataSet
@@ -27,7 +30,7 @@ from poslens.cache.kinds.rankings import fingerprint
 from poslens.compute.compute import Compute
 from poslens.compute.provenance import of_model
 from poslens.compute.runs import Job, Report, Run
-from poslens.paired import MeasuredModel
+from poslens.paired import ItemMeasure, MeasuredModel
 from poslens.parameters import Choice, Integer, Parameters, Settings, Several
 from poslens.rows import PERCENT, PERCENTAGE_POINTS
 from poslens.studies.audit.pace import measured_pace, reading_estimate, with_estimate
@@ -48,7 +51,7 @@ from poslens.studies.audit.summary import (
 from poslens.studies.audit.tables import OF_SENTENCES, TABLES, unretrieved_by_position
 from poslens.studies.ranking.service import store_of
 from poslens.study import Figure, Study, register
-from poslens.study_part import CONSTANT, Item, Number, Scope, StudyPart, number
+from poslens.study_part import CONSTANT, Number, Scope, StudyPart, number
 
 AFTER_SHUFFLING: Mapping[Verdict, str] = {
     "higher": "Sentences near the end retrieve their document less often, even after shuffling.",
@@ -61,13 +64,24 @@ AFTER_SHUFFLING: Mapping[Verdict, str] = {
 }
 
 
-def _items(summary: AuditSummary) -> Iterator[Item]:
+def _measure(summary: AuditSummary) -> ItemMeasure:
+    """The share of each document's sentences that are unretrieved."""
     index = summary.index
     corpus = fingerprint(index.collection)
-    for document in summary.documents:
-        share = document.share("original", *index.asked)
-        if share is not None:
-            yield Item(document.document_id, corpus, document.document_id, share)
+    rows = {
+        (document.document_id, corpus): np.array([share])
+        for document in summary.documents
+        if (share := document.share("original", *index.asked)) is not None
+    }
+    return ItemMeasure(
+        "unretrieved sentences per document",
+        "documents",
+        SHARE_MARGIN,
+        rows,
+        {item: item[0] for item in rows},
+        share=True,
+        label=itemgetter(0),
+    )
 
 
 def _numbers(summary: AuditSummary) -> list[Number]:
@@ -85,7 +99,7 @@ def _numbers(summary: AuditSummary) -> list[Number]:
     shares, whole = summary.shares, summary.share_among(read=False)
     random = f"{share}, sentences in random order"
     return [
-        *number("unretrieved", share, shares["original"], PERCENT, items=tuple(_items(summary))),
+        *number("unretrieved", share, shares["original"], PERCENT, measure=_measure(summary)),
         *number("unretrieved_random_order", random, shares["random"], PERCENT),
         *number("unretrieved_truncated", f"{share} among those not read whole", whole, PERCENT),
         *number(

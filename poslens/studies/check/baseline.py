@@ -21,12 +21,12 @@ MAX_BYTES = 200_000_000
 @dataclass(frozen=True, slots=True)
 class BaselineNumber:
     """A number of a passport, over items of `n_documents` distinct documents (0 if the passport
-    does not say). `items` has the fingerprint and the value of each item, by id; it is empty if the
+    does not say). `items` has the value of each item, by id and fingerprint; it is empty if the
     passport does not list them."""
 
     value: float
     n_documents: int = 0
-    items: Mapping[str, tuple[str, float]] = field(default_factory=dict)
+    items: Mapping[tuple[str, str], float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Baseline:
             pair_id
             for part in ("relocation", "position_effect")
             for number in self.numbers.get(part, {}).values()
-            for pair_id in number.items
+            for pair_id, _ in number.items
         }
 
 
@@ -156,7 +156,7 @@ def _of_part(number: Mapping[str, Any]) -> BaselineNumber:
         _number(number["value"]),
         int(_number(number.get("n_resampled", 0))),
         {
-            item_id: (_text(item["fingerprint"]), _number(item["value"]))
+            (item_id, _text(item["fingerprint"])): _number(item["value"])
             for item_id, item in number.get("items", {}).items()
         },
     )

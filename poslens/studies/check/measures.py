@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,11 +58,9 @@ class PairedMeasure:
     unit: str
     words: str
     change: str
-    worse: Callable[[Scores, Scores, list[str], float, float | None], Comparison | None]
+    worse: Callable[[Scores, Scores, list[Hashable], float, float | None], Comparison | None]
     in_scores: bool = False
     share: bool = False
-    largest: float = 1.0
-    """The largest possible change of an item, if values are not in units of scores."""
 
     @property
     def scale(self) -> tuple[float, str, str]:
@@ -89,22 +87,18 @@ class PairedMeasure:
             )
             return Check(self.part, "not checked", line, baseline=number.value)
         now = passport.number(self.part, self.key)
-        if now is None:
+        if now is None or now.measure is None:
             return _lost(self.part, self.title, passport, baseline, self.part, number)
+        measure = now.measure
         # Items with the same texts in both passports.
-        both = [
-            (value, item)
-            for item in now.items
-            for fingerprint, value in [number.items.get(item.item_id, ("", 0.0))]
-            if fingerprint == item.fingerprint
-        ]
+        both = [item for item in measure.rows if item in number.items]
         if not both:
             line = (
                 f"None of the baseline's {self.units} exists here with the same texts and corpus."
             )
             return Check(self.part, "not checked", line, baseline=number.value)
-        before = np.array([value for value, _ in both])
-        after = np.array([item.value for _, item in both])
+        before = np.array([number.items[item] for item in both])
+        after = np.array([measure.rows[item][0] for item in both])
         if self.in_scores:
             # In standard deviations of the model's scores of the pairs that both scored, so that
             # values do not depend on the model's scale.
@@ -112,10 +106,10 @@ class PairedMeasure:
             before, after = before / _spread(old), after / _spread(new)
         # Rounding, as by another batch size, is no effect, however consistent it is.
         before = np.where(np.isclose(before, after, rtol=ROUNDING, atol=ROUNDING), after, before)
-        documents = [item.document for _, item in both]
+        documents = [measure.documents[item] for item in both]
         # With the same weights, documents are equal by construction and not by chance.
         same = passport.model.weights == baseline.weights
-        largest = None if self.in_scores or same else self.largest
+        largest = None if same else measure.largest_change
         comparison = self.worse(before, after, documents, tolerance, largest)
         assert comparison is not None  # there are items, and means are defined
         value, old_value = float(after.mean()), float(before.mean())
@@ -319,7 +313,6 @@ MEASURES: dict[str, PairedMeasure | TruncationMeasure | DriftMeasure] = {
         "({before:+z.3f} in the baseline)",
         "The increase of its size",
         paired_sizes,
-        largest=2.0,
     ),
     "ranking": PairedMeasure(
         "ranking",

@@ -3,8 +3,10 @@ and without attention calibration."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+
+import numpy as np
 
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.curves.curve_summary import CurveSummary
@@ -24,12 +26,12 @@ from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method
 from poslens.cache.kinds.interventions import cause_key
-from poslens.cache.kinds.rankings import fingerprint
 from poslens.cache.shipped.preferences import verdict
 from poslens.compute.provenance import of_controlled, with_interval
 from poslens.compute.runs import Job
 from poslens.figures.curves import mean_curves
 from poslens.figures.figure_base import quantity
+from poslens.paired import ItemMeasure
 from poslens.studies.cause import service as interventions
 from poslens.studies.cause.figures import COSINE, causal_curves, minus_null_curves
 from poslens.studies.curves import null_controls
@@ -44,7 +46,6 @@ from poslens.study_part import (
     MOVABLE,
     NO_QUERIES,
     ONE_SIDED,
-    Item,
     Number,
     PartAnswer,
     PartQuestion,
@@ -190,7 +191,7 @@ def _relocation(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
     cause = interventions.data_set_cause(compute, spec, RELOCATE, moved, scope.data.name, selection)
     change = "score with the evidence in the last third minus first third (negative: primacy)"
     lost = "mean score with the evidence read whole, minus mean score with it truncated"
-    items = tuple(_differences(scope))
+    measure = _differences(scope)
     return jobs, PartAnswer(
         shift_sentence(
             "The score",
@@ -201,7 +202,7 @@ def _relocation(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
             ".4f",
         ),
         [
-            *number("last_minus_first", change, cause.last_minus_first, "+.4f", items=items),
+            *number("last_minus_first", change, cause.last_minus_first, "+.4f", measure=measure),
             *number("lost", lost, cause.lost, "+.4f"),
         ],
         lambda style: causal_curves([cause], style),
@@ -209,13 +210,18 @@ def _relocation(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
     )
 
 
-def _differences(scope: Scope) -> Iterator[Item]:
+def _differences(scope: Scope) -> ItemMeasure:
     """Last minus first third of each pair that has positions in both."""
     results = interventions.stored(scope.compute, scope.spec, RELOCATE, scope.moved).results
-    for pair in scope.moved:
-        relocation = results.get(pair.pair_id)
-        if relocation is not None and (difference := relocation.last_minus_first) is not None:
-            yield Item(pair.pair_id, cause_key(pair).fingerprint, pair.document, difference)
+    pairs = {(pair.pair_id, cause_key(pair).fingerprint): pair for pair in scope.moved}
+    rows = {
+        item: np.array([difference])
+        for item, pair in pairs.items()
+        if (relocation := results.get(pair.pair_id)) is not None
+        and (difference := relocation.last_minus_first) is not None
+    }
+    documents = {item: pairs[item].document for item in rows}
+    return ItemMeasure("relocation difference", "pairs", SCORE_MARGIN, rows, documents)
 
 
 def _segments(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
@@ -305,21 +311,17 @@ def _ranking(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
     if ranked is None:
         return jobs, None
     quality, evaluation = quality_of(ranked), ranked.evaluation
-    corpus = fingerprint(setup.collection)
-    items = tuple(
-        Item(query.query_id, corpus, query.document, float(score))
-        for query, score in zip(setup.queries, evaluation.per_query[NDCG], strict=True)
-    )
+    (measure,) = ranked.by_item.measures
     if quality is None:
         mean = evaluation.estimates[NDCG]
         finding = f"nDCG@10 is {mean.text()}. {NO_POSITIONS}"
-        numbers = [Number("ndcg_at_10", "nDCG@10", mean, ".3f", items=items)]
+        numbers = [Number("ndcg_at_10", "nDCG@10", mean, ".3f", measure=measure)]
         provenance = (with_interval(ranked.provenance(), mean),)
         limits = "nDCG@10 alone says nothing about position bias."
         return jobs, PartAnswer(finding, numbers, None, provenance, limits)
     harmonic = "harmonic mean of nDCG@10 over bins of evidence position"
     numbers = [
-        Number("ndcg_at_10", "nDCG@10", quality.mean, ".3f", items=items),
+        Number("ndcg_at_10", "nDCG@10", quality.mean, ".3f", measure=measure),
         Number("harmonic_mean", harmonic, quality.harmonic, ".3f"),
     ]
     finding = "Too few positions have queries to compute PSI."

@@ -300,7 +300,12 @@ def _part_entry(part: Part) -> PartEntry:
             if number.estimate.formula or not number.estimate.interval
             else number.estimate.resampled,
             note=number.note,
-            items={item.item_id: answer_from(ItemEntry, item) for item in number.items},
+            items={
+                item_id: ItemEntry(fingerprint=fingerprint, value=float(row[0]))
+                for (item_id, fingerprint), row in number.measure.rows.items()
+            }
+            if number.measure
+            else {},
         )
         for number in part.numbers
     }

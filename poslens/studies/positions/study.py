@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from operator import itemgetter
 
 import numpy as np
 
@@ -53,15 +54,23 @@ from poslens.studies.positions.summary import (
 from poslens.studies.ranking.service import collection_of
 from poslens.studies.why.search import require_ranking
 from poslens.study import Asked, Figure, Study, register
-from poslens.study_part import CONSTANT, MOVABLE, ONE_SIDED, Item, Number, Scope, StudyPart, number
+from poslens.study_part import CONSTANT, MOVABLE, ONE_SIDED, Number, Scope, StudyPart, number
 
 
-def _items(summary: PositionSummary) -> Iterator[Item]:
-    corpus = summary.asked.corpus.fingerprint
-    for query in summary.queries:
-        pair, gains = query.pair, query.gains
-        evidence = f"{cause_key(pair).fingerprint}:{corpus}"
-        yield Item(pair.pair_id, evidence, pair.document, float(gains[0] - gains[-1]))
+def _measure(summary: PositionSummary) -> ItemMeasure:
+    """nDCG@10 first minus last by query."""
+    pairs, corpus = [query.pair for query in summary.queries], summary.asked.corpus.fingerprint
+    items = [(pair.pair_id, f"{cause_key(pair).fingerprint}:{corpus}") for pair in pairs]
+    gains = np.array([query.gains for query in summary.queries])
+    return ItemMeasure(
+        FIRST_MINUS_LAST,
+        "queries",
+        MARGIN,
+        dict(zip(items, first_minus_last(gains)[:, None], strict=True)),
+        {item: pair.document for item, pair in zip(items, pairs, strict=True)},
+        largest=2.0,  # each is between -1 and 1
+        label=itemgetter(0),
+    )
 
 
 def _change(effect: Comparison, moved: str, order_blind: bool) -> str:
@@ -97,7 +106,7 @@ def _numbers(summary: PositionSummary) -> list[Number]:
         *number("middle", "nDCG@10 with the evidence in the middle", effect.middle, ".3f"),
         *number("last", "nDCG@10 with the evidence last", effect.last, ".3f"),
         *number(
-            "first_minus_last", difference, effect.effect.difference, items=tuple(_items(summary))
+            "first_minus_last", difference, effect.effect.difference, measure=_measure(summary)
         ),
         *number("controlled_psi", f"controlled PSI ({_PSI})", effect.psi, ".3f", ONE_SIDED),
     ]
@@ -307,14 +316,7 @@ class Positions(Study[Moved, Asked[Moved], PositionSummary]):
 
     def measured(self, summary: PositionSummary) -> MeasuredModel:
         """nDCG@10 first minus last by query."""
-        pairs = [query.pair for query in summary.queries]
-        gains = np.array([query.gains for query in summary.queries])
-        differences = first_minus_last(gains).reshape(-1, 1)
-        rows = {pair.pair_id: row for pair, row in zip(pairs, differences, strict=True)}
-        documents = {pair.pair_id: pair.document for pair in pairs}
-        # Each is between -1 and 1.
-        measure = ItemMeasure(FIRST_MINUS_LAST, "queries", MARGIN, rows, documents, largest=2.0)
-        return MeasuredModel(summary.name, (measure,))
+        return MeasuredModel(summary.name, (_measure(summary),))
 
     def verdict(self, summary: PositionSummary) -> str:
         """nDCG@10 at three positions, first minus last, its interpretation, and the null

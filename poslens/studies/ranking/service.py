@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,7 +29,7 @@ from poslens.attribution.retrievers.endpoint_address import address_of
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method, Provenance, TextPair
 from poslens.cache.jobs.loop import Progress
-from poslens.cache.kinds.rankings import RankingStore, complete, ranking_method
+from poslens.cache.kinds.rankings import RankingStore, complete, fingerprint, ranking_method
 from poslens.cache.lru_cache import LRUCache
 from poslens.compute import provenance
 from poslens.compute.compute import Compute
@@ -94,10 +95,13 @@ class Measured(ABC):
     @cached_property
     def by_item(self) -> MeasuredModel:
         """nDCG@10 by query, for comparing rankings of one collection."""
-        documents = {query.query_id: query.document for query in self.setup.queries}
+        corpus = fingerprint(self.collection)
+        documents = {(query.query_id, corpus): query.document for query in self.setup.queries}
         gains = np.asarray(self.evaluation.per_query[NDCG], dtype=np.float64)[:, None]
         rows = dict(zip(documents, gains, strict=True))
-        measure = ItemMeasure(NDCG, "queries", MARGIN, rows, documents, largest=1.0)
+        measure = ItemMeasure(
+            NDCG, "queries", MARGIN, rows, documents, largest=1.0, label=itemgetter(0)
+        )
         return MeasuredModel(self.name, (measure,))
 
     @cached_property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -36,7 +36,7 @@ from poslens.studies.why.figures import chart
 from poslens.studies.why.search import Searcher, named_document, opened, require_ranking
 from poslens.studies.why.summary import TABLES, WhyCorpus, WhySummary, sentence
 from poslens.study import Asked, Figure, Study, register
-from poslens.study_part import MAX_PAIRS, Item, Number, StudyPart, number
+from poslens.study_part import MAX_PAIRS, Number, StudyPart, number
 
 TOP = 10
 
@@ -50,15 +50,9 @@ _CHANGES: Mapping[Cause, str] = {
 """What brings a missed document into the top k, by cause, in the order that changes are tried."""
 
 
-def _items(summary: WhySummary) -> Iterator[Item]:
-    for name, item in summary.items.items():
-        missed = summary.explained[name].cause != "found"
-        yield Item(name, item.corpus, item.document_id, float(missed))
-
-
 def _numbers(summary: WhySummary) -> list[Number]:
     missed = "share of query-document pairs whose relevant document is not in the top 10"
-    numbers = number("missed", missed, summary.missed, PERCENT, items=tuple(_items(summary)))
+    numbers = number("missed", missed, summary.missed, PERCENT, measure=summary.measures[0])
     for cause, change in _CHANGES.items():
         name = f'share of misses with the cause "{cause}" ({change})'
         key, share = cause.replace(" ", "_"), summary.share(cause)

@@ -113,14 +113,14 @@ class WhySummary(ModelSummary[Asked[WhyCorpus]]):
     @cached_property
     def measures(self) -> tuple[ItemMeasure, ...]:
         """The share of target documents that are missed, in all and for each cause."""
-        documents = {name: item.document_id for name, item in self.items.items()}
+        documents = {(name, item.corpus): item.document_id for name, item in self.items.items()}
         titles: dict[str, tuple[Cause, ...]] = {"share missed": CAUSES}
         titles |= {f"share missed ({each})": (each,) for each in self.causes}
 
         def measure(title: str, causes: Sequence[str]) -> ItemMeasure:
             rows = {
-                name: np.array([self.explained[name].cause in causes], dtype=np.float64)
-                for name in documents
+                item: np.array([self.explained[item[0]].cause in causes], dtype=np.float64)
+                for item in documents
             }
             units = "query-document pairs"
             return ItemMeasure(
@@ -129,9 +129,9 @@ class WhySummary(ModelSummary[Asked[WhyCorpus]]):
 
         return tuple(measure(title, causes) for title, causes in titles.items())
 
-    def _label(self, name: str) -> str:
+    def _label(self, measured: tuple[str, str]) -> str:
         """Ids of the query and the document."""
-        item = self.items[name]
+        item = self.items[measured[0]]
         return f"{item.query_id or item.query}, {item.document_id}"
 
 

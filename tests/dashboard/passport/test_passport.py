@@ -340,7 +340,8 @@ def test_a_corpus_of_at_most_ten_documents_is_audited_with_top_1(tmp_path: Path)
     audit = part(passports.passport(compute, spec, data, only=["audit"]), "audit")
     assert "8 sentences of 4 documents" in audit.finding and "top 1;" in audit.finding
     numbers = {number.key: number for number in audit.numbers}
-    assert numbers["longest_text_read"].estimate.n and len(numbers["unretrieved"].items) == 4
+    measure = numbers["unretrieved"].measure
+    assert numbers["longest_text_read"].estimate.n and measure and len(measure.rows) == 4
 
 
 def test_documents_without_queries_have_the_parts_that_need_none(tmp_path: Path) -> None:
@@ -373,7 +374,7 @@ def test_without_evidence_ndcg_is_measured_over_all_queries(tmp_path: Path) -> N
     passports.job(compute, passports.passport(compute, spec, data, only=["ranking"])).start().wait()
     ranking = part(passports.passport(compute, spec, data, only=["ranking"]), "ranking")
     (number,) = ranking.numbers
-    assert (number.key, number.estimate.value, len(number.items)) == ("ndcg_at_10", 1.0, 12)
+    assert (number.key, number.estimate.value, len(number.measure.rows)) == ("ndcg_at_10", 1.0, 12)
     assert ranking.finding.startswith("nDCG@10 is 1.000 [") and ranking.draw is None
     assert "positions" not in ranking.limits
     assert "no position bias can be measured" in ranking.finding
@@ -396,7 +397,7 @@ def test_with_evidence_ndcg_is_measured_over_the_queries_that_have_it(tmp_path: 
     card = passports.passport(compute, spec, data, only=["ranking"])
     ranking = part(card, "ranking")
     number = next(each for each in ranking.numbers if each.key == "ndcg_at_10")
-    assert len(number.items) == number.estimate.n == 9
+    assert len(number.measure.rows) == number.estimate.n == 9
     assert "(queries with evidence: 9" in number.text
     (source,) = ranking.provenance
     assert (source.n_queries, source.selection) == (9, "queries with evidence")
