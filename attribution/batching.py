@@ -79,23 +79,11 @@ class Halving:
     """Computes batches and halves those that exceed the device's memory. Later batches start with
     as many parts as an earlier batch needed, instead of failing first.
 
-    A batch may itself run a text many times, in batches of copies, which `of_copies` halves. Only
+    A batch may itself run a text many times, in batches of copies with a halving of their own. Only
     if a single copy does not fit, the outer batch is halved."""
 
     def __init__(self) -> None:
         self._parts = 1
-        self._of_copies: Halving | None = None
-
-    @staticmethod
-    def of_copies() -> Halving:
-        """The halving of copies of a text. Inside a batch it belongs to that batch's halving, so
-        the copies of the next text start with the size that fitted; elsewhere it is a new one."""
-        outer = _outer.get()
-        if outer is None:
-            return Halving()
-        if outer._of_copies is None:
-            outer._of_copies = Halving()
-        return outer._of_copies
 
     def __call__(
         self, run: Callable[[list[T]], list[R]], batch: list[T], full: int | None = None
@@ -109,12 +97,8 @@ class Halving:
         n = full or len(batch)
         size = max(1, -(-n // self._parts))
         results: list[R] = []
-        token = _outer.set(self)
-        try:
-            for start in range(0, len(batch), size):
-                results += self._run(run, batch[start : start + size], n)
-        finally:
-            _outer.reset(token)
+        for start in range(0, len(batch), size):
+            results += self._run(run, batch[start : start + size], n)
         return results
 
     def _run(self, run: Callable[[list[T]], list[R]], part: list[T], n: int) -> list[R]:
@@ -137,9 +121,6 @@ class Halving:
         self._parts = max(self._parts, -(-n // (len(part) - middle)))
         return results
 
-
-_outer: ContextVar[Halving | None] = ContextVar("outer", default=None)
-"""The halving whose batch is running."""
 
 _should_stop: ContextVar[Callable[[], bool]] = ContextVar("should_stop", default=lambda: False)
 

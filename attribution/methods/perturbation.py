@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -47,6 +48,10 @@ class Kept:
             self.outputs.append(representation)
 
 
+_of_copies: WeakKeyDictionary[Embedded, Halving] = WeakKeyDictionary()
+"""By model, so that the copies of the next text start with the number that fitted."""
+
+
 class Varied:
     """The text of `encoded`, a batch of one, as word embeddings `inputs` [1, T, H] to perturb; hold
     the lock. `baseline` has the padding token's embedding in place of every text token. At most
@@ -58,7 +63,7 @@ class Varied:
         self.baseline = retriever.baseline(encoded)
         tokens = BATCH_TOKENS * (1 if retriever.device.type == "cpu" else 8)
         self.batch = max(1, tokens // self.inputs.shape[1])
-        self._halving = Halving.of_copies()
+        self._halving = _of_copies.setdefault(retriever, Halving())
 
     def embed(self, inputs: Tensor) -> Representation:
         """The model's output for N copies of the text with `inputs` [N, T, H]."""

@@ -16,6 +16,7 @@ from poslens.attribution import methods
 from poslens.attribution.batching import Halving, batches, out_of_memory, run_batches
 from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.methods import attribute_batches, make_method
+from poslens.attribution.methods.perturbation import Perturbed
 from poslens.attribution.methods.saliency import attribute
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.types import TextPair
@@ -81,14 +82,33 @@ def test_the_number_of_copies_that_fitted_is_remembered_for_later_texts() -> Non
         return part
 
     def run(batch: list[int]) -> list[int]:
-        return [sum(Halving.of_copies()(copied, [n] * n, 16)) for n in batch]
+        return [sum(copies(copied, [n] * n, 16)) for n in batch]
 
-    halving = Halving()
+    halving, copies = Halving(), Halving()
     assert halving(run, [8]) == [64] and tried == [8, 4, 2, 2, 4, 2, 2]
     tried.clear()
     assert halving(run, [12, 1]) == [144, 1] and tried == [2, 2, 2, 2, 2, 2, 1]
-    tried.clear()
-    assert Halving()(run, [4]) == [16] and tried == [4, 2, 2], "a run of its own"
+
+
+def test_copies_of_the_next_text_start_with_the_number_that_fitted_the_model(
+    tiny: Callable[..., DenseRetriever], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    retriever, embed, tried = tiny("bert"), Perturbed.embed, list[int]()
+
+    def limited(varied: Perturbed, inputs: torch.Tensor) -> torch.Tensor:
+        tried.append(len(inputs))
+        if len(inputs) > 3:
+            raise torch.OutOfMemoryError("no memory")
+        return embed(varied, inputs)
+
+    for n in range(2):
+        text = Perturbed(retriever, TextPair("p", "tide", f"The Moon and {n} tides"), "document")
+        text.batch, masks = 8, list(torch.zeros(8, text.inputs.shape[1], dtype=torch.bool))
+        expected = text.scores(masks)
+        with monkeypatch.context() as patch:
+            patch.setattr(Perturbed, "embed", limited)
+            assert text.scores(masks).numpy() == pytest.approx(expected.numpy(), abs=1e-5)
+    assert tried == [8, 4, 2, 2, 4, 2, 2, *[2] * 4]
 
 
 def test_a_batch_is_halved_if_a_single_copy_does_not_fit_next_to_it() -> None:
@@ -101,7 +121,7 @@ def test_a_batch_is_halved_if_a_single_copy_does_not_fit_next_to_it() -> None:
                 raise torch.OutOfMemoryError("no memory")
             return part
 
-        return [sum(Halving.of_copies()(copied, [n, n])) for n in batch]
+        return [sum(Halving()(copied, [n, n])) for n in batch]
 
     assert Halving()(run, [1, 2]) == [2, 4]
     assert tried == [(2, 2), (2, 1), (1, 2), (1, 2)]

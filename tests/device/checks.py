@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pandas as pd
@@ -409,7 +410,10 @@ def copies_run_out(name: str) -> None:
         if isinstance(expected, str):
             continue
         halving, largest, outcomes = Halving(), list[int](), list[Any]()
-        with patch.object(perturbation.Varied, "embed", limited):
+        with (
+            patch.object(perturbation.Varied, "embed", limited),
+            patch.object(perturbation, "_of_copies", WeakKeyDictionary()),
+        ):
             # The first two read one document, the outputs for whose copies are shared.
             for batch in (pairs[:2], pairs[2:]):
                 sizes.clear()
