@@ -108,6 +108,17 @@ class ItemMeasure:
         sentences in the last and in the first third; None if they count none."""
         return None if not self.share or self.statistic is mean else rows[:, rows.shape[1] // 2 :]
 
+    def shared_with(self, other: ItemMeasure) -> tuple[Values, Values, list[Hashable]] | None:
+        """The rows of this and of another measure for the items that both have, and the documents
+        of these; None if there are none."""
+        both = [item for item in self.rows if item in other.rows]
+        if not both:
+            return None
+        rows, other_rows = (
+            np.array([each.rows[item] for item in both], dtype=np.float64) for each in (self, other)
+        )
+        return rows, other_rows, [self.documents[item] for item in both]
+
     @cached_property
     def digest(self) -> bytes:
         """A hash of the measure and all of its rows."""
@@ -282,14 +293,9 @@ def _difference(
     """The difference over the items of both; None without any, or if the statistic is undefined."""
 
     def difference() -> DifferenceRow | None:
-        both = [item for item in measure.rows if item in other.rows]
-        if not both:
+        if (shared := measure.shared_with(other)) is None:
             return None
-        rows, other_rows = (
-            np.array([each.rows[item] for item in both], dtype=np.float64)
-            for each in (measure, other)
-        )
-        documents = [measure.documents[item] for item in both]
+        rows, other_rows, documents = shared
         if measure.by_document:
             comparison = paired_by_document(other_rows[:, 0], rows[:, 0], documents, measure.margin)
             value, other_value = (

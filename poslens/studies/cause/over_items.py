@@ -127,8 +127,8 @@ class OverItems(OfPairs[CauseItems, CauseSubject, Effect], Generic[Effect]):
         return self.mean_effect(compute, subject) if stored.results else None
 
     def measured(self, summary: Effect) -> MeasuredModel:
-        names = summary.asked.chosen.names
-        measure = replace(summary.measure, label=lambda item: names.get(item, item))
+        names, id_of = summary.asked.chosen.names, summary.measure.label
+        measure = replace(summary.measure, label=lambda item: names.get(id_of(item), id_of(item)))
         return MeasuredModel(summary.name, [measure])
 
     def notes(self, data: DataSet, corpus: CauseItems) -> list[str]:

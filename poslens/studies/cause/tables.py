@@ -4,6 +4,7 @@ pages, commands and exports."""
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from operator import itemgetter
 
 import numpy as np
 import pandas as pd
@@ -14,6 +15,7 @@ from poslens.attribution.interventions.displacement import Displacement
 from poslens.attribution.interventions.relocation import Relocation, rank_among
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Array, Method, TextPair
+from poslens.cache.kinds.interventions import cause_key
 from poslens.compute.compute import Compute
 from poslens.paired import ItemMeasure, in_deviations
 from poslens.studies.cause.service import last_minus_first, stored
@@ -75,31 +77,34 @@ TITLES = {
 
 
 def cause_measure(
-    compute: Compute, spec: RetrieverSpec, method: Method, pairs: Sequence[TextPair]
+    compute: Compute,
+    spec: RetrieverSpec,
+    method: Method,
+    pairs: Sequence[TextPair],
+    *,
+    scaled: bool = True,
 ) -> ItemMeasure:
-    """The last-minus-first difference of one intervention by item, from stored results. Differences
-    of scores are in standard deviations of the model's scores of the unchanged documents, because
-    models have different scales; if all are equal, there are no rows. Cosines are not scaled."""
+    """The last-minus-first difference of one intervention by item (id and fingerprint), from stored
+    results. With `scaled`, differences of scores are in standard deviations of the model's scores
+    of the unchanged documents, because models have different scales; if all are equal, there are no
+    rows. Cosines are not scaled."""
     results = stored(compute, spec, method, pairs).results
+    by_id = {pair.pair_id: pair for pair in pairs}
     differences = {
-        pair_id: value
+        (pair_id, cause_key(by_id[pair_id]).fingerprint): value
         for pair_id, result in results.items()
         if (value := last_minus_first(result)) is not None
     }
-    rows = {pair_id: np.array([value]) for pair_id, value in differences.items()}
-    if method.name in TITLES:
+    parts = "random order" if "order" in method.params else method.name
+    title, margin = f"last-minus-first difference ({parts})", SCORE_MARGIN
+    rows = {item: np.array([value]) for item, value in differences.items()}
+    if scaled and method.name in TITLES:
+        title, margin = TITLES[method.name], DEVIATIONS_MARGIN
         scores = [
             result.original if isinstance(result, Relocation) else result.score
             for result in results.values()
         ]
         rows = in_deviations(differences, scores)
-    parts = "random order" if "order" in method.params else method.name
-    title = TITLES.get(method.name) or f"last-minus-first difference ({parts})"
-    documents = {pair.pair_id: pair.document for pair in pairs}
-    return ItemMeasure(
-        title,
-        "pairs" if method.name in TITLES else "documents",
-        DEVIATIONS_MARGIN if method.name in TITLES else SCORE_MARGIN,
-        rows,
-        {pair_id: documents[pair_id] for pair_id in rows},
-    )
+    units = "pairs" if method.name in TITLES else "documents"
+    documents = {item: by_id[item[0]].document for item in rows}
+    return ItemMeasure(title, units, margin, rows, documents, label=itemgetter(0))

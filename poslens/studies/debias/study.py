@@ -23,6 +23,7 @@ from poslens.compute.runs import Job
 from poslens.parameters import Integer, Numbers, Parameters, Settings, Several
 from poslens.studies.audit.study import AUDIT
 from poslens.studies.cause import service as interventions
+from poslens.studies.cause.tables import cause_measure
 from poslens.studies.debias.debias_job import (
     RELOCATION,
     SALIENCY,
@@ -234,14 +235,9 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
         if spec is None or not all(is_done(job) for _, job in stages(compute, subject)):
             return None
         corpus = subject.corpus
-        cause, saliency, differences = None, None, dict[str, tuple[str, float]]()
+        cause = saliency = None
         if corpus.pairs:
-            relocations = interventions.stored(compute, spec, RELOCATION, corpus.pairs).results
-            documents = {pair.pair_id: pair.document for pair in corpus.pairs}
-            for pair_id, relocation in relocations.items():
-                if relocation.last_minus_first is not None:
-                    differences[pair_id] = documents[pair_id], relocation.last_minus_first
-            if relocations:
+            if interventions.stored(compute, spec, RELOCATION, corpus.pairs).results:
                 cause = interventions.data_set_cause(
                     compute, spec, RELOCATION, corpus.pairs, corpus.name, corpus.moved
                 )
@@ -262,7 +258,7 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
             subject.manifest(compute),
             ranked,
             cause,
-            differences,
+            cause_measure(compute, spec, RELOCATION, corpus.pairs, scaled=False),
             tuple(ranks for ranks in documents_read if ranks.document_id in corpus.held_out),
             positions,
             saliency,
@@ -329,8 +325,8 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
         setting = summary.point.calibration
         name = f"{summary.name} ({setting.words})" if setting else summary.name
         sentence = f"{name}: {', '.join(parts) or 'nothing could be measured'}."
-        before = summary.plain.differences if summary.plain else {}
-        if setting and setting.strength and before and summary.differences == before:
+        before, now = summary.plain and summary.plain.differences, summary.differences
+        if setting and setting.strength and before and before.rows and now.rows == before.rows:
             sentence += (
                 " Calibration changes no score of these pairs: it acts only on texts longer than a "
                 f"block ({setting.block:,} tokens)."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
@@ -15,14 +15,12 @@ from poslens.attribution.debiasing.folder import Manifest
 from poslens.attribution.evaluation.audit import TOP, SentenceRanks, share_row, unretrieved_share
 from poslens.attribution.evaluation.comparison import (
     INDEX_MARGIN,
-    SCORE_MARGIN,
     SHARE_MARGIN,
     Comparison,
     adjusted_fields,
     paired,
     paired_statistics,
 )
-from poslens.attribution.evaluation.position_effect import MARGIN as RANK_MARGIN
 from poslens.attribution.evaluation.ranking_change import (
     Change,
     Quality,
@@ -38,6 +36,7 @@ from poslens.attribution.nouns import counted
 from poslens.cache.lru_cache import LRUCache
 from poslens.compute.compute import DataSetCurve
 from poslens.compute.provenance import ModelIdentity
+from poslens.paired import ItemMeasure
 from poslens.studies.cause.service import DataSetCause
 from poslens.studies.debias.points import DebiasPoint
 from poslens.studies.positions.summary import PositionSummary
@@ -85,8 +84,8 @@ def with_holm(changes: Sequence[Changes | None]) -> list[Changes | None]:
 
 @dataclass(frozen=True)
 class DebiasSummary:
-    """The measures of one point. `differences` are relocation differences by pair: (document, score
-    with the evidence in the last third minus that in the first). `unretrieved` are the ranks of
+    """The measures of one point. `differences` are relocation differences by pair: score with
+    the evidence in the last third minus that in the first. `unretrieved` are the ranks of
     sentences of held-out documents, `positions` the ranks of relocated documents, and `saliency` is
     the mean saliency curve of held-out pairs. `plain` is the summary of the plain model, and
     `changes` are relative to it; both are None for the plain model itself. `test` is the test of
@@ -98,7 +97,7 @@ class DebiasSummary:
     manifest: Manifest | None
     ranked: Ranked | None
     cause: DataSetCause | None
-    differences: Mapping[str, tuple[str, float]]
+    differences: ItemMeasure
     unretrieved: tuple[SentenceRanks, ...]
     positions: PositionSummary | None = None
     saliency: DataSetCurve | None = None
@@ -172,14 +171,13 @@ class DebiasSummary:
         # The weights of a model that was not trained are those of the plain one.
         untrained = self.manifest is not None and not self.manifest.steps
         largest = None if untrained and self.point.calibration is None else 1.0
+        rank_effect = None
+        if plain.positions is not None and self.positions is not None:
+            before, after = plain.positions.by_query, self.positions.by_query
+            rank_effect = _size_change(before, after, None if largest is None else after.largest)
         changes = Changes(
-            effect=_paired_sizes(plain.differences, self.differences, SCORE_MARGIN),
-            rank_effect=_paired_sizes(
-                plain._rank_differences,
-                self._rank_differences,
-                RANK_MARGIN,
-                None if largest is None else 2 * largest,
-            ),
+            effect=_size_change(plain.differences, self.differences),
+            rank_effect=rank_effect,
             share=self._share_change(plain, largest),
             saliency_index=self._saliency_change(plain),
         )
@@ -226,14 +224,6 @@ class DebiasSummary:
         )
 
     @property
-    def _rank_differences(self) -> dict[str, tuple[str, float]]:
-        """nDCG@10 with the evidence first minus last by pair, as in `differences`."""
-        return {
-            query.pair.pair_id: (query.pair.document, float(query.gains[0] - query.gains[-1]))
-            for query in (self.positions.queries if self.positions else ())
-        }
-
-    @property
     def why_fewer(self) -> str:
         """Why an undecided change in position bias has fewer documents than are held out, or why no
         change was measured, as a sentence; empty otherwise, and if pairs failed for reasons of
@@ -253,9 +243,10 @@ class DebiasSummary:
         ):
             return ""
         moved = len({pair.document for pair in corpus.pairs})
-        thirds = len({document for document, _ in self.differences.values()})
-        ranked = len({document for document, _ in self._rank_differences.values()})
-        twice = f"at two or more positions in {ranked:,} of them and " if self.positions else ""
+        thirds, twice = len(set(self.differences.documents.values())), ""
+        if self.positions:
+            ranked = len(set(self.positions.by_query.documents.values()))
+            twice = f"at two or more positions in {ranked:,} of them and "
         return (
             f"In {moved:,} of {counted(n, 'held-out document')}, evidence was moved; {self.name} "
             f"reads it in full {twice}in both the first and the last third in {thirds:,}."
@@ -361,13 +352,11 @@ def setting_advice(
     return advice
 
 
-def _paired_sizes(
-    before: Mapping[str, tuple[str, float]],
-    after: Mapping[str, tuple[str, float]],
-    margin: float,
-    largest: float | None = None,
+def _size_change(
+    before: ItemMeasure, after: ItemMeasure, largest: float | None = None
 ) -> Comparison | None:
-    """`paired_sizes` of the items of both; `before` and `after` are (document, value) by item."""
-    both = [item for item in after if item in before]
-    old, new = ([values[item][1] for item in both] for values in (before, after))
-    return paired_sizes(old, new, [after[item][0] for item in both], margin, largest)
+    """`paired_sizes` of the items of both; None without any."""
+    if (shared := after.shared_with(before)) is None:
+        return None
+    rows, old, documents = shared
+    return paired_sizes(old[:, 0], rows[:, 0], documents, after.margin, largest)

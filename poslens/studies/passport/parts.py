@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.curves.curve_summary import CurveSummary
 from poslens.attribution.errors import UserError
@@ -25,15 +23,14 @@ from poslens.attribution.methods import METHODS, make_method
 from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method
-from poslens.cache.kinds.interventions import cause_key
 from poslens.cache.shipped.preferences import verdict
 from poslens.compute.provenance import of_controlled, with_interval
 from poslens.compute.runs import Job
 from poslens.figures.curves import mean_curves
 from poslens.figures.figure_base import quantity
-from poslens.paired import ItemMeasure
 from poslens.studies.cause import service as interventions
 from poslens.studies.cause.figures import COSINE, causal_curves, minus_null_curves
+from poslens.studies.cause.tables import cause_measure
 from poslens.studies.curves import null_controls
 from poslens.studies.curves.words import index_sentence, too_few
 from poslens.studies.debias.front import quality_front
@@ -191,7 +188,7 @@ def _relocation(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
     cause = interventions.data_set_cause(compute, spec, RELOCATE, moved, scope.data.name, selection)
     change = "score with the evidence in the last third minus first third (negative: primacy)"
     lost = "mean score with the evidence read whole, minus mean score with it truncated"
-    measure = _differences(scope)
+    measure = cause_measure(compute, spec, RELOCATE, moved, scaled=False)
     return jobs, PartAnswer(
         shift_sentence(
             "The score",
@@ -208,20 +205,6 @@ def _relocation(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
         lambda style: causal_curves([cause], style),
         (cause.provenance(),),
     )
-
-
-def _differences(scope: Scope) -> ItemMeasure:
-    """Last minus first third of each pair that has positions in both."""
-    results = interventions.stored(scope.compute, scope.spec, RELOCATE, scope.moved).results
-    pairs = {(pair.pair_id, cause_key(pair).fingerprint): pair for pair in scope.moved}
-    rows = {
-        item: np.array([difference])
-        for item, pair in pairs.items()
-        if (relocation := results.get(pair.pair_id)) is not None
-        and (difference := relocation.last_minus_first) is not None
-    }
-    documents = {item: pairs[item].document for item in rows}
-    return ItemMeasure("relocation difference", "pairs", SCORE_MARGIN, rows, documents)
 
 
 def _segments(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:

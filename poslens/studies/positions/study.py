@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from operator import itemgetter
-
-import numpy as np
 
 from poslens.arguments import chosen_pairs
 from poslens.attribution.datasets import DataSet
@@ -15,7 +12,6 @@ from poslens.attribution.evaluation.comparison import Comparison, adjusted_field
 from poslens.attribution.evaluation.comparison_words import change_in_words
 from poslens.attribution.evaluation.position_effect import (
     MARGIN,
-    first_minus_last,
     null_pair,
     position_effect,
     position_ranks_method,
@@ -30,18 +26,17 @@ from poslens.attribution.nouns import counted
 from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Provenance
-from poslens.cache.kinds.interventions import cause_key, causes, position_ranks
+from poslens.cache.kinds.interventions import causes, position_ranks
 from poslens.cache.kinds.rankings import fingerprint
 from poslens.compute.compute import Compute
 from poslens.compute.item_job import stored_job
 from poslens.compute.provenance import of_model
 from poslens.compute.runs import Job
-from poslens.paired import ItemMeasure, MeasuredModel
+from poslens.paired import MeasuredModel
 from poslens.parameters import Integer, Parameters, Settings, Switch
 from poslens.studies.cause.service import DEFAULT_PAIRS
 from poslens.studies.positions.run import run_positions
 from poslens.studies.positions.summary import (
-    FIRST_MINUS_LAST,
     TABLES,
     Moved,
     PositionSummary,
@@ -55,22 +50,6 @@ from poslens.studies.ranking.service import collection_of
 from poslens.studies.why.search import require_ranking
 from poslens.study import Asked, Figure, Study, register
 from poslens.study_part import CONSTANT, MOVABLE, ONE_SIDED, Number, Scope, StudyPart, number
-
-
-def _measure(summary: PositionSummary) -> ItemMeasure:
-    """nDCG@10 first minus last by query."""
-    pairs, corpus = [query.pair for query in summary.queries], summary.asked.corpus.fingerprint
-    items = [(pair.pair_id, f"{cause_key(pair).fingerprint}:{corpus}") for pair in pairs]
-    gains = np.array([query.gains for query in summary.queries])
-    return ItemMeasure(
-        FIRST_MINUS_LAST,
-        "queries",
-        MARGIN,
-        dict(zip(items, first_minus_last(gains)[:, None], strict=True)),
-        {item: pair.document for item, pair in zip(items, pairs, strict=True)},
-        largest=2.0,  # each is between -1 and 1
-        label=itemgetter(0),
-    )
 
 
 def _change(effect: Comparison, moved: str, order_blind: bool) -> str:
@@ -105,9 +84,7 @@ def _numbers(summary: PositionSummary) -> list[Number]:
         *number("first", "nDCG@10 with the evidence first", effect.first, ".3f"),
         *number("middle", "nDCG@10 with the evidence in the middle", effect.middle, ".3f"),
         *number("last", "nDCG@10 with the evidence last", effect.last, ".3f"),
-        *number(
-            "first_minus_last", difference, effect.effect.difference, measure=_measure(summary)
-        ),
+        *number("first_minus_last", difference, effect.effect.difference, measure=summary.by_query),
         *number("controlled_psi", f"controlled PSI ({_PSI})", effect.psi, ".3f", ONE_SIDED),
     ]
 
@@ -316,7 +293,7 @@ class Positions(Study[Moved, Asked[Moved], PositionSummary]):
 
     def measured(self, summary: PositionSummary) -> MeasuredModel:
         """nDCG@10 first minus last by query."""
-        return MeasuredModel(summary.name, (_measure(summary),))
+        return MeasuredModel(summary.name, (summary.by_query,))
 
     def verdict(self, summary: PositionSummary) -> str:
         """nDCG@10 at three positions, first minus last, its interpretation, and the null

@@ -5,23 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
 
+import numpy as np
 import plotly.graph_objects as go
 
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.curves.positions import BUCKET_WORDS, LENGTH_BUCKETS, length_bucket
 from poslens.attribution.datasets import Collection
 from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.position_effect import MARGIN as RANK_MARGIN
 from poslens.attribution.evaluation.position_effect import (
     PositionEffect,
     PositionRanks,
     QueryPositions,
+    first_minus_last,
     position_effect,
     query_positions,
 )
 from poslens.attribution.interventions.relocation import Relocation
 from poslens.attribution.types import TextPair
-from poslens.cache.kinds.interventions import RankedPair
+from poslens.cache.kinds.interventions import RankedPair, cause_key
 from poslens.compute.provenance import resampling
 from poslens.figures.figure_base import (
     band,
@@ -33,6 +37,7 @@ from poslens.figures.figure_base import (
     with_legend,
 )
 from poslens.figures.palettes import Style
+from poslens.paired import ItemMeasure
 from poslens.rows import P_VALUE, ModelRow, Table, column
 from poslens.study import Asked, ModelSummary
 
@@ -111,6 +116,22 @@ class PositionSummary(ModelSummary[Asked[Moved]]):
     def queries(self) -> tuple[QueryPositions, ...]:
         """The ranked queries."""
         return self.ranked.queries
+
+    @cached_property
+    def by_query(self) -> ItemMeasure:
+        """nDCG@10 with the evidence first minus last, by query."""
+        pairs, corpus = [query.pair for query in self.queries], self.asked.corpus.fingerprint
+        items = [(pair.pair_id, f"{cause_key(pair).fingerprint}:{corpus}") for pair in pairs]
+        gains = np.array([query.gains for query in self.queries])
+        return ItemMeasure(
+            FIRST_MINUS_LAST,
+            "queries",
+            RANK_MARGIN,
+            dict(zip(items, first_minus_last(gains)[:, None], strict=True)),
+            {item: pair.document for item, pair in zip(items, pairs, strict=True)},
+            largest=2.0,  # each is between -1 and 1
+            label=itemgetter(0),
+        )
 
 
 def ranked_queries(

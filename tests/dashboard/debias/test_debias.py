@@ -24,6 +24,7 @@ from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.compute.compute import Compute
 from poslens.dashboard.__main__ import app
 from poslens.figures.palettes import Style
+from poslens.paired import ItemMeasure
 from poslens.studies.debias.debias_job import SALIENCY
 from poslens.studies.debias.front import relocation_curves, saliency_curves
 from poslens.studies.debias.points import DebiasPoint, grid
@@ -121,7 +122,10 @@ def test_every_setting_is_compared_with_the_plain_model(summaries: list[DebiasSu
 
 def test_a_calibration_that_changes_no_score_says_why(summaries: list[DebiasSummary]) -> None:
     plain, calibrated, *_ = summaries
-    before, after = {"a": ("text", 0.1)}, {"a": ("text", 0.2)}
+    before, after = (
+        ItemMeasure("difference", "pairs", 0.1, {"a": np.array([value])}, {"a": "text"})
+        for value in (0.1, 0.2)
+    )
     plain = replace(plain, differences=before)
     assert "it acts only on texts longer than a block" in DEBIAS.verdict(
         replace(calibrated, plain=plain, differences=before)

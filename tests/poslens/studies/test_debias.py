@@ -29,6 +29,7 @@ from poslens.compute.compute import service
 from poslens.dashboard.__main__ import app
 from poslens.figures.captions import method_words
 from poslens.figures.palettes import Style
+from poslens.paired import ItemMeasure
 from poslens.studies.debias import study as debias_study
 from poslens.studies.debias.debias_job import training_job
 from poslens.studies.debias.points import DebiasPoint, require_trainable
@@ -87,7 +88,7 @@ def test_every_setting_is_evaluated_on_held_out_documents(planned: Plan[DebiasPo
     texts = {row["document"] for row in judged_rows(30)}
     held_out = {text for text in texts if corpus.training.held_out(text)}
     assert len(held_out) == 15
-    assert {document for document, _ in debiased.differences.values()} <= held_out
+    assert set(debiased.differences.documents.values()) <= held_out
     assert debiased.ranked is not None and len(debiased.ranked.setup.queries) == 15
     assert len(debiased.unretrieved) == 15
     assert plain.recommendation is None and debiased.recommendation is not None
@@ -195,6 +196,11 @@ def test_each_table_and_figure_has_the_provenance_of_its_measurements(
         assert source.max_length == 128 or not trained
 
 
+def first_items(measure: ItemMeasure, n: int) -> ItemMeasure:
+    rows = dict(list(measure.rows.items())[:n])
+    return replace(measure, rows=rows, documents={item: measure.documents[item] for item in rows})
+
+
 def test_a_measure_of_few_documents_says_of_how_many_and_why(planned: Plan[DebiasPoint]) -> None:
     """15 documents are held out, of which 5 have a relocation difference."""
     plain, debiased = stored(DEBIAS, service(), planned.subjects)[:2]
@@ -203,7 +209,7 @@ def test_a_measure_of_few_documents_says_of_how_many_and_why(planned: Plan[Debia
     assert curve.interval == "95%, bootstrap over 12 documents"
     few = replace(
         debiased,
-        differences=dict(list(debiased.differences.items())[:5]),
+        differences=first_items(debiased.differences, 5),
         cause=replace(debiased.cause, last_minus_first=Estimate(0.1, n=5, n_resampled=5)),
     )
     verdict = DEBIAS.verdict(replace(few, changes=few.against(plain)))
@@ -233,9 +239,10 @@ def test_position_bias_that_was_not_measured_is_not_called_undecided(
     def reason(n_movable: int) -> str:
         unmoved = replace(corpus, pairs=(), n_movable=n_movable)
         point = replace(debiased.point, corpus=unmoved)
-        unmeasured = {"differences": {}, "positions": None, "cause": None, "saliency": None}
+        none = first_items(debiased.differences, 0)
+        unmeasured = {"differences": none, "positions": None, "cause": None, "saliency": None}
         without = replace(debiased, point=point, **unmeasured)  # type: ignore[arg-type]
-        changes = without.against(replace(plain, differences={}, positions=None))
+        changes = without.against(replace(plain, differences=none, positions=None))
         assert changes.effect is None and changes.rank_effect is None
         same = replace(without, changes=replace(changes, quality=None))
         return DEBIAS.verdict(same).split(" No change recommended: ")[1]
