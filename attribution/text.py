@@ -158,8 +158,8 @@ def unit_of(text: TokenizedText, spans: Sequence[tuple[int, int]]) -> NDArray[np
     """Index [T] of the span (a word, say) that each token belongs to; -1 for special tokens, and
     for all tokens if there are no spans.
 
-    A token belongs to the span in which it starts. If it starts between two spans (a leading
-    space), it belongs to the next one; after all spans, to the last one.
+    A token belongs to the span in which it starts. If it starts between two spans (white space, or
+    a token with a leading space), it belongs to the next one; after all spans, to the last one.
     """
     units = np.searchsorted([end for _, end in spans], text.starts, side="right")
     return np.where(text.content, np.minimum(units, len(spans) - 1), -1)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from poslens.attribution.curves.bootstrap import divided
-from poslens.attribution.text import inside, unit_of
+from poslens.attribution.text import inside, unit_of, word_spans, words
 from poslens.attribution.types import (
     N_BINS,
     Array,
@@ -274,18 +274,28 @@ def aggregated(
 def unit_scores(
     tokenized: TokenizedText, scores: Array, spans: Sequence[tuple[int, int]], how: Aggregate
 ) -> NDArray[np.float64]:
-    """Score of each span (a word, say) from the scores of its tokens [len(spans)]; NaN where no
-    token was read.
+    """Score of each unit from the scores of its tokens [len(spans)]; NaN where no token was read.
 
-    A token belongs to the span in which it starts, or to the next one if it starts between spans (a
-    leading space). Sum shares of a score, but not norms such as saliency, whose sum grows with the
-    number of tokens; `MethodEntry.aggregate` is the suitable choice for each method.
+    `spans` are all `words` or all `sentences` of the text, and tokens belong to them as in
+    `unit_of`, so sums over units add up to the sum over the text's tokens. Sum shares of a score,
+    but not norms such as saliency, whose sum grows with the number of tokens;
+    `MethodEntry.aggregate` is the suitable choice for each method.
     """
+    return aggregated(scores, unit_of(tokenized, spans), len(spans), how)
+
+
+def word_span_scores(
+    tokenized: TokenizedText, scores: Array, text: str, how: Aggregate
+) -> NDArray[np.float64]:
+    """As `unit_scores`, for the `word_spans` of a text: tokens of punctuation marks, and of the
+    white space before them, count for no word, unless they reach into one ("°C")."""
+    spans, every = word_spans(text), words(text)
     units = unit_of(tokenized, spans)
-    # A white-space token that touches no span belongs to none.
-    starts, ends = np.array([*spans, (0, 0)]).T[:, units]  # -1 selects the last row
-    shared = (tokenized.starts < ends) & (tokenized.ends > starts)
-    units = np.where(shared & (tokenized.ends > tokenized.starts), units, -1)
+    # -1 selects the last row.
+    starts, ends = np.array([*spans, (0, 0)])[units].T
+    own, _ = np.array([*every, (0, 0)])[unit_of(tokenized, every)].T
+    reaches = (tokenized.starts < ends) & (tokenized.ends > starts)
+    units = np.where(reaches | (own == starts), units, -1)
     return aggregated(scores, units, len(spans), how)
 
 

@@ -107,16 +107,28 @@ function mergeTokens(tokens) {
   return merged;
 }
 
-/** Index of the span in the sorted `spans` that contains `offset`, or -1. */
-function spanAt(spans, offset) {
-  let [low, high] = [0, spans.length - 1];
-  while (low <= high) {
-    const middle = (low + high) >> 1;
-    if (offset < spans[middle][0]) high = middle - 1;
-    else if (offset >= spans[middle][1]) low = middle + 1;
-    else return middle;
+/**
+ * Groups sorted tokens by the sorted `spans` (at least one) into { start, end, tokens }, as described
+ * for `unitsOf`.
+ */
+function tokensBySpan(segmented, spans, tokens) {
+  const groups = new Map();
+  let index = 0;
+  for (const token of tokens) {
+    while (index < spans.length - 1 && spans[index][1] <= token.start) index += 1;
+    if (!groups.has(index)) groups.set(index, []);
+    groups.get(index).push(token);
   }
-  return -1;
+  return Array.from(groups, ([at, group]) => {
+    const [from, to] = spans[at];
+    const inside = group.filter(({ start }) => from <= start && start < to);
+    // A truncated text can end in the white space before a unit.
+    const [start, end] = inside.length > 0
+      ? trimSpan(segmented.text, from, to)
+      : [group[0].start, group[0].end];
+    const reach = inside.reduce((furthest, token) => Math.max(furthest, token.end), end);
+    return { start, end: reach, tokens: group };
+  });
 }
 
 /** Sum or mean of the scores, or for "max" the score of largest magnitude, with its sign. */
@@ -133,31 +145,14 @@ function aggregateScores(scores, aggregate) {
  * (indices in the pane) }.
  *
  * A token belongs to the word or sentence in which it starts. The unit extends to the end of its
- * tokens, because a Chinese token may contain several words, but at most to the next unit. Tokens
- * that start in no word or sentence (punctuation between words) are units of their own. A word or
- * sentence in which no token starts has no score, so it is not a unit. `tokens` are the pane's
- * tokens after `snapTokens`; pass them to save time.
+ * tokens, because a Chinese token may contain several words, but at most to the next unit. White
+ * space between them belongs to the next one, and behind the last to the last (`unit_of` in
+ * Python), but the unit does not extend over it. A word or sentence without tokens has no score,
+ * so it is not a unit. `tokens` are the pane's tokens after `snapTokens`; pass them to save time.
  */
 function unitsOf(segmented, pane, level, aggregate, tokens = snapTokens(segmented, pane.tokens)) {
   const spans = level === "token" ? [] : snapSpans(segmented, pane[`${level}s`]);
-  const inside = new Map();
-  const outside = [];
-  for (const token of tokens) {
-    const index = spanAt(spans, token.start);
-    if (index < 0) {
-      outside.push(token);
-      continue;
-    }
-    if (!inside.has(index)) {
-      const [start, end] = trimSpan(segmented.text, ...spans[index]);
-      inside.set(index, { start, end, tokens: [] });
-    }
-    const unit = inside.get(index);
-    unit.end = Math.max(unit.end, token.end);
-    unit.tokens.push(token);
-  }
-  const units = [...mergeTokens(outside), ...inside.values()];
-  units.sort((left, right) => left.start - right.start);
+  const units = spans.length === 0 ? mergeTokens(tokens) : tokensBySpan(segmented, spans, tokens);
   return units.map((unit, i) => ({
     start: unit.start,
     end: i + 1 < units.length ? Math.min(unit.end, units[i + 1].start) : unit.end,

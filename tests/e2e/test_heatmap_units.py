@@ -3,7 +3,7 @@ sides."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import get_args
 
 import numpy as np
@@ -13,6 +13,8 @@ from playwright.sync_api import Browser, Page
 from poslens.attribution.curves.positions import Aggregate, unit_scores
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.methods import attribute_batches, make_method
+from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.types import TextPair
 from poslens.figures.palettes import Style
 from poslens.heatmap.assets import drawing_script
 from poslens.heatmap.data import View, pane
@@ -54,6 +56,34 @@ def test_units_are_equal_in_python_and_in_the_browser(
             np.testing.assert_allclose(*zip(*both, strict=True), rtol=1e-5, atol=limit)
             several = [n for at, _, n in found if at in starts and n > 1]
             assert several, "some units have several tokens, or every switch is the same"
+
+
+@pytest.mark.parametrize("name", ["roberta", "xlm-roberta", "qwen3-left"])
+def test_white_space_belongs_to_the_next_unit_in_python_and_in_the_browser(
+    page: Page, tiny: Callable[..., DenseRetriever], name: str
+) -> None:
+    document = "\n The tide.\n\nThe  Moon pulls 海洋. \n It rises  twice \n"
+    pair = TextPair("p", "tide", document)
+    (batch,) = attribute_batches(tiny(name), make_method("decomposition"), [pair])
+    attribution = batch[0].attribution
+    assert attribution is not None
+    shown = pane(attribution, "document", document)
+    for level, spans in (("word", shown.words), ("sentence", shown.sentences)):
+        python = unit_scores(attribution.document, attribution.document_scores, spans, "sum")
+        units = page.evaluate(UNITS, [shown.to_dict(), level, "sum"])
+        assert [start for start, _, _ in units] == [start for start, _ in spans]
+        np.testing.assert_allclose([score for _, score, _ in units], python, rtol=1e-4, atol=1e-5)
+        assert sum(n for _, _, n in units) == len(shown.tokens)
+
+
+def test_white_space_read_before_a_unit_that_was_not_is_drawn_where_it_is(page: Page) -> None:
+    drawn = {"text": "a\nb", "tokens": [[0, 1, 1.0], [1, 2, 2.0]], "words": [[0, 1], [2, 3]]}
+    found = page.evaluate(
+        "(pane) => unitsOf(segmentText(pane.text), pane, 'word', 'sum')"
+        ".map(({ start, end, score }) => [start, end, score])",
+        drawn,
+    )
+    assert found == [[0, 1, 1], [1, 2, 2]]
 
 
 @pytest.mark.parametrize(

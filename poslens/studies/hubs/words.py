@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from poslens.attribution.curves.bootstrap import Values, estimate
-from poslens.attribution.curves.positions import unit_scores
+from poslens.attribution.curves.positions import word_span_scores
 from poslens.attribution.datasets.types import spread_evenly
 from poslens.attribution.methods import METHODS, make_method
 from poslens.attribution.retrievers.lexical import folded
@@ -125,7 +125,9 @@ def _words(
         ]
         values = np.zeros((len(computed), len(words)))
         for row, (attribution, _) in enumerate(computed):
-            scores = unit_scores(attribution.document, attribution.document_scores, spans, "sum")
+            scores = word_span_scores(
+                attribution.document, attribution.document_scores, text, "sum"
+            )
             np.add.at(values[row], at, np.nan_to_num(scores))
         return values, [document for _, document in computed]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from poslens.attribution.curves.bootstrap import Estimate
-from poslens.attribution.curves.positions import unit_scores
+from poslens.attribution.curves.positions import word_span_scores
 from poslens.attribution.curves.proportions import mean_share
 from poslens.attribution.datasets import Collection
 from poslens.attribution.datasets.types import spread_evenly
@@ -193,7 +193,9 @@ def _read_words(pair: TextPair, attribution: Attribution) -> ReadWords:
     """The words of the pair's document that the model read, with their contributions."""
     spans = word_spans(pair.document)
     aggregate = METHODS[attribution.method.name].aggregate
-    scores = unit_scores(attribution.document, attribution.document_scores, spans, aggregate)
+    scores = word_span_scores(
+        attribution.document, attribution.document_scores, pair.document, aggregate
+    )
     read = np.flatnonzero(np.isfinite(scores)).tolist()
     words = tuple(pair.document[slice(*spans[index])] for index in read)
     return ReadWords(words, scores[read])

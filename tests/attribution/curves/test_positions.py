@@ -42,9 +42,11 @@ from poslens.attribution.curves.positions import (
     score_curves,
     token_range,
     unit_scores,
+    word_span_scores,
 )
 from poslens.attribution.errors import UserError
 from poslens.attribution.methods import POSIR_CURVE, make_method
+from poslens.attribution.text import words
 from poslens.attribution.types import (
     Attribution,
     EvidenceSpan,
@@ -330,9 +332,21 @@ def test_unit_scores_computed_by_hand() -> None:
     )
     text = TokenizedText.of(tokens, 6, 512)
     scores = np.array([100, 1, 2, 4, 8, 16, 32, 100], dtype=np.float32)
-    # " do" starts in the space before the word it belongs to; the lone space ends where the next
-    # word begins and is part of none.
-    assert_array_equal(unit_scores(text, scores, words, "sum"), [3.0, 4.0, 48.0])
+    # " do" starts in the space before the word it belongs to, as does the lone space.
+    assert_array_equal(unit_scores(text, scores, words, "sum"), [3.0, 4.0, 56.0])
+
+
+def test_words_without_punctuation_marks_have_their_own_tokens_and_white_space() -> None:
+    raw = " 5 °C .\n\nno ?\n"
+    starts_and_ends = [(0, 1), (1, 2), (2, 3), (3, 5), (5, 6), (6, 7), (7, 8), (8, 8), (9, 11)]
+    starts_and_ends += [(11, 12), (12, 13), (13, 14)]
+    tokens = tuple(Token("t", *ends) for ends in starts_and_ends)
+    text = TokenizedText.of(tokens, len(tokens), 512)
+    scores = (2.0 ** np.arange(len(tokens))).astype(np.float32)
+    # " 5"; " °C" without its space, which is before the mark; "\n\nno", of which one is empty.
+    assert_array_equal(word_span_scores(text, scores, raw, "sum"), [3.0, 8.0, 64 + 128 + 256.0])
+    of_words = unit_scores(text, scores, words(raw), "sum")
+    assert np.nansum(of_words) == scores.sum() and of_words[-1] == 512 + 1024 + 2048
 
 
 def test_units_that_were_not_read_are_nan() -> None:
@@ -346,7 +360,8 @@ def test_units_that_were_not_read_are_nan() -> None:
 def test_unit_scores_add_up(widths, data) -> None:
     """Whatever tokens a text is cut into, the sum over words is the sum over tokens."""
     ends = np.cumsum(widths).tolist()
-    words = list(zip([0, *ends[:-1]], ends, strict=True))
+    # Every second word ends before the white space behind it, and the last one does.
+    words = [(a, max(a + 1, b - n % 2)) for n, (a, b) in enumerate(pairwise([0, *ends]), len(ends))]
     cuts = sorted({0, ends[-1], *data.draw(st.lists(st.integers(0, ends[-1]), max_size=40))})
     tokens = tuple(Token("t", a, b) for a, b in pairwise(cuts))
     values = np.arange(1, len(tokens) + 1, dtype=np.float32)

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import AutoModel, AutoTokenizer
 
 from poslens.attribution.batching import reporting, stoppable
-from poslens.attribution.curves.positions import aggregated
+from poslens.attribution.curves.positions import aggregated, unit_scores
 from poslens.attribution.errors import Stopped
 from poslens.attribution.methods import make_method, occlusion, perturbation
 from poslens.attribution.methods.occlusion import attribute, units
@@ -21,6 +21,7 @@ from poslens.attribution.methods.perturbation import Kept
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.retrievers.resolve import minilm_folder
 from poslens.attribution.retrievers.scoring import size
+from poslens.attribution.text import sentences, words
 from poslens.attribution.types import TextPair
 
 LEVELS = ("token", "word", "sentence")
@@ -194,6 +195,32 @@ def test_the_cache_for_other_queries_is_bounded_and_does_not_change_effects(
     (one_document,) = kept
     assert sum(map(size, one_document.outputs)) <= limit
     assert bool(one_document.outputs) == bool(limit)
+
+
+@pytest.mark.parametrize("level", ["word", "sentence"])
+@pytest.mark.parametrize("name", ["bert", "roberta", "xlm-roberta", "qwen3-left"])
+def test_the_value_of_a_unit_is_its_effect_with_the_white_space_before_it(
+    tiny: Callable[..., DenseRetriever], name: str, level: str
+) -> None:
+    document = "The tide.\n\nThe  Moon pulls 海洋. \n It rises  twice \n"
+    retriever, pair = tiny(name), TextPair("p", "tide", document)
+    (attribution,) = attribute(retriever, METHOD[level], [pair])
+    text, spans = attribution.document, {"word": words, "sentence": sentences}[level](document)
+    values = unit_scores(text, attribution.document_scores, spans, "sum")
+    encoded = retriever.encode_texts([document], "document")
+    query = retriever.embed(retriever.encode_texts([pair.query], "query"))
+    baseline = retriever.baseline(encoded)
+    before = np.array([0, *(end for _, end in spans[:-1])])
+    until = np.array([*(end for _, end in spans[:-1]), len(document)])
+    for value, start, end in zip(values, before, until, strict=True):
+        own = text.content & (text.starts >= start) & (text.starts < end)
+        changed = torch.where(
+            torch.from_numpy(own)[None, :, None], baseline, retriever.input_embeddings(encoded)
+        )
+        with retriever.override_embeddings(changed), torch.no_grad():
+            score = retriever.similarity(query, retriever.embed(encoded))
+        assert value == pytest.approx(attribution.score - float(score), abs=1e-5)
+    assert values.sum() == pytest.approx(attribution.document_scores.sum(), abs=1e-5)
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "qwen3-left", "llama-right"])
