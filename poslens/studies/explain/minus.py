@@ -27,16 +27,20 @@ Floats = NDArray[np.float64]
 
 def by_character(tokenized: TokenizedText, scores: Floats, length: int) -> Floats:
     """The scores of tokens [T], without special tokens, spread evenly over their characters
-    [length]; their sum does not change. An empty token adds its score to the character at its
-    position."""
+    [length]; their sum does not change."""
     values = np.zeros(length)
-    for token, score in zip(tokenized.tokens, scores.tolist(), strict=True):
-        if token.is_special:
-            continue
-        start = min(token.start, length - 1)
-        end = max(token.end, start + 1)
+    content = scores[tokenized.content].tolist()
+    for (start, end), score in zip(_extents(tokenized), content, strict=True):
         values[start:end] += score / (end - start)
     return values
+
+
+def _extents(tokenized: TokenizedText) -> list[tuple[int, int]]:
+    """The characters [start, end) of each token that is not special: at least one, which of an
+    empty token (a trimmed space) is that at its position, or the last one that was read."""
+    last = max(tokenized.read_until, 1) - 1
+    starts = [(min(t.start, last), t.end) for t in tokenized.tokens if not t.is_special]
+    return [(start, max(end, start + 1)) for start, end in starts]
 
 
 def pieces(
@@ -50,11 +54,11 @@ def pieces(
     """
     read = min(first.read_until, second.read_until)
     gap = by_character(first, scores[0], length) - by_character(second, scores[1], length)
-    tokens = [t for side in (first, second) for t in side.tokens if not t.is_special]
-    edges = sorted({min(edge, read) for t in tokens for edge in (t.start, t.end)})
+    extents = _extents(first) + _extents(second)
+    edges = sorted({min(edge, read) for extent in extents for edge in extent})
     covered = np.zeros(length, dtype=np.bool_)
-    for token in tokens:
-        covered[token.start : token.end] = True
+    for start, end in extents:
+        covered[start:end] = True
     return [
         (start, end, float(gap[start:end].sum()))
         for start, end in pairwise(edges)

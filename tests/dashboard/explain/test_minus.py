@@ -52,3 +52,13 @@ def test_a_token_without_characters_adds_its_score_at_its_offset() -> None:
     tokens = read((0, 3), (4, 4), (4, 9), special=False)
     found = by_character(tokens, np.array([3.0, 1.0, 5.0]), len(TEXT))
     assert found.sum() == pytest.approx(9) and found[4] == pytest.approx(2)
+
+
+@pytest.mark.parametrize("at", [0, 3, 6, 10])
+def test_the_scores_of_tokens_without_characters_are_in_the_pieces(at: int) -> None:
+    # Between words and at both ends of the text, where no other token has the character.
+    spaced = read(*sorted([(0, 3), (at, at), (4, 9), (9, 10)]))
+    a, b = np.array([9, 1.0, 2.0, 4.0, 8.0, 9]), np.array([7, 0.5, 4.0, 3.0, 7])
+    found = pieces(spaced, ALIKE, (a, b), len(TEXT))
+    assert sum(value for *_, value in found) == pytest.approx(15 - 7.5)
+    assert all(end <= len(TEXT) for _, end, _ in found)
