@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from poslens.attribution.curves.positions import BANDS
 from poslens.attribution.curves.positions import band as band_of
-from poslens.attribution.methods import METHODS, POSIR_CURVE, make_method
+from poslens.attribution.methods import POSIR_CURVE, make_method
 from poslens.attribution.types import Array, PositionCurve
 from poslens.figures.captions import Provenances
 from poslens.figures.figure_base import (
@@ -168,8 +168,8 @@ def mean_curves(
     provenance: Provenances = (),
 ) -> go.Figure:
     """Mean curves over a data set, each with a band of `kind` (see `BANDS`), and `published`
-    saliency means by model. Positions are in the tokens read; those of interventions, which change
-    characters, in the characters read.
+    saliency means by model. Positions are in the tokens read, also of parts of a text; those of
+    relocation, which moves characters, are in the characters read.
 
     Curves of the same model are distinguished by data set, then by method. Without `y_title`, the
     y axis is named after the curves' common method. The customdata of each point, also of bands,
@@ -189,8 +189,8 @@ def mean_curves(
     if y_title is None:
         y_title = titles.pop() if len(titles) == 1 else "Attribution (unit of each method)"
     over_text = any(curve.n_read is not None for curve in curves)
-    attributed = any(curve.method.name in METHODS for curve in curves) or published
-    title = TEXT_TITLE if over_text else POSITION_TITLE if attributed else READ_TITLE
+    relocated = {curve.method.name for curve in curves} == {"relocation"} and not published
+    title = TEXT_TITLE if over_text else READ_TITLE if relocated else POSITION_TITLE
     figure = canvas("mean_curves", style, title, y_title, provenance)
     for index, curve in enumerate(curves):
         edges = band_of(curve, kind)

@@ -334,7 +334,7 @@ def test_parts_are_compared_with_the_whole_text(_data: str) -> None:
     assert (provenance.n_pairs, provenance.n_documents) == (None, 10), "no query is used"
     layout = thirds.figure().layout
     assert layout.yaxis.title.text == "Cosine with the whole text's vector"
-    assert layout.xaxis.title.text == "Position in the text read (% of characters)"
+    assert layout.xaxis.title.text == "Relative position in the tokens read (%)"
 
 
 def test_a_model_in_memory_is_accepted(tmp_path: Path) -> None:

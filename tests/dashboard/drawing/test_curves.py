@@ -16,6 +16,9 @@ import pytest
 from poslens.attribution.curves.positions import positions
 from poslens.attribution.curves.text_axis import average, over_text
 from poslens.attribution.errors import UserError
+from poslens.attribution.interventions.ablation import ablation_method
+from poslens.attribution.interventions.relocation import relocation_method
+from poslens.attribution.interventions.segments import segments_method
 from poslens.attribution.methods import make_method
 from poslens.attribution.types import Method, PositionCurve, Provenance
 from poslens.export.files import figure_bytes
@@ -648,3 +651,20 @@ def test_figures_side_by_side_have_one_range_if_all_are_fixed() -> None:
     assert low.layout.yaxis.range == (0.7, 1.0) and free.layout.yaxis.range is None
     figure_base.same_range([low, high])
     assert low.layout.yaxis.range == high.layout.yaxis.range == (0.7, 1.03)
+
+
+@pytest.mark.parametrize(
+    ("methods", "title"),
+    [
+        ([relocation_method()], figure_base.READ_TITLE),
+        ([ablation_method()], figure_base.POSITION_TITLE),
+        ([segments_method("segments")], figure_base.POSITION_TITLE),
+        ([segments_method("thirds")], figure_base.POSITION_TITLE),
+        ([make_method("saliency"), relocation_method()], figure_base.POSITION_TITLE),
+    ],
+)
+def test_only_positions_of_relocated_evidence_count_characters(
+    methods: list[Method], title: str
+) -> None:
+    curves = [replace(curve(), method=method) for method in methods]
+    assert curve_figures.mean_curves(curves, STYLE).layout.xaxis.title.text == title
