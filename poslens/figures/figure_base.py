@@ -47,7 +47,8 @@ def quantity(method: Method) -> str:
     entry = METHODS.get(method.name)
     name = entry.axis if entry else method.name.replace("_", " ").capitalize()
     unit = {"p99": "1 = document's 99th percentile", "max": "1 = document's maximum"}.get(
-        str({**method.params, **method.curve_params}.get("normalization")), "score units"
+        str({**method.params, **method.curve_params}.get("normalization")),
+        entry.unit if entry else "score units",
     )
     return f"{name} ({unit})"
 

@@ -668,3 +668,17 @@ def test_only_positions_of_relocated_evidence_count_characters(
 ) -> None:
     curves = [replace(curve(), method=method) for method in methods]
     assert curve_figures.mean_curves(curves, STYLE).layout.xaxis.title.text == title
+
+
+@pytest.mark.parametrize(
+    ("name", "normalization", "title"),
+    [
+        ("saliency", "none", "Saliency (‖∂s/∂e‖₂)"),
+        ("profile", "none", "Profile (‖∂v/∂e‖F)"),
+        ("decomposition", "none", "Contribution (share of the score)"),
+        ("saliency", "max", "Saliency (1 = document's maximum)"),
+    ],
+)
+def test_axis_titles_state_the_methods_unit(name: str, normalization: str, title: str) -> None:
+    method = make_method(name, {"normalization": normalization})
+    assert figure_base.quantity(method) == title
