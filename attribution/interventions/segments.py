@@ -54,7 +54,7 @@ STEP = 0.8
 """Factor by which a text is shortened repeatedly until the result of an insertion is read whole."""
 
 VERSION = 1
-EDITS_VERSION = 2
+EDITS_VERSION = 3
 
 
 def segments_method(cut: Cut) -> Method:
@@ -119,13 +119,15 @@ class SegmentCurve:
 class EditCurves:
     """Cosine of the edited text's vector with the original one: `cosines` [3, S], with rows for the
     beginning, the middle and the end and columns for SHARES. `read_share` is the share of the
-    document's characters that was used as the text."""
+    document's characters that was used as the text; `truncated` says whether the model reads only
+    a part of the document."""
 
     model: str
     pair_id: str
     by: Edit
     cosines: Array
     read_share: float
+    truncated: bool
     note: str
     seconds: float
 
@@ -202,7 +204,7 @@ def edit_curves(
     """
     started = time.perf_counter()
     model = _pooled(retriever)
-    text, _ = read_text(model, pair.document)
+    text, tokens = read_text(model, pair.document)
     if by == "insertion":
         text = shortened(model, text, pair.language)
     if not _inner_borders(text):
@@ -222,6 +224,7 @@ def edit_curves(
         by=by,
         cosines=cosines.reshape(len(POSITIONS), -1),
         read_share=len(text) / len(pair.document),
+        truncated=tokens.truncated,
         note="; ".join(filter(None, notes)),
         seconds=time.perf_counter() - started,
     )

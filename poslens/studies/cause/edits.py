@@ -54,6 +54,7 @@ class EditSummary(MeanEffect):
     n: int
     n_failed: int
     n_shortened: int
+    n_truncated: int
     notes: tuple[str, ...]
 
 
@@ -198,7 +199,7 @@ class EditsStudy(OverItems[EditSummary]):
             asked.method,
             asked.chosen.dataset,
             summary.n,
-            summary.n_shortened,
+            summary.n_truncated,
             asked.chosen.selection,
         )
 
@@ -233,6 +234,7 @@ def _summary(
         len(curves),
         n_failed,
         sum(edits.read_share < 1 for edits in curves),
+        sum(edits.truncated for edits in curves),
         tuple(sorted({edits.note for edits in curves if edits.note})),
     )
 

@@ -159,7 +159,17 @@ def test_inserted_text_is_read_even_in_a_long_document(tiny: Callable[..., Any])
     text = long.document[: round(found.read_share * len(long.document))]
     encoded = model.encode_texts([inserted(text, None, 1.0, "beginning")], "document")
     assert not encoded.texts[0].truncated
-    assert segment_curve(model, long).read_share < 1
+    assert segment_curve(model, long).read_share < 1 and found.truncated
+
+
+def test_text_shortened_before_an_insertion_need_not_be_truncated(tiny: Callable[..., Any]) -> None:
+    model = tiny("bert")
+    text = "The tide rises and the boats wait. "
+    text *= int(0.75 * model.max_length) // len(model.encode_texts([text], "document").texts[0])
+    pair = TextPair("p", "", text)
+    inserted_into, removed_from = (edit_curves(model, pair, by) for by in ("insertion", "removal"))
+    assert inserted_into.read_share < 1 and removed_from.read_share == 1
+    assert not inserted_into.truncated and not removed_from.truncated
 
 
 def test_a_title_is_not_all_that_an_insertion_keeps(tiny: Callable[..., Any]) -> None:

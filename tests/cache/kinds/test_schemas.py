@@ -83,6 +83,7 @@ RESULTS: dict[tuple[str, Method], dict[str, Any]] = {
         **OF_PAIR,
         "by": "insertion",
         "cosines": [[0.5] * 5] * 3,
+        "truncated": True,
         **END,
     },
     ("others", Method("others")): {"scores": [0.5, 0.25]},

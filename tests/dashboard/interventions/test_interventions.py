@@ -413,6 +413,18 @@ def test_edits_at_the_side_that_a_model_favors_change_the_vector_more(tmp_path: 
 
 
 @pytest.mark.usefixtures("own_service")
+def test_documents_shortened_before_an_insertion_do_not_count_as_truncated(tmp_path: Path) -> None:
+    path = tmp_path / "texts.jsonl"
+    sentence = "The tide turns twice a day. "  # 8 tokens; MiniLM reads 512
+    documents = [{"_id": str(n), "text": sentence * n} for n in (2, 50, 100)]
+    path.write_text("".join(json.dumps(each) + "\n" for each in documents))
+    found = poslens.edits("MiniLM", str(path), documents=0)
+    assert found.to_frame()["shortened"].unique().tolist() == [2]
+    (provenance,) = found.provenance
+    assert (provenance.n_documents, provenance.truncated) == (3, 1)
+
+
+@pytest.mark.usefixtures("own_service")
 def test_models_are_compared_on_the_same_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     """On the shipped results of the sample: both adapters, whose planted biases differ."""
     monkeypatch.setenv("POSLENS_SHIPPED", "yes")
