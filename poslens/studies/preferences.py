@@ -308,7 +308,8 @@ class Preferences(Study[PreferenceCorpus, PreferenceSubject, PreferenceSummary])
             )
             if ratio is not None:
                 sentences.append(
-                    f"With an unrelated query, the slope is {ratio.text('.2f')} times as large."
+                    "With an unrelated query, the difference between the indices at strengths 1 "
+                    f"and −1 is {ratio.text('.2f')} times as large."
                 )
         return " ".join(sentences)
 

@@ -154,6 +154,20 @@ def test_indices_by_strength_are_drawn_with_their_intervals() -> None:
     np.testing.assert_allclose(trace.error_y.arrayminus, 0.1)
 
 
+def test_the_verdict_says_what_the_ratio_without_the_query_compares() -> None:
+    slope, ratio = Estimate(0.5), Estimate(1.163, 1.06, 1.24)
+    indices = tuple(Estimate(x / 2) for x in STRENGTHS)
+    planted = PlantedResponse(indices, slope, None, 0.5, None, ratio)
+    measured = Preference(make_method("saliency"), 12, Estimate(0.0), planted)
+    summary = PreferenceSummary(measured, service().identify(resolve("MiniLM")), "sample")
+    stated = PREFERENCES.verdict(summary)
+    assert "The index grows by +0.500 per unit of strength" in stated
+    assert stated.endswith(
+        "With an unrelated query, the difference between the indices at strengths 1 and −1 is "
+        "1.16 [1.06, 1.24] times as large."
+    )
+
+
 def test_an_empty_choice_of_all_is_called_all() -> None:
     page = open_page("methods", tab="Preferences", documents="2").run()
     (methods,) = [one for one in page.multiselect if one.label == "Methods"]
