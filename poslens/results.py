@@ -12,7 +12,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from poslens.attribution.curves.interactions import interactions
-from poslens.attribution.curves.positions import document_curve
+from poslens.attribution.curves.positions import document_curve, positions
 from poslens.attribution.errors import UserError
 from poslens.attribution.methods import METHODS
 from poslens.attribution.types import Array, Provenance
@@ -139,8 +139,10 @@ class Explanation(Result):
             name: document_curve(explained.attribution)
             for name, explained in zip(self.scores, self.results, strict=True)
         }
-        title = quantity(self.results[0].attribution.method)
-        return pair_curves(curves, evidence, style, title, provenance=self.provenance)
+        method = self.results[0].attribution.method
+        at = positions(method.curve_params["resampling"])
+        title = quantity(method)
+        return pair_curves(curves, evidence, style, title, x=at, provenance=self.provenance)
 
     def widget(self) -> Heatmap:
         """The heatmap as a notebook widget, whose `pinned` lists the units that the user pinned.

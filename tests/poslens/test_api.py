@@ -78,6 +78,15 @@ def tide() -> poslens.calls.Explanation:
     return poslens.explain("MiniLM", QUERY, DOCUMENT, evidence="twice a day")
 
 
+@pytest.mark.parametrize(("resampling", "ends"), [("bin_mean", (0.5, 99.5)), ("point", (0, 100))])
+def test_the_curve_of_an_explanation_is_drawn_at_its_points(
+    resampling: str, ends: tuple[float, float]
+) -> None:
+    found = poslens.explain("MiniLM", QUERY, DOCUMENT, resampling=resampling)
+    (line,) = found.figure().data
+    assert (line.x[0], line.x[-1]) == pytest.approx(ends)
+
+
 def test_an_explanation_equals_the_methods_result(tide: poslens.calls.Explanation) -> None:
     pair = TextPair("typed", QUERY, DOCUMENT)
     ((outcome,),) = attribute_batches(load(resolve("MiniLM")), make_method("saliency"), [pair])
