@@ -158,9 +158,10 @@ def tally(answers: Sequence[Answer]) -> Tally:
 
 
 def _gain(rows: Values, documents: Sequence[str], readers: Sequence[str]) -> Comparison:
-    """The difference of the two shares, by Student's t. Answers depend on their document and on
-    their reader, so variances over both are added, less that over answers (Cameron, Gelbach and
-    Miller 2011). `rows` [n, 4] are correct answers and answers, by condition."""
+    """The difference of the two shares, by Student's t, with its interval kept within [-1, 1].
+    Answers depend on their document and on their reader, so variances over both are added, less
+    that over answers (Cameron, Gelbach and Miller 2011). `rows` [n, 4] are correct answers and
+    answers, by condition."""
     groupings = [documents, *([readers] if len(set(readers)) > 1 else [])]
     errors = [standard_error(rows, groups, ratio_difference) for groups in (*groupings, None)]
     value, n = float(ratio_difference(rows.mean(0)[None])[0]), len(set(documents))
@@ -173,7 +174,8 @@ def _gain(rows: Values, documents: Sequence[str], readers: Sequence[str]) -> Com
     sizes = (np.bincount(numbered(groups)) for groups in groupings)
     degrees = min(map(effective_size, sizes)) - 1
     reach = float(scipy.special.stdtrit(degrees, 0.975)) * error
-    difference = Estimate(value, value - reach, value + reach, len(rows), n, formula="t interval")
+    ends = max(-1.0, value - reach), min(1.0, value + reach)
+    difference = Estimate(value, *ends, len(rows), n, formula="t interval")
     return by_standard_error(difference, error, degrees, SHARE_MARGIN)
 
 

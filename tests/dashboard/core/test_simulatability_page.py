@@ -15,6 +15,7 @@ import poslens
 from poslens.attribution import datasets
 from poslens.compute.compute import service
 from poslens.studies.simulatability.answers import (
+    CONDITIONS,
     Answer,
     AnswerFile,
     answer,
@@ -109,6 +110,21 @@ def test_readers_who_differ_widen_the_interval() -> None:
     assert alone is not None and alone.error is not None and alone.error < 0.5 * error
     few = tally([each for each in answers if each.document in ("d0", "d1")]).gain
     assert few is not None and few.difference.interval is None
+
+
+@pytest.mark.parametrize("better", ["explanation", "random"])
+def test_the_interval_of_few_answers_stays_within_100_percentage_points(better: str) -> None:
+    """By hand: with 5 of 6 right against 1 of 6, Student's t alone gives 0.667 ± 0.544."""
+    answers = [
+        Answer("t", "r", "m", "f", "x", "d", f"q{n}", f"{condition}{n}", condition, correct)
+        for condition in CONDITIONS
+        for n in range(6)
+        for correct in [n < (5 if condition == better else 1)]
+    ]
+    gain, sign = tally(answers).gain, 1 if better == "explanation" else -1
+    assert gain is not None and gain.difference.value == pytest.approx(sign * 2 / 3)
+    inner, outer = sorted(gain.difference.interval or (0, 0), key=abs)
+    assert outer == sign and inner == pytest.approx(sign * 0.123, abs=0.001)
 
 
 def test_questions_can_be_answered_on_the_page(summary: Any) -> None:
