@@ -10,6 +10,7 @@ import pandas as pd
 import streamlit as st
 
 from poslens.attribution.evaluation.comparison_words import POINTS, share_change
+from poslens.compute.compute import service
 from poslens.dashboard.widgets import panels, say
 from poslens.dashboard.widgets.guard import fragment
 from poslens.dashboard.widgets.study_page import Opened, study_page
@@ -27,7 +28,6 @@ from poslens.studies.simulatability.study import SIMULATABILITY
 from poslens.studies.simulatability.summary import SimulatabilitySummary
 
 _READER = "simulatability.reader"
-_ANSWERED = "simulatability.answered"
 _WORDS: dict[Condition, str] = {"explanation": "the method's words", "random": "random words"}
 
 
@@ -48,21 +48,25 @@ def _predict(opened: Opened) -> None:
     label = st.selectbox("Model and method", list(summaries), key="simulatability.asked")
     summary = summaries[label]
     file = AnswerFile(opened.compute.root)
+    records = (
+        "in the cache folder on this machine, without names or texts"
+        if opened.compute is service()
+        else "without names or texts and deletes them with your file when your session ends"
+    )
     st.caption(
         "You see the query and a few words of the two documents that the model ranks first and "
         "second, in random order. Half of the questions have the method's words, half random "
-        "words. PosLens records your answers in the cache folder on this machine, without names "
-        "or texts."
+        f"words. PosLens records your answers {records}."
     )
     reader = st.session_state.setdefault(_READER, secrets.token_hex(8))
-    answered: set[str] = st.session_state.setdefault(f"{_ANSWERED} {label}", set())
 
     def record(question: Question, first: bool) -> None:
         """Record the answer; a callback, so that the page then shows the next question."""
         with panels.guarded():
             file.add(answer(summary, question, first, reader))
-            answered.add(question.choice.choice_id)
 
+    recorded = of_summary(file.read(), summary)
+    answered = {given.question for given in recorded if given.reader == reader}
     left = [
         question
         for question in questions(summary, int(reader, 16))
@@ -84,12 +88,11 @@ def _predict(opened: Opened) -> None:
         st.caption(f"{len(answered):,} answered, {len(left):,} left")
     else:
         st.info("All questions are answered. Select another model or method.")
-    _tally(file.read(), summary)
+    _tally(recorded, summary)
 
 
-def _tally(answers: list[Answer], summary: SimulatabilitySummary) -> None:
+def _tally(recorded: list[Answer], summary: SimulatabilitySummary) -> None:
     """The shares of correct answers of all users of this machine."""
-    recorded = of_summary(answers, summary)
     counted = tally(recorded)
     if not counted.n:
         return

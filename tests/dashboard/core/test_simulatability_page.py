@@ -14,6 +14,7 @@ from streamlit.testing.v1 import AppTest
 import poslens
 from poslens.attribution import datasets
 from poslens.compute.compute import service
+from poslens.dashboard.widgets import choices
 from poslens.studies.simulatability.answers import (
     CONDITIONS,
     Answer,
@@ -23,6 +24,8 @@ from poslens.studies.simulatability.answers import (
     questions,
     tally,
 )
+from poslens.studies.simulatability.study import SIMULATABILITY
+from poslens.study_plan import plan
 from tests.support.nouns import NOUNS
 from tests.support.pages import open_page
 
@@ -136,3 +139,29 @@ def test_questions_can_be_answered_on_the_page(summary: Any) -> None:
     assert "1 answered, 11 left" in shown(page) and "Correct answers" in shown(page)
     (recorded,) = AnswerFile(service().root).read()
     assert recorded.model == "BM25" and recorded.dataset == NAME
+
+
+def test_answers_count_only_for_the_same_question(summary: Any) -> None:
+    page = open_page("methods", tab="Simulatability", dataset=NAME, models="BM25", words="3").run()
+    page.button(key="simulatability.first").click().run()
+    assert "1 answered, 11 left" in shown(page) and "in the cache folder" in shown(page)
+    poslens.simulatability("BM25", NAME, words=2)
+    page.number_input(key="number.words").set_value(2).run()
+    assert "0 answered, 12 left" in shown(page)
+    page.number_input(key="number.words").set_value(3).run()
+    assert "1 answered, 11 left" in shown(page)
+
+
+def test_answers_on_an_uploaded_file_are_private(summary: Any, tmp_path: Path) -> None:
+    content = (tmp_path / "simulated.jsonl").read_bytes()
+    page = open_page("methods", tab="Simulatability", models="BM25", words="3").run()
+    page.file_uploader(key="upload").upload("own.jsonl", content).run()
+    (uploaded,) = page.session_state["own texts"].uploads.values()
+    compute = page.session_state["own texts"].compute
+    settings = SIMULATABILITY.parameters.settings({"words": 3})
+    corpus = SIMULATABILITY.corpus(uploaded, settings)
+    specs = [choices.spec("BM25", uploaded.name)]
+    for job in plan(SIMULATABILITY, compute, specs, corpus, settings).jobs:
+        job.start().wait()
+    page.run()
+    assert "deletes them with your file when your session ends" in shown(page)
