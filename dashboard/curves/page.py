@@ -81,11 +81,12 @@ def board() -> None:
     """Progress and curves."""
     progress = st.container()
     curves = view.curves()
+    n_done = 0
     if computing := view.jobs():
         with progress:
             unit = results_unit("pair", len(computing))
-            run_board(computing, unit=unit, rate_unit="pairs", others=True)
-    if computing and not curves and not view.active():
+            n_done = run_board(computing, unit=unit, rate_unit="pairs", others=True)
+    if computing and not n_done and not view.active():
         st.info("No curve has been computed for these pairs. Press Compute.")
     if curves and control is not None:
         controls.section(view, control)

@@ -247,6 +247,17 @@ def test_the_mean_counts_the_pairs_that_have_results(long_and_short: str) -> Non
     assert "Mean over 12 of 24 pairs, from 12 documents." in captions(app)
 
 
+def test_too_few_curves_for_a_mean_are_not_called_none(long_and_short: str) -> None:
+    from poslens.dashboard.widgets.choices import spec
+
+    method, pairs = make_method("input_x_gradient"), datasets.read("cut").pairs
+    service().attribution_job(spec("cutter", "cut"), method, pairs[:3], "cut: ").start().wait()
+    app = open_page("curves", method="input_x_gradient", dataset="cut", models=["cutter"]).run()
+    assert "cutter has curves for 3 of 24 pairs." in captions(app)
+    assert [one.label for one in app.button if one.key == "start"] == ["Compute remaining"]
+    assert not app.info
+
+
 def test_an_unreadable_model_does_not_affect_the_others(
     long_and_short: str, tmp_path: Path
 ) -> None:
