@@ -154,9 +154,9 @@ def _needed(undecided: Sequence[tuple[str, Comparison]]) -> str:
     return f"; about {n:,} would be needed for {listed(names)}{more}"
 
 
-def on_quality_front(points: Sequence[tuple[float | None, float | None]]) -> list[bool]:
+def on_quality_front(points: Sequence[tuple[float | None, float | None]]) -> list[bool | None]:
     """Which of the points (size of the position effect, nDCG@10) are on the Pareto front: no other
-    point is at least as good in both and better in one. A point without one of the two is not."""
+    point is at least as good in both and better in one. None for a point without one of the two."""
 
     def beats(first: tuple[float | None, float | None], two: tuple[float, float]) -> bool:
         if first[0] is None or first[1] is None:
@@ -164,8 +164,8 @@ def on_quality_front(points: Sequence[tuple[float | None, float | None]]) -> lis
         return first[0] <= two[0] and first[1] >= two[1] and first != two
 
     return [
-        effect is not None
-        and quality is not None
-        and not any(beats(other, (effect, quality)) for other in points)
+        None
+        if effect is None or quality is None
+        else not any(beats(other, (effect, quality)) for other in points)
         for effect, quality in points
     ]

@@ -64,6 +64,6 @@ if (chosen := study_choices(DEBIAS)) is not None:
         opened = study_section(DEBIAS, chosen.data, chosen.models, chosen.settings)
         if opened is not None and opened.summaries:
             queries_section(opened.summaries, opened.data.name)
-        elif opened is not None and opened.settings.steps:
+        elif opened is not None and opened.settings.steps and chosen.data.pairs.n_with_evidence:
             st.markdown(BEFORE)
             study_section(POSITIONS, chosen.data, chosen.models, POSITIONS.parameters.settings())

@@ -83,8 +83,9 @@ class DebiasRow(ModelRow):
         "half, or the number of last layers; null without calibration.", shown=False
     )
     steps: int | None = column("Number of training steps; null without training.")
-    on_front: bool = column(
-        "Whether no other model has both less position bias and more nDCG@10.",
+    on_front: bool | None = column(
+        "Whether no other model has both less position bias and more nDCG@10; null if one of the "
+        "two was not measured.",
         title="on Pareto front",
     )
     recommended: bool = column("Whether this model is recommended.")

@@ -80,6 +80,12 @@ _PREFERENCE = ("debiased", "debiased and calibrated", "calibrated")
 without PosLens."""
 
 
+_OF_FRONT = (
+    "In the first chart, models further left have less position bias, and models further up rank "
+    "better. A marker is hollow if another model has a higher nDCG@10 and less position bias."
+)
+
+
 class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
     """Debiases a dense model by self-distillation on half of a corpus, and compares it with
     attention calibration on the other half."""
@@ -95,9 +101,7 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
         "are compared: calibration spreads a model's attention more evenly over blocks of tokens."
     )
     limits = (
-        "In the first chart, models further left have less position bias, and models further up "
-        "rank better. A marker is hollow if another model has a higher nDCG@10 and less position "
-        "bias. Brackets are 95% bootstrap intervals over documents; changes are paired, and "
+        f"{_OF_FRONT} Brackets are 95% bootstrap intervals over documents; changes are paired, and "
         "verdicts on them use p, Holm-adjusted over all changes shown. With training, a model is "
         "recommended if the size of its relocation difference (score with the evidence in the "
         "last third minus first third) or of its position effect on rank (nDCG@10 with the "
@@ -303,6 +307,12 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
                 for summary, is_on in zip(versions, front, strict=True)
             ]
         return marked
+
+    def limits_of(self, summaries: Sequence[DebiasSummary]) -> str:
+        """The limitations, and how to read the first chart if a model has a point in it."""
+        if any(None not in summary.bias_and_quality for summary in summaries):
+            return self.limits
+        return self.limits.removeprefix(_OF_FRONT).lstrip()
 
     def verdict(self, summary: DebiasSummary) -> str:
         advice, effect, quality = summary.recommendation, summary.effect, summary.quality

@@ -104,7 +104,7 @@ class DebiasSummary:
     plain: DebiasSummary | None = None
     changes: Changes | None = None
     recommended: bool = False
-    on_front: bool = False
+    on_front: bool | None = None
     test: HeldOutTest | None = None
 
     @property

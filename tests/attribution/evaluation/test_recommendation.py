@@ -102,5 +102,5 @@ def test_a_size_shrinks_in_either_direction(sign: int) -> None:
 
 def test_the_pareto_front_has_the_points_that_no_other_dominates() -> None:
     points = [(0.05, 0.88), (0.01, 0.89), (0.0, 0.85), (0.02, 0.9), (None, 0.99), (0.0, None)]
-    assert on_quality_front(points) == [False, True, True, True, False, False]
+    assert on_quality_front(points) == [False, True, True, True, None, None]
     assert on_quality_front([(0.5, 0.5), (0.5, 0.5)]) == [True, True]

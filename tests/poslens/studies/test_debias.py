@@ -409,6 +409,33 @@ def test_a_first_visit_shows_the_bias_to_remove(monkeypatch: pytest.MonkeyPatch)
     assert any(sentence.startswith("MiniLM-primacy: nDCG@10 ") for sentence in sentences)
 
 
+def test_data_without_evidence_announce_neither_a_chart_nor_results_before_debiasing(
+    home: Path, spec: RetrieverSpec
+) -> None:
+    path = home / "unmarked.jsonl"
+    rows = [{**row, "evidence": ""} for row in judged_rows(30)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    datasets.register("unmarked", path)
+    asked = {"dataset": "unmarked", "models": "tiny", "steps": "2", "strengths": "0.5"}
+    page = open_page("debias", **asked).run()
+    assert not page.exception and not page.error
+    assert not any("before debiasing" in one.value for one in page.markdown)
+
+    corpus = DEBIAS.corpus(datasets.read("unmarked"), SETTINGS)
+    unmarked = plan(DEBIAS, service(), [spec], corpus, SETTINGS)
+    for job in unmarked.jobs:
+        run = job.start()
+        assert run.wait(600) and not run.error, run.error
+    summaries = DEBIAS.together(stored(DEBIAS, service(), unmarked.subjects))
+    assert [each.on_front for each in summaries] == [None] * 4
+    page = open_page("debias", **asked, pairs="12").run()
+    assert not page.exception and not page.error
+    assert any("nDCG@10 change" in one.value.columns for one in page.dataframe)
+    captions = " ".join(one.value for one in page.caption)
+    assert "Brackets are 95%" in captions and "In the first chart" not in captions
+    assert not any("debias_front" in chart.proto.spec for chart in page.get("plotly_chart"))
+
+
 def test_a_page_without_results_says_why_in_a_box() -> None:
     page = open_page("debias", models=["BM25"]).run()
     assert any("cannot be trained" in one.value for one in page.info)
