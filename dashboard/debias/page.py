@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import streamlit as st
 
 from poslens.attribution.evaluation.ranking_measures import NDCG
+from poslens.compute.compute import service
+from poslens.dashboard.server.own_texts import service_for
 from poslens.dashboard.widgets import links, panels, say
 from poslens.dashboard.widgets.study_page import study_choices, study_section
 from poslens.dashboard.widgets.tables import chosen_row, column_settings
@@ -17,6 +19,10 @@ from poslens.studies.positions.study import POSITIONS
 BEFORE = (
     "The results below are those **before debiasing**, on pairs of the whole data set (not only "
     "the held-out half)."
+)
+SHARED = (
+    "The trained model is stored in the server's model folder, where everyone with access to the "
+    "server can use it, even after your session ends. Its description names your file."
 )
 QUERIES = DEBIAS.tables["queries"]
 
@@ -61,6 +67,8 @@ def queries_section(summaries: Sequence[DebiasSummary], dataset: str) -> None:
 
 if (chosen := study_choices(DEBIAS)) is not None:
     with panels.guarded():
+        if chosen.settings.steps and service_for(chosen.data.name) is not service():
+            st.info(SHARED)
         opened = study_section(DEBIAS, chosen.data, chosen.models, chosen.settings)
         if opened is not None and opened.summaries:
             queries_section(opened.summaries, opened.data.name)

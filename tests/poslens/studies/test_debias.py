@@ -436,6 +436,19 @@ def test_data_without_evidence_announce_neither_a_chart_nor_results_before_debia
     assert not any("debias_front" in chart.proto.spec for chart in page.get("plotly_chart"))
 
 
+def test_training_on_an_uploaded_file_leaves_a_shared_model() -> None:
+    def warned(page: AppTest) -> bool:
+        return any("everyone with access to the server" in one.value for one in page.info)
+
+    content = "".join(json.dumps(row) + "\n" for row in judged_rows(30)).encode()
+    page = open_page("debias", models=["MiniLM"]).run()
+    assert not warned(page)
+    page.file_uploader(key="upload").upload("own.jsonl", content).run()
+    assert not page.exception and not page.error and warned(page)
+    page.number_input(key="number.steps").set_value(0).run()
+    assert not warned(page)
+
+
 def test_a_page_without_results_says_why_in_a_box() -> None:
     page = open_page("debias", models=["BM25"]).run()
     assert any("cannot be trained" in one.value for one in page.info)
