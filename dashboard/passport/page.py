@@ -80,7 +80,7 @@ st.markdown(
     "# Passport: how strong is a model's position bias?\nA model's passport is one card: each "
     "measure of position bias with its limitations, and with an interval where one can be computed."
 )
-if chosen is None or not names:
+if chosen is None:
     st.stop()
 data = chosen
 cards_tab, all_tab = st.tabs(("Cards", "All models"), key="tab", bind="query-params")
@@ -174,4 +174,7 @@ def board() -> None:
 
 
 with cards_tab:
-    watched(is_active, board)
+    if names:
+        watched(is_active, board)
+    else:
+        st.info("Select a model in the sidebar.")

@@ -556,6 +556,15 @@ def test_the_page_shows_two_cards_and_computes_nothing() -> None:
     assert not service().runs.active({service().root}, upkeep=True)
 
 
+def test_all_models_can_be_opened_without_a_selected_model() -> None:
+    page = open_page("passport").run()
+    page.multiselect(key="models").set_value([]).run()
+    assert not page.exception and not page.error
+    assert [one.value for one in page.info] == ["Select a model in the sidebar."]
+    assert [one.label for one in page.tabs] == ["Cards", "All models"]
+    assert not page.button
+
+
 def test_a_model_without_results_has_a_document_but_no_table(tmp_path: Path) -> None:
     (tmp_path / "empty.csv").write_text(ROWS, encoding="utf-8")
     datasets.register("empty", tmp_path / "empty.csv")
