@@ -35,7 +35,7 @@ def all_models(compute: Compute, data: DataSet) -> None:
     """
     names = cohort.names(compute)
     specs = [choices.spec(name, data.name) for name in names]
-    cards = [passports.passport(compute, spec, data) for spec in specs]
+    cards = cohort.by_current_name([passports.passport(compute, spec, data) for spec in specs])
     cards = [card for card in cards if any(part.numbers for part in card.parts)]
     if not cards:
         st.info("No model has a passport for this data set yet: compute one on the tab Cards.")

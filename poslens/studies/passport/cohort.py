@@ -117,6 +117,17 @@ def names(compute: Compute) -> list[str]:
     return list(dict.fromkeys((*installed, *compute.stored_only())))
 
 
+def by_current_name(cards: Sequence[ModelPassport]) -> list[ModelPassport]:
+    """The cards without those that repeat an installed model's results under the name that it had
+    when they were stored."""
+    here = {card.model.key.fingerprint for card in cards if not card.model.stored_only}
+    return [
+        card
+        for card in cards
+        if not (card.model.stored_only and card.model.key.fingerprint in here)
+    ]
+
+
 def chart(cards: Sequence[ModelPassport], style: Style, effect: str = "") -> go.Figure:
     """nDCG@10 against the measure of the column `effect`, a point per model with both 95%
     intervals. By default the first of `EFFECTS` that any card has. A model that lacks one of the

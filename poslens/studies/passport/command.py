@@ -91,6 +91,8 @@ def passport(
             watched(spec.name, passports.job(compute, card), unit="computation")
             card = passports.passport(compute, spec, data, pairs, part, moved)
         cards.append(card)
+    if all_models:
+        cards = cohort.by_current_name(cards)
     if figure is not None:
         if all_models and figure.format != "html":
             if not (provenance := cohort.provenance(cards)):

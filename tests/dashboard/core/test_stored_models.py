@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from poslens.attribution import datasets
 from poslens.attribution.errors import UserError
 from poslens.attribution.methods import make_method
 from poslens.attribution.retrievers import resolve
@@ -22,6 +23,8 @@ from poslens.compute import stored_models
 from poslens.compute.compute import Compute, service
 from poslens.figures.plain import plain
 from poslens.names import posir_spec
+from poslens.studies.passport import cohort
+from poslens.studies.passport.service import passport
 from tests.support.pages import open_page
 
 ROOT = Path(__file__).parents[3]
@@ -89,6 +92,21 @@ def test_weights_that_reappear_are_used(
     # The same files, so the copied results belong to this model.
     assert not model.stored_only
     assert compute.explain(sample.pairs[0], resolve.resolve("elsewhere"), METHOD).from_cache
+
+
+def test_all_models_have_one_card_per_weights(home: Path, tiny_folder: Callable[..., Path]) -> None:
+    """Results stored as "elsewhere", of weights that now have another name."""
+    compute, data = Compute(home), datasets.read("sample")
+
+    def listed() -> list[str]:
+        specs = [resolve.resolve(name) for name in cohort.names(compute)]
+        cards = [passport(compute, spec, data, only=["attribution"]) for spec in specs]
+        return [card.name for card in cohort.by_current_name(cards)]
+
+    assert "elsewhere" in listed()
+    resolve.register_folder("renamed", tiny_folder("bert"))
+    assert "elsewhere" in cohort.names(compute)
+    assert "renamed" in listed() and "elsewhere" not in listed()
 
 
 def test_results_of_other_weights_get_separate_names(home: Path) -> None:
