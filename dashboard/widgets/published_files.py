@@ -84,12 +84,23 @@ def _known(suffixes: Sequence[str]) -> dict[str, Path]:
 def _uploaded(
     key: str, suffixes: Sequence[str], read: Callable[[str, bytes], T], label: str
 ) -> list[T]:
+    """The contents of the uploaded files. The uploader forgets its files when the user leaves the
+    page, so the session keeps what was read, and lists it with buttons to remove it."""
+    contents: dict[str, T] = st.session_state.setdefault(f"published.{key}.contents", {})
+    listed: list[str] = st.session_state.setdefault(f"published.{key}.listed", [])
+
+    def forget(names: Sequence[str]) -> None:
+        for name in names:
+            contents.pop(name, None)
+
     given = st.file_uploader(
         plain(label),
         type=[suffix.lstrip(".") for suffix in suffixes],
         accept_multiple_files=True,
         key=f"published.{key}.upload",
         max_upload_size=20,
+        on_change=forget,  # what it still lists is read again below
+        args=(listed,),
         help="PosIR's published files, or files in the same format."
         + (
             " PosLens reads a pickle only if it holds nothing but arrays of numbers."
@@ -97,12 +108,25 @@ def _uploaded(
             else ""
         ),
     )
-    results: list[T] = []
-    for file in given[:_MAX_FILES]:
+    listed.clear()
+    for number, file in enumerate(given[:_MAX_FILES], 1):
         # Some browsers send a path; keep only the file name.
         name = file.name.replace("\\", "/").rsplit("/", 1)[-1].strip()[-80:]
-        results += _read(name, file.getvalue(), read)
-    return results
+        # Files of different folders may have the same name.
+        listed.append(f"{name} ({number})" if name in listed else name)
+        for content in _read(name, file.getvalue(), read):
+            contents[listed[-1]] = content
+    while len(contents) > _MAX_FILES:
+        del contents[next(iter(contents))]
+    for name in [each for each in contents if each not in listed]:
+        st.button(
+            plain(f"Remove {name}"),
+            key=f"published.{key}.remove.{name}",
+            icon=":material/close:",
+            on_click=forget,
+            args=([name],),
+        )
+    return list(contents.values())
 
 
 def _read(name: str, data: bytes, read: Callable[[str, bytes], T]) -> list[T]:

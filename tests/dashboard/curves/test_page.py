@@ -217,6 +217,30 @@ def test_published_curves_are_read_from_folders_and_uploads(
     assert "contains no curves" in app.error[0].value and "<b>" not in app.error[0].value
 
 
+def test_uploaded_curves_stay_for_the_session(long_and_short: str) -> None:
+    def lines(page: AppTest) -> list[str]:
+        return [line for line in page.dataframe[0].value["model"] if line != "BM25"]
+
+    def other_page_and_back(page: AppTest) -> AppTest:
+        for name in ("storage", "curves"):
+            page.switch_page(f"{name}/page.py").run()
+            assert not page.exception and not page.error
+        return page
+
+    app = upload(opened(models=["BM25"]), "first.npz", npz())
+    assert not [one for one in app.button if "Remove" in one.label]
+    assert lines(other_page_and_back(app)) == ["first, published"]
+    app = upload(app, "second.npz", npz())
+    assert lines(app) == ["first, published", "second, published"]
+    app.file_uploader(key="published.curves.upload").set_value([]).run()
+    assert lines(app) == ["first, published"]
+    app.button(key="published.curves.remove.first.npz").click().run()
+    assert lines(app) == []
+    pair = [(name, npz(), "application/octet-stream") for name in ("same.npz", "same.npz")]
+    app.file_uploader(key="published.curves.upload").set_value(pair).run()
+    assert lines(app) == ["same, published"] * 2
+
+
 def test_compare_shows_published_curves_with_the_data_sets_means(long_and_short: str) -> None:
     asked = {"a": "cutter", "b": "BM25", "dataset": "cut", "method": "occlusion"}
     app = open_page("compare", published=FIGURE_5[:1], **asked).run()
