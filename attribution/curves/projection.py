@@ -87,9 +87,7 @@ def project(
         UserError: fewer than MIN_POINTS vectors, values that are not finite, or a vector that
             cannot be compared (see `comparable`).
     """
-    n = len(vectors)
-    if n < MIN_POINTS:
-        raise UserError(f"A map needs at least {MIN_POINTS} points, not {n}: change the filters.")
+    require_points(len(vectors))
     shape = shapes(vectors, layout.metric)
     if not shape.any(1).all():
         raise UserError("Some vectors are zero or constant and have no neighbors: remove them.")
@@ -97,6 +95,16 @@ def project(
     place = numbered([values.tobytes() for values in shape + np.float32(0.0)])
     first = np.unique(place, return_index=True)[1]
     return _points(shape[first], layout, report)[place]
+
+
+def require_points(n: int) -> None:
+    """Refuse a map of too few points.
+
+    Raises:
+        UserError: `n` is less than MIN_POINTS.
+    """
+    if n < MIN_POINTS:
+        raise UserError(f"A map needs at least {MIN_POINTS} points, not {n}: change the filters.")
 
 
 def _points(

@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from poslens.attribution.curves.curve_summary import primacy_recency_index
-from poslens.attribution.curves.projection import METRICS, Layout
+from poslens.attribution.curves.projection import METRICS, Layout, require_points
 from poslens.attribution.errors import UserError
 from poslens.attribution.methods import METHODS
 from poslens.attribution.types import Provenance, TextPair
@@ -86,6 +86,11 @@ st.markdown(
     + (f" ({panels.plain(selection.words)})." if selection.words else ".")
     + " Click a point, or lasso several, to list their pairs."
 )
+try:
+    require_points(len(source))
+except UserError as reason:
+    say.info(reason)
+    st.stop()
 
 
 def job() -> Job:
