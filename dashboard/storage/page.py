@@ -260,7 +260,9 @@ def confirm(meant: list[StoredFile], dataset: str) -> None:
 
 def imports() -> None:
     """Import an exported file."""
-    with st.expander("Import", expanded=not files):
+    # Open as long as it has a file: an import that adds the first results would close it.
+    selected = st.session_state.get("cache.upload") is not None
+    with st.expander("Import", expanded=selected or not files):
         given = st.file_uploader(
             "Exported Parquet file",
             type=["parquet"],

@@ -229,6 +229,17 @@ def test_an_export_restores_deleted_results(store: Store) -> None:
     assert found.document_scores.tobytes() == result("p0")[1].document_scores.tobytes()
 
 
+def test_the_import_stays_open_while_it_has_a_file(store: Store) -> None:
+    def is_open(app: AppTest) -> bool:
+        return next(one.proto.expanded for one in app.expander if one.label == "Import")
+
+    app = opened()
+    assert not is_open(app)
+    app.file_uploader(key="cache.upload").set_value(("x.parquet", b"PAR1" * 99, "")).run()
+    assert is_open(app)
+    assert is_open(clicked(app, "cache.import"))
+
+
 def test_a_foreign_upload_is_refused_in_one_sentence(store: Store) -> None:
     app = opened()
     app.file_uploader(key="cache.upload").set_value(("x.parquet", b"PAR1" * 99, "")).run()
