@@ -32,10 +32,10 @@ def section(
     st.markdown(f"**{panels.plain(HUBS.question)}** {panels.plain(HUBS.reads)}")
     opened = study_section(HUBS, data, names, settings, spec_of=spec_of)
     if opened is not None and opened.summaries:
-        _hubs(opened.summaries)
+        _hubs(data.name, opened.summaries)
 
 
-def _hubs(summaries: Sequence[HubSummary]) -> None:
+def _hubs(dataset: str, summaries: Sequence[HubSummary]) -> None:
     """The hubs of a model, largest in-degree first."""
     by_name = {summary.name: summary for summary in summaries}
     left, _ = st.columns([1, 2])
@@ -55,10 +55,10 @@ def _hubs(summaries: Sequence[HubSummary]) -> None:
         column_config=column_settings(table),
     )
     if row is not None:
-        _hub(summary, summary.hubs[row], list(by_name))
+        _hub(dataset, summary, summary.hubs[row], list(by_name))
 
 
-def _hub(summary: HubSummary, number: int, models: Sequence[str]) -> None:
+def _hub(dataset: str, summary: HubSummary, number: int, models: Sequence[str]) -> None:
     """The words of a hub and the queries that retrieve it, with a link that explains one of
     them."""
     key = summary.ids[number]
@@ -78,7 +78,7 @@ def _hub(summary: HubSummary, number: int, models: Sequence[str]) -> None:
     # Models that every method supports, if there are any.
     opened = [name for name in models if name != "BM25"] or list(models)
     text = collection.texts([key]).get(key, "")
-    links.text_link("Explain the chosen document", query, text, opened)
+    links.text_link("Explain the chosen document", query, text, dataset, opened)
 
 
 def _words(summary: HubSummary, key: str) -> None:

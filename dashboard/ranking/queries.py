@@ -107,7 +107,8 @@ def section(
         if row["pair"]:
             offered[str(row["id"])] = str(row["pair"])
         else:
-            links.text_link("Explain the chosen document", query.text, str(row["document"]), opened)
+            document = str(row["document"])
+            links.text_link("Explain the chosen document", query.text, document, dataset, opened)
     for key, pair_id in offered.items():
         links.explain_link(f"Explain {key}", dataset, pair_id, opened)
     panels.downloads(

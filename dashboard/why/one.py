@@ -273,7 +273,7 @@ def _behind(
     if pair:
         links.other_views("why", opened.data, pair, names)
     else:
-        _text_links(summaries[0], text, whole, names)
+        _text_links(opened.data.name, summaries[0], text, whole, names)
     st.markdown("**Documents ranked above the target**")
     under = summaries[0]
     if len(names) > 1:
@@ -361,12 +361,15 @@ def remedy_links(causes: Set[Cause], opened: Opened) -> None:
             links.page_link(page, label, "", asked)
 
 
-def _text_links(summary: WhySummary, text: str, whole: str, names: Sequence[str]) -> None:
+def _text_links(
+    dataset: str, summary: WhySummary, text: str, whole: str, names: Sequence[str]
+) -> None:
     """Links to Explain and Cause for texts that are not a pair of the data set."""
     (explanation,) = summary.explained.values()
     evidence = whole[explanation.start : explanation.end]
     with st.container(horizontal=True, key="why.text_links"):
-        links.text_link("Explain", text, whole, names, evidence=evidence)
+        links.text_link("Explain", text, whole, dataset, names, evidence=evidence)
+        icon = ":material/science:"
         links.text_link(
-            "Cause", text, whole, names, evidence=evidence, page="cause", icon=":material/science:"
+            "Cause", text, whole, dataset, names, evidence=evidence, page="cause", icon=icon
         )

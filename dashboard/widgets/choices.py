@@ -311,7 +311,7 @@ def statistics(models: Sequence[str], dataset: str) -> None:
     chosen = st.selectbox(
         "BM25 statistics",
         offered,
-        index=offered.index(_statistics()),
+        index=offered.index(statistics_of(dataset)),
         key="statistics.corpus",
         help=(
             "The data set that BM25 takes its document frequencies and lengths from. Two texts "
@@ -321,18 +321,21 @@ def statistics(models: Sequence[str], dataset: str) -> None:
     url_state.put(STATISTICS, chosen or datasets.SAMPLE, datasets.SAMPLE)
 
 
-def _statistics() -> str:
+def statistics_of(dataset: str) -> str:
+    """The data set whose word statistics BM25 uses for texts of this data set: the one selected in
+    `statistics` for typed and uploaded texts."""
+    if dataset in datasets.names():
+        return dataset
     asked = url_state.get(STATISTICS, datasets.SAMPLE)
     return asked if asked in datasets.names() else datasets.SAMPLE
 
 
 def spec(name: str, dataset: str, *, posir: bool = False) -> RetrieverSpec:
     """The retriever of this name for pairs of this data set, optionally with the PosIR protocol's
-    prompt and lengths. BM25 uses the data set's word statistics; for typed and uploaded texts,
-    those selected in `statistics`."""
+    prompt and lengths. BM25 uses the word statistics of `statistics_of`."""
     spec = resolve.resolve(name)
     if family_of(spec).has_statistics:
-        spec = with_corpus(spec, dataset if dataset in datasets.names() else _statistics())
+        spec = with_corpus(spec, statistics_of(dataset))
     return posir_spec(spec) if posir else spec
 
 

@@ -79,19 +79,25 @@ def text_link(
     label: str,
     query: str,
     document: str,
+    dataset: str,
     models: Sequence[str],
     *,
     evidence: str = "",
     page: str = "",
     icon: str = ":material/highlight:",
 ) -> None:
-    """A link that opens a query with a document that is not a pair of the data set, as typed texts:
-    on the page of this path, or in Explain."""
+    """A link that opens a query with a document of a data set that are not one of its pairs, as
+    typed texts: on the page of this path, or in Explain. BM25 scores them with the data set's word
+    statistics, as in its rankings."""
     if not url_state.in_link(query, document, evidence):
         st.caption("The chosen document is too long for a link; copy its text to Explain.")
         return
-    asked = {"text": OWN, "q": query, "d": document, **({"e": evidence} if evidence else {})}
-    address = urlencode({**asked, "models": list(models)}, doseq=True)
+    asked: _Asked = {"text": OWN, "q": query, "d": document}
+    asked |= {"e": evidence} if evidence else {}
+    if dataset in datasets.names():  # an upload belongs to this tab
+        asked["dataset"] = dataset
+    asked |= {choices.STATISTICS: choices.statistics_of(dataset), "models": list(models)}
+    address = urlencode(asked, doseq=True)
     st.link_button(
         plain(label),
         f"{access.current().root}{page}?{address}",

@@ -77,7 +77,7 @@ def linked(query: str, document: str, evidence: str = "") -> AppTest:
     def part(query: str, document: str, evidence: str) -> None:
         from poslens.dashboard.widgets.links import text_link
 
-        text_link("Explain the chosen document", query, document, ["BM25"], evidence=evidence)
+        text_link("Explain it", query, document, "sample", ["BM25"], evidence=evidence)
 
     return AppTest.from_function(
         part, kwargs={"query": query, "document": document, "evidence": evidence}

@@ -17,7 +17,7 @@ from poslens.attribution import datasets
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.compute.compute import service
 from poslens.dashboard.why import one
-from tests.support.pages import open_page
+from tests.support.pages import open_page, shown_scores
 
 GULLS = "Gulls rest on the old pier today. "
 ROWS = [
@@ -109,6 +109,15 @@ def test_a_typed_query_and_any_document_are_explained(mine: str) -> None:
     opened = open_page("cause", **texts).run()
     assert not opened.exception and not opened.error
     assert opened.text_area(key="typed.document").value == ROWS[2][2]
+
+
+def test_linked_texts_have_the_score_of_the_ranking(mine: str) -> None:
+    page = settled(dataset=mine, models=["BM25"], top="1", query="pier walk on", document="short")
+    (ranked,) = [one.value for one in page.dataframe if "wanted" in one.value]
+    score = dict(zip(ranked["id"], ranked["score"], strict=True))["short"]
+    explain, _ = (urlsplit(one.proto.url) for one in page.get("link_button"))
+    opened = open_page("explain", **parse_qs(explain.query)).run()
+    assert shown_scores(opened) == [pytest.approx(score, abs=1e-4)]
 
 
 def test_the_selected_document_is_listed_below_the_first_ones(
