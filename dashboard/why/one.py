@@ -114,13 +114,24 @@ def _query(collection: Collection, first: str) -> tuple[str, Query | None]:
     of the query that is selected at first."""
     queries = {query.query_id: query for query in collection.queries}
     labels = _labels(collection)
+    begins = labels.get(first, next(iter(labels.values()), ""))
+
+    def take() -> None:
+        chosen = st.session_state["query"] or ""
+        url_state.put("query", labels.get(chosen, chosen), begins)
+
+    url_state.reset("query", (collection.name,))
+    linked = url_state.get("query", begins)
+    ids = {label: query_id for query_id, label in labels.items()}
+    st.session_state["query"] = ids.get(linked, linked) or None
+    # Not bound, because a bound list keeps the text of the former data set's query as a typed one.
     asked: str | None = st.selectbox(
         "Query",
         list(queries),
-        index=list(queries).index(first) if first in queries else (0 if queries else None),
+        index=0 if queries else None,
         format_func=lambda option: labels.get(option, option),
         key="query",
-        bind="query-params",
+        on_change=take,
         accept_new_options=True,
         placeholder="Type a query",
         help="Select a query from the data set, or type your own.",
@@ -129,10 +140,7 @@ def _query(collection: Collection, first: str) -> tuple[str, Query | None]:
         st.info("Type a query.")
         return "", None
     query = queries.get(asked)
-    # A document selected for another query doesn't apply to this one, unless a link names it.
-    if st.session_state.get("why.asked", (collection.name, asked)) != (collection.name, asked):
-        url_state.put("document", "")
-    st.session_state["why.asked"] = (collection.name, asked)
+    url_state.reset("document", (collection.name, asked))
     return (query.text if query else asked.strip()), query
 
 

@@ -142,6 +142,17 @@ def put_all(name: str, values: Sequence[str], default: Sequence[str]) -> None:
         st.query_params[name] = list(values)
 
 
+def reset(name: str, owner: Sequence[str]) -> None:
+    """Forget a value that belongs to another `owner`, such as the former data set, unless a link
+    gives it."""
+    key = f"{_STORED}owner.{name}"
+    in_address = st.query_params.get_all(name)
+    if st.session_state.get(key, owner) != owner and in_address in ([], stored(name)):
+        st.session_state.pop(keys(name)[0], None)
+        st.query_params.pop(name, None)
+    st.session_state[key] = owner
+
+
 def in_link(*texts: str) -> bool:
     """Whether these texts fit into one address, where a byte other than an ASCII letter takes
     three."""

@@ -145,6 +145,21 @@ def test_queries_of_the_same_text_stay_apart(tmp_path: Path, own_service: None) 
         assert f"BM25: {document} is at rank {number + 1} of 2" in words(page)
 
 
+def test_another_data_set_begins_with_its_own_query(mine: str, tmp_path: Path) -> None:
+    birds = ("gull", "tern")
+    rows = [{"query": f"{bird} rest", "document": f"The {bird} rests."} for bird in birds]
+    (tmp_path / "birds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    datasets.register("birds", tmp_path / "birds.jsonl")
+    page = settled(dataset=mine, models=["BM25"], top="1", query="egret", document="long")
+    page.selectbox(key="dataset").set_value("birds").run()
+    assert page.selectbox(key="query").value == "row-1"
+    assert "query" not in page.query_params and "document" not in page.query_params
+    page.selectbox(key="query").select_index(1).run()
+    assert page.query_params["query"] == "tern rest"
+    page.selectbox(key="dataset").set_value(mine).run()
+    assert page.selectbox(key="query").value == "long" and "query" not in page.query_params
+
+
 def test_all_misses_are_computed_and_one_is_opened(mine: str) -> None:
     page = open_page("why", dataset=mine, models=["BM25"], top="1", tab="All misses").run()
     assert any("No results have been computed" in one.value for one in page.info)
