@@ -31,6 +31,8 @@ from poslens.studies.why.summary import SOURCES, WhySummary, fits
 
 SHOWN = 10
 """Maximum number of listed documents of a ranking."""
+MAX_EVIDENCE = 3_000
+"""Maximum number of characters of typed evidence, so that it fits into an address in any script."""
 
 
 def section(chosen: Chosen) -> None:
@@ -60,7 +62,7 @@ def section(chosen: Chosen) -> None:
             return
         document = _document(ranked, wanted, top)
     with right:
-        document, evidence = _own_choice(document)
+        document, evidence = _own_choice(document, (collection.name, text))
         used = st.container()
     if not document:
         st.info("Select a document of the ranking, or type the id of another one.")
@@ -226,27 +228,34 @@ def _document(ranked: QueryRanking, wanted: Sequence[str], top: int) -> str:
     return url_state.get("document") or first
 
 
-def _own_choice(document: str) -> tuple[str, str]:
-    """The document's id and its evidence, which the user can type."""
+def _own_choice(document: str, owner: Sequence[str]) -> tuple[str, str]:
+    """The document's id and its evidence, which the user can type; `owner` are the data set and the
+    query."""
 
-    def take() -> None:
-        url_state.put("document", str(st.session_state["why.document"]).strip())
+    def take(name: str) -> None:
+        url_state.put(name, str(st.session_state[f"why.{name}"]).strip())
 
     st.session_state["why.document"] = document
     st.text_input(
         "Document",
         key="why.document",
         on_change=take,
+        args=("document",),
         help="Id of the target document in the corpus. Select one in the ranking, or enter an id.",
     )
-    evidence = st.text_area(
+    url_state.reset("evidence", (*owner, document))
+    evidence = st.session_state["why.evidence"] = url_state.get("evidence")
+    st.text_area(
         "Evidence",
         key="why.evidence",
+        on_change=take,
+        args=("evidence",),
+        max_chars=MAX_EVIDENCE,
         placeholder="Default: the data set's evidence, or the sentence that scores highest on its "
         "own",
         help="The passage of the document that answers the query, verbatim.",
     )
-    return document, evidence.strip()
+    return document, evidence
 
 
 def _evidence(summaries: Sequence[WhySummary], whole: str) -> None:

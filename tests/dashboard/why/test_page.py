@@ -160,6 +160,23 @@ def test_another_data_set_begins_with_its_own_query(mine: str, tmp_path: Path) -
     assert page.selectbox(key="query").value == "long" and "query" not in page.query_params
 
 
+def test_typed_evidence_is_in_the_address_and_belongs_to_its_document(mine: str) -> None:
+    passage = "The heron nests here."
+    page = settled(dataset=mine, models=["BM25"], top="1", query="heron", document="long")
+    page.text_area(key="why.evidence").input(f" {passage}\n").run()
+    assert page.query_params["evidence"] == passage
+    address = {name: page.query_params[name] for name in page.query_params}
+    page = settled(**address)
+    assert page.text_area(key="why.evidence").value == passage
+    assert f"Evidence: “{passage}”, marked" in words(page)
+    page.selectbox(key="query").select_index(1).run()
+    for run in service().runs.active({service().root}, upkeep=True):
+        run.wait()
+    page.run()
+    assert not page.text_area(key="why.evidence").value
+    assert "evidence" not in page.query_params and not page.error
+
+
 def test_all_misses_are_computed_and_one_is_opened(mine: str) -> None:
     page = open_page("why", dataset=mine, models=["BM25"], top="1", tab="All misses").run()
     assert any("No results have been computed" in one.value for one in page.info)
