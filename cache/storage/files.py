@@ -57,6 +57,20 @@ class Layer(Protocol):
         ...
 
 
+class CacheFolder:
+    """The results of another cache folder as a fallback."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def folder(self, model: ModelKey, method: Method) -> Path:
+        """The other folder, for all results."""
+        return self._root
+
+    def refuse(self, model: ModelKey, method: Method, reason: UserError) -> None:
+        """Results that cannot be read count as missing."""
+
+
 _layers: dict[Path, Layer] = {}
 
 _TICK_NS = 50_000_000

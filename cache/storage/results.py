@@ -197,13 +197,13 @@ class Results(Generic[Item, T]):
 def rows_of(
     files: Files, model: ModelKey, method: Method, kind: str, keys: Sequence[Key]
 ) -> dict[Key, StoredRow]:
-    """The rows of those of `keys` that have one, here or in the fallback."""
+    """The rows of those of `keys` that have one, here, in the fallback, or in its own fallback."""
 
-    def rows_in(files: Files, keys: Sequence[Key]) -> dict[Key, StoredRow]:
-        with files.reading(model, method) as db:
-            return {} if db is None else select(db, kind, keys)
-
-    rows = rows_in(files, keys)
+    with files.reading(model, method) as db:
+        rows = {} if db is None else select(db, kind, keys)
     if lacking := [key for key in keys if key not in rows or rows[key].payload is None]:
-        rows |= files.read_fallback(model, method, lambda files: rows_in(files, lacking)) or {}
+        fallback = files.read_fallback(
+            model, method, lambda files: rows_of(files, model, method, kind, lacking)
+        )
+        rows |= fallback or {}
     return rows

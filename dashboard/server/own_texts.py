@@ -27,6 +27,7 @@ from poslens.attribution.datasets import DataSet
 from poslens.attribution.text import sentences, words
 from poslens.cache import lru_cache
 from poslens.cache.storage import index
+from poslens.cache.storage.files import CacheFolder, set_fallback
 from poslens.compute.compute import Compute, service
 from poslens.compute.settings import KEEP_OWN_TEXTS
 from poslens.dashboard.server import people
@@ -47,6 +48,8 @@ class Session:
     def __init__(self, shared: Compute, folder: Path) -> None:
         self.folder = folder
         self.compute = Compute(folder, beside=shared)
+        # Typed queries search data sets whose vectors everyone shares.
+        set_fallback(self.compute.root, CacheFolder(shared.root))
         self.exports = Exports(folder / "exports")
         self.uploads: dict[str, DataSet] = {}
         self.ended = False
@@ -81,6 +84,7 @@ class Session:
         for owner in (self.compute.root, self.exports.folder):
             self.compute.runs.end(owner)
         self.compute.store.release()
+        set_fallback(self.compute.root, None)
         had_results = self.compute.root.exists()
         _remove(self.folder)
         if not had_results:
@@ -92,9 +96,14 @@ class Session:
         sentences.cache_clear()
 
 
+TYPED = "typed"
+"""The data set of texts that aren't a pair of a data set."""
+
+
 def service_for(dataset: str) -> Compute:
     """The service that stores results for texts of this data set: the shared cache for data sets
-    given at startup; otherwise the session's own, unless `POSLENS_KEEP_OWN_TEXTS` is set.
+    given at startup; otherwise (uploads and `TYPED`) the session's own, unless
+    `POSLENS_KEEP_OWN_TEXTS` is set.
 
     Raises:
         UserError: that setting has an invalid value.

@@ -15,7 +15,7 @@ from poslens.attribution.evaluation.why_causes import MOST_ABOVE, Cause
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import TextPair
 from poslens.compute.compute import Compute
-from poslens.dashboard.server.own_texts import service_for
+from poslens.dashboard.server.own_texts import TYPED, service_for
 from poslens.dashboard.widgets import choices, links, panels, say, url_state
 from poslens.dashboard.widgets.contrast import contrast_view
 from poslens.dashboard.widgets.run_board import any_active, run_board, start_once, watched
@@ -75,7 +75,8 @@ def section(chosen: Chosen) -> None:
             "evidence": evidence,
         }
     )
-    opened = study_section(WHY, data, chosen.models, settings, start=True)
+    compute = _service(data.name, query)
+    opened = study_section(WHY, data, chosen.models, settings, start=True, compute=compute)
     if opened is not None and opened.summaries:
         (first, *_) = opened.summaries[0].explained.values()
         whole = collection.texts([first.document_id]).get(first.document_id, "")
@@ -146,12 +147,17 @@ def _query(collection: Collection, first: str) -> tuple[str, Query | None]:
     return (query.text if query else asked.strip()), query
 
 
+def _service(dataset: str, query: Query | None) -> Compute:
+    """The service that stores results of a query of the data set, or of a typed one."""
+    return service_for(dataset if query else TYPED)
+
+
 def _ranked(
     spec: RetrieverSpec, chosen: Chosen, collection: Collection, text: str, query: Query | None
 ) -> QueryRanking | None:
     """The stored ranking of the query. If the query is not ranked yet, this starts a search, shows
     its progress on the page, and returns None."""
-    compute, document = service_for(chosen.data.name), url_state.get("document")
+    compute, document = _service(chosen.data.name, query), url_state.get("document")
     if query and query.pairs:
         stored = _stored(compute, spec, chosen, query, document)
         if stored is not None:
@@ -321,7 +327,8 @@ def _behind(
             "words": [competitor.n_words for competitor in explanation.above],
         }
     )
-    in_degrees = known_in_degrees(opened.compute, under.asked.spec, collection, explanation.top)
+    spec, shared = under.asked.spec, service_for(opened.data.name)
+    in_degrees = known_in_degrees(shared, spec, collection, explanation.top)
     if in_degrees:  # the data set is ranked
         frame["in-degree"] = [
             in_degrees[competitor.document_id] for competitor in explanation.above
@@ -348,10 +355,10 @@ def _behind(
         f"**d1: {panels.plain(other)}. d2: {panels.plain(document)}, the target document.**"
     )
     first, second = (
-        TextPair("typed", text, texts[name], language=query.language if query else None)
+        TextPair(TYPED, text, texts[name], language=query.language if query else None)
         for name in (other, document)
     )
-    contrast_view("why", opened.compute, under.asked.spec, first, second, document)
+    contrast_view("why", service_for(first.dataset), spec, first, second, document)
 
 
 def remedy_links(causes: Set[Cause], opened: Opened) -> None:

@@ -135,11 +135,13 @@ def study_section(
     spec_of: Callable[[str, str], RetrieverSpec] = choices.spec,
     on_click: Callable[[Any], None] | None = None,
     start: bool = False,
+    compute: Compute | None = None,
 ) -> Opened | None:
     """Run board and results of the study for models selected elsewhere; can also be part of another
     page. `spec_of` returns the retriever for the names of a model and a data set; the other
     arguments are those of `study_page`. With `start`, missing results are computed at once, unless
-    texts would be sent to an endpoint.
+    texts would be sent to an endpoint. Results are those of `compute`, by default of the data set's
+    service.
 
     Raises:
         UserError: the data set lacks what the study needs.
@@ -152,7 +154,7 @@ def study_section(
     for name in names:
         with panels.guarded():
             specs.append(spec_of(name, data.name))
-    compute = service_for(data.name)
+    compute = compute or service_for(data.name)
     with told("Reading the documents") as report:
         corpus = study.narrowed(compute, specs, corpus, settings, report)
     for sentence in study.notes(data, corpus):

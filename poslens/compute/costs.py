@@ -15,12 +15,12 @@ from poslens.attribution.retrievers.base import Retriever
 from poslens.attribution.retrievers.endpoint import EmbeddingEndpoint
 from poslens.attribution.retrievers.endpoint_cost import Cost, Counter, counting
 from poslens.attribution.retrievers.specs import RetrieverSpec
-from poslens.attribution.types import Array, Method, Side
+from poslens.attribution.types import Array, Side
 from poslens.cache.jobs.loop import Progress
 from poslens.cache.kinds.embeddings import EmbeddingStore, ReceivedVectors
 from poslens.cache.lru_cache import LRUCache
 from poslens.cache.storage import index
-from poslens.cache.storage.files import set_fallback
+from poslens.cache.storage.files import CacheFolder, set_fallback
 from poslens.cache.storage.store import ModelKey
 from poslens.compute.runs import Job, Run, RunKey
 
@@ -71,20 +71,6 @@ class Counting:
         return retriever
 
 
-class _Fallback:
-    """The results already stored, so that only the missing ones are counted."""
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-
-    def folder(self, model: ModelKey, method: Method) -> Path:
-        """The only cache folder."""
-        return self._root
-
-    def refuse(self, model: ModelKey, method: Method, reason: UserError) -> None:
-        """A cache that cannot be read counts as empty."""
-
-
 _costs: LRUCache[Cost | None] = LRUCache(128, made_again=False)
 
 
@@ -108,7 +94,7 @@ def _counted(
 ) -> Cost | None:
     """The cost of jobs, counted in one folder, so that a text that several need counts once."""
     counting, folder = Counting(), Path(tempfile.mkdtemp(prefix="poslens-cost-"))
-    set_fallback(folder / "cache", _Fallback(root))
+    set_fallback(folder / "cache", CacheFolder(root))  # so that only missing results are counted
     try:
         return Cost.sum(_count(job, folder, counting, *left[job.key]) for job in jobs)
     finally:

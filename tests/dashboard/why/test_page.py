@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from html import unescape
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from streamlit.testing.v1 import AppTest
 import poslens
 from poslens.attribution import datasets
 from poslens.attribution.retrievers.resolve import resolve
+from poslens.cache.storage.rows import EMBEDDING
 from poslens.compute.compute import service
 from poslens.dashboard.why import one
 from tests.support.pages import open_page, shown_scores
@@ -41,9 +43,17 @@ def mine(tmp_path: Path, own_service: None) -> str:
 def settled(**query: object) -> AppTest:
     """The page once the runs that it started are done. It is opened again each time, because the
     test client can't restore a typed value of a select box."""
+    session = None
     for _ in range(4):
-        page = open_page("why", **query).run()
-        for run in service().runs.active({service().root}, upkeep=True):
+        page = open_page("why", **query)
+        if session is not None:
+            page.session_state["own texts"] = session
+        page.run()
+        owners = {service().root}
+        if "own texts" in page.session_state:
+            session = page.session_state["own texts"]
+            owners.add(session.compute.root)
+        for run in service().runs.active(owners, upkeep=True):
             run.wait()
     assert not page.exception and not page.error
     return page
@@ -158,6 +168,24 @@ def test_another_data_set_begins_with_its_own_query(mine: str, tmp_path: Path) -
     assert page.query_params["query"] == "tern rest"
     page.selectbox(key="dataset").set_value(mine).run()
     assert page.selectbox(key="query").value == "long" and "query" not in page.query_params
+
+
+def test_results_of_a_typed_query_belong_to_the_session(mine: str) -> None:
+    poslens.rank("MiniLM", mine)  # stores the vectors of the documents, which everyone shares
+
+    def shared() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in service().root.rglob("*.db")}
+
+    before = shared()
+    asked = {"query": "pier walk now", "document": "long"}
+    page = settled(dataset=mine, models=["MiniLM"], top="1", **asked)
+    assert "MiniLM: long is at rank" in words(page)
+    assert shared() == before
+    (vectors,) = page.session_state["own texts"].compute.root.rglob("embedding-*.db")
+    with sqlite3.connect(vectors) as db:
+        assert db.execute("SELECT kind, count(*) FROM result GROUP BY kind").fetchall() == [
+            (f"{EMBEDDING}query", 1)
+        ]
 
 
 def test_typed_evidence_is_in_the_address_and_belongs_to_its_document(mine: str) -> None:
