@@ -46,12 +46,9 @@ def pairs_of_test(page: Opened) -> None:
         test = url_state.option(
             "Test", "test", list(titles), titles.__getitem__, help="Or click a bar."
         )
-    under = right.selectbox(
-        "Model",
-        list(dict.fromkeys(summary.name for summary in summaries)),
-        key="under",
-        bind="query-params",
-    )
+    names = list(dict.fromkeys(summary.name for summary in summaries))
+    with right:
+        under = url_state.option("Model", "under", names, str)
     summary = next((summary for summary in summaries if summary.name == under), None)
     tested = summary.of(test) if summary else None
     if summary is None or tested is None:
@@ -70,7 +67,7 @@ def pairs_of_test(page: Opened) -> None:
     )
     panels.downloads(
         "bias.pairs",
-        [page.data.name, test, str(under)],
+        [page.data.name, test, under],
         [provenance_of(summary.model, [tested])],
         tables={"Numbers": lambda: _of_test(table.frame([summary]), tested)},
     )

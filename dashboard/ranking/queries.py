@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import streamlit as st
 
 from poslens.attribution.evaluation.ranking_measures import NDCG, TOP
-from poslens.dashboard.widgets import links, panels, say
+from poslens.dashboard.widgets import links, panels, say, url_state
 from poslens.dashboard.widgets.tables import chosen_row
 from poslens.studies.ranking import tables
 from poslens.studies.ranking.service import Measured
@@ -22,17 +22,17 @@ def section(
     st.markdown("**Query by query**")
     left, right = st.columns(2)
     by_name = {measured.name: measured for measured in rankings}
-    name = left.selectbox("Ranking of", list(by_name), key="ranking_of", bind="query-params")
-    ranked = by_name[name or next(iter(by_name))]
-    others = [None, *(name for name in by_name if name != ranked.name)]
-    against = right.selectbox(
-        "Compare with",
-        others,
-        format_func=lambda other: other or "none",
-        key="ranking_against",
-        bind="query-params",
-        help="Sorts queries by their difference in nDCG@10, largest first.",
-    )
+    with left:
+        name = url_state.option("Ranking of", "ranking_of", list(by_name), str)
+    ranked = by_name[name]
+    with right:
+        against = url_state.option(
+            "Compare with",
+            "ranking_against",
+            ["", *(other for other in by_name if other != name)],
+            lambda other: other or "none",
+            help="Sorts queries by their difference in nDCG@10, largest first.",
+        )
     filters = st.pills(
         "Filter queries",
         list(FILTERS),
@@ -62,7 +62,7 @@ def section(
         )
     asked = chosen_row(
         frame,
-        f"ranking.queries.{name}.{against or ''}",
+        f"ranking.queries.{name}.{against}",
         "id",
         height=280,
         column_config={

@@ -67,7 +67,7 @@ def option(
     label: str, name: str, options: Sequence[str], title: Callable[[str], str], **details: Any
 ) -> str:
     """One of `options`, at first the first one, from a list of their titles. Not bound, because the
-    address would contain the title."""
+    address would contain the title, and would keep an option that is no longer offered."""
     before, asked = stored(name), get(name, options[0])
     # A link to the current page requests another option than the selected one.
     if before not in ([], [asked]) and asked in options:

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from streamlit.testing.v1 import AppTest
 
+import poslens
 from poslens.attribution import datasets
 from poslens.compute.compute import service
 from poslens.dashboard.server import access
@@ -69,6 +70,18 @@ def test_a_ranking_is_computed_and_shown_in_tables(mine: str) -> None:
     filters = "not in the top 10"
     link = opened("ranking", tab="Rankings", dataset=mine, models=["BM25"], filters=filters)
     assert any(caption.value.startswith("0 of 3 queries") for caption in link.caption)
+
+
+def test_a_model_that_a_list_no_longer_offers_leaves_the_address(mine: str) -> None:
+    for name in ("BM25", "MiniLM"):
+        poslens.rank(name, mine)
+    models = ["BM25", "MiniLM"]
+    app = opened("ranking", tab="Rankings", dataset=mine, models=models, ranking_against="MiniLM")
+    assert app.selectbox(key="ranking_against").value == "MiniLM"
+    for name in reversed(models):
+        app.selectbox(key="ranking_of").set_value(name).run()
+    assert not app.selectbox(key="ranking_against").value
+    assert "ranking_against" not in app.query_params and not app.exception
 
 
 def linked(query: str, document: str, evidence: str = "") -> AppTest:
