@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from typing import Any
 from urllib.parse import urlencode
 
 import pandas as pd
 import streamlit as st
-from streamlit.errors import StreamlitAPIException
 
 from poslens.attribution import datasets
 from poslens.attribution.datasets import DataSet
@@ -129,7 +126,7 @@ def carry() -> None:
         if value == st.session_state.get(choices.DEFAULT.format(name)):
             del st.session_state[name]  # this page can have another default
         elif name in ("dataset", "models"):
-            _choose(name, value)
+            url_state.choose(name, value)
         else:  # not in the address, because few pages have this widget
             st.session_state[name] = value
 
@@ -160,21 +157,12 @@ def arrive() -> None:
         elif name == "tab" or asked[0] in options.get(name, ()):
             value = asked[0]
         if value is not None:
-            _choose(name, value)
+            url_state.choose(name, value)
     if back:
         for name in [name for name in st.query_params if name.startswith(_CARRIED)]:
             del st.query_params[name]
         # In this run, Streamlit would reset what it dropped from the address.
         st.rerun()
-
-
-def _choose(name: str, value: Any) -> None:
-    """Set a widget that this run has not created yet, also in the address, so that it can be
-    copied."""
-    st.session_state[name] = value
-    # After a link from a page to itself, the widget is bound and sets its parameter by itself.
-    with suppress(StreamlitAPIException):
-        st.query_params[name] = str(value).lower() if isinstance(value, bool) else value
 
 
 def shared() -> set[str]:

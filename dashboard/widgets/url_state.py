@@ -8,10 +8,12 @@ pages clears parameters that are not bound.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 from urllib.parse import quote_plus
 
 import streamlit as st
+from streamlit.errors import StreamlitAPIException
 
 from poslens.figures.plain import plain
 
@@ -140,6 +142,15 @@ def put_all(name: str, values: Sequence[str], default: Sequence[str]) -> None:
             del st.query_params[name]
     elif st.query_params.get_all(name) != list(values):
         st.query_params[name] = list(values)
+
+
+def choose(name: str, value: Any) -> None:
+    """Set a widget that this run has not created yet, also in the address, so that it can be
+    copied."""
+    st.session_state[name] = value
+    # After a link from a page to itself, the widget is bound and sets its parameter by itself.
+    with suppress(StreamlitAPIException):
+        st.query_params[name] = str(value).lower() if isinstance(value, bool) else value
 
 
 def reset(name: str, owner: Sequence[str]) -> None:

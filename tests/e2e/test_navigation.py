@@ -50,6 +50,15 @@ def test_a_small_screen_has_a_menu_button_for_pages(app: App, visit: Visit) -> N
     page.wait_for_url(re.compile("/storage"))
 
 
+def test_the_address_of_another_page_has_the_parameters_of_the_method(
+    app: App, visit: Visit
+) -> None:
+    page = visit(f"{app.url}/curves?models=MiniLM&method=integrated_gradients&steps=64")
+    idle(page)
+    page.get_by_role("navigation", name="App pages").get_by_role("link", name="Compare").click()
+    expect(page).to_have_url(re.compile(r"/compare\?.*steps=64"))
+
+
 @pytest.mark.parametrize("path", ["", "explain"])
 def test_explain_opens_at_the_root_and_at_its_name(app: App, visit: Visit, path: str) -> None:
     page = visit("about:blank")
