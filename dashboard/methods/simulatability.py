@@ -10,6 +10,7 @@ import pandas as pd
 import streamlit as st
 
 from poslens.attribution.evaluation.comparison_words import POINTS, share_change
+from poslens.attribution.nouns import counted
 from poslens.compute.compute import service
 from poslens.dashboard.widgets import panels, say
 from poslens.dashboard.widgets.guard import fragment
@@ -93,18 +94,18 @@ def _predict(opened: Opened) -> None:
 
 def _tally(recorded: list[Answer], summary: SimulatabilitySummary) -> None:
     """The shares of correct answers of all users of this machine."""
-    counted = tally(recorded)
-    if not counted.n:
+    tallied = tally(recorded)
+    if not tallied.n:
         return
     shares = [
-        f"{share.value:.0%} with {_WORDS[condition]} ({share.n:,} answers)"
-        for condition, share in counted.shares.items()
+        f"{share.value:.0%} with {_WORDS[condition]} ({counted(share.n, 'answer')})"
+        for condition, share in tallied.shares.items()
     ]
     sentence = f"Correct answers: {', '.join(shares)}."
-    if counted.gain is not None:
+    if tallied.gain is not None:
         sentence += (
-            f" With the method's words the share {share_change(counted.gain)}. "
-            f"{counted.gain.in_words(100, POINTS)}"
+            f" With the method's words the share {share_change(tallied.gain)}. "
+            f"{tallied.gain.in_words(100, POINTS)}"
         )
     say.sentence(sentence)
     panels.downloads(

@@ -12,6 +12,7 @@ import streamlit as st
 from poslens.attribution.datasets import Collection
 from poslens.attribution.datasets.corpus import Query
 from poslens.attribution.evaluation.why_causes import MOST_ABOVE, Cause
+from poslens.attribution.nouns import counted
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import TextPair
 from poslens.compute.compute import Compute
@@ -315,8 +316,8 @@ def _behind(
         f"Documents above it that were compared: {min(explanation.rank - 1, MOST_ABOVE):,}. Judged "
         f"relevant: {explanation.relevant_above:,}. Near-duplicates, or containing the evidence: "
         f"{explanation.duplicates_above:,}. Shorter than the target document "
-        f"({explanation.n_words:,} words): {explanation.shorter_above:,}. Select a row to see it "
-        "next to the target document."
+        f"({counted(explanation.n_words, 'word')}): {explanation.shorter_above:,}. Select a row to "
+        "see it next to the target document."
     )
     frame = pd.DataFrame(
         {

@@ -13,6 +13,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
+from poslens.attribution.nouns import counted
 from poslens.attribution.text import word_spans
 from poslens.attribution.types import Method, TextPair
 from poslens.cache.storage.store import ModelKey, StoredCurves
@@ -259,7 +260,7 @@ def _facts(pair: TextPair | None, at: int | None, n: int, total: int, own: bool)
     """Facts about a pair and its position in the list, on one line."""
     facts = []
     if pair is not None:
-        facts = [pair.domain, pair.language, f"{len(word_spans(pair.document)):,} words"]
+        facts = [pair.domain, pair.language, counted(len(word_spans(pair.document)), "word")]
         if (position := evidence_position(pair)) is not None:
             facts.append(f"evidence at {position:.0%} of the text")
     if not own:

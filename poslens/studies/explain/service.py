@@ -381,7 +381,8 @@ def reading(result: Explained) -> Fact:
     if limits.unknown(spec):
         audit = "The Audit page" if spec.remote else "poslens.audit"
         more.insert(0, f"The {spec.noun}'s context limit is unknown. {audit} measures it.")
-        return Fact(f"sent all {read:,} words; context limit unknown", " ".join(filter(None, more)))
+        sent = f"sent all {counted(read, 'word')}; context limit unknown"
+        return Fact(sent, " ".join(filter(None, more)))
     unit = limits.unit(spec)
     if document.truncated:
         text = f"reads {read:,} of {document.n_tokens_full:,} {unit}"

@@ -137,6 +137,7 @@ def test_questions_can_be_answered_on_the_page(summary: Any) -> None:
     assert "0 answered, 12 left" in shown(page)
     page.button(key="simulatability.first").click().run()
     assert "1 answered, 11 left" in shown(page) and "Correct answers" in shown(page)
+    assert "1 answer" in shown(page) and "1 answers" not in shown(page)
     (recorded,) = AnswerFile(service().root).read()
     assert recorded.model == "BM25" and recorded.dataset == NAME
 
