@@ -111,9 +111,9 @@ def _parameter(parameter: MethodParameter, begins: str) -> str:
         st.session_state.pop(parameter.name, None)
     st.session_state[began] = begins
     # Streamlit doesn't add to the address what was chosen on another page (`links.carry`).
-    kept = st.session_state.get(parameter.name, begins)
-    if kept in parameter.choices and kept != begins and parameter.name not in st.query_params:
-        url_state.choose(parameter.name, kept)
+    chosen = st.session_state.get(parameter.name, begins)
+    if chosen in parameter.choices and chosen != begins and parameter.name not in st.query_params:
+        url_state.choose(parameter.name, chosen)
     chosen = st.selectbox(
         plain(label),
         parameter.choices,
