@@ -27,7 +27,7 @@ function firstWhere(items, behind, from = 0, to = items.length) {
 function lineMiddle(drawn, k) {
   const { start, index } = drawn.tokens[k];
   const u = placesOf(drawn).unitOf[index];
-  let at = start - drawn.units[u].start;
+  let at = Math.max(0, start - drawn.units[u].start); // white space before a unit belongs to it
   for (const run of drawn.runs[u]) {
     const text = run.firstChild;
     if (at < text.length) {
@@ -39,7 +39,7 @@ function lineMiddle(drawn, k) {
     }
     at -= text.length;
   }
-  const box = drawn.runs[u][0].getBoundingClientRect();
+  const box = drawn.runs[u].at(-1).getBoundingClientRect();
   return (box.top + box.bottom) / 2;
 }
 

@@ -144,6 +144,19 @@ def test_the_frame_follows_the_visible_text(show: Show) -> None:
     wait_for_frame(page)
 
 
+def test_white_space_is_on_the_line_of_the_word_that_it_belongs_to(show: Show) -> None:
+    words = tuple(match.span() for match in re.finditer(r"\S+", LONG))
+    page = show([document(LONG, r"\S+|\s", words=words)])
+    page.locator(".hm-text").evaluate("node => { node.scrollTop = 500; }")
+    until(page, lambda: place(page, "frame")[0] > 0.05)
+    # Every second token is white space: the frame has the same ends as that of the words alone.
+    ends = place(page, "frame")
+    alone = show([document(LONG)])
+    alone.locator(".hm-text").evaluate("node => { node.scrollTop = 500; }")
+    until(alone, lambda: place(alone, "frame")[0] > 0.05)
+    assert place(alone, "frame") == pytest.approx(ends, abs=0.005)
+
+
 def test_a_click_scrolls_to_the_bin_in_all_columns(show: Show) -> None:
     page = show([document(LONG, model="one"), document(LONG, model="two")])
     box = page.locator(".hm-rail-axis").first.bounding_box()
