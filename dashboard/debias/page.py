@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import streamlit as st
 
 from poslens.attribution.evaluation.ranking_measures import NDCG
-from poslens.compute.compute import service
-from poslens.dashboard.server.own_texts import service_for
+from poslens.dashboard.server import own_texts
 from poslens.dashboard.widgets import links, panels, say
 from poslens.dashboard.widgets.study_page import study_choices, study_section
 from poslens.dashboard.widgets.tables import chosen_row, column_settings
@@ -67,7 +66,7 @@ def queries_section(summaries: Sequence[DebiasSummary], dataset: str) -> None:
 
 if (chosen := study_choices(DEBIAS)) is not None:
     with panels.guarded():
-        if chosen.settings.steps and service_for(chosen.data.name) is not service():
+        if chosen.settings.steps and own_texts.private(chosen.data.name):
             st.info(SHARED)
         opened = study_section(DEBIAS, chosen.data, chosen.models, chosen.settings)
         if opened is not None and opened.summaries:

@@ -11,7 +11,7 @@ import streamlit as st
 
 from poslens.attribution.evaluation.comparison_words import POINTS, share_change
 from poslens.attribution.nouns import counted
-from poslens.compute.compute import service
+from poslens.dashboard.server import own_texts
 from poslens.dashboard.widgets import panels, say
 from poslens.dashboard.widgets.guard import fragment
 from poslens.dashboard.widgets.study_page import Opened, study_page
@@ -50,9 +50,9 @@ def _predict(opened: Opened) -> None:
     summary = summaries[label]
     file = AnswerFile(opened.compute.root)
     records = (
-        "in the cache folder on this machine, without names or texts"
-        if opened.compute is service()
-        else "without names or texts and deletes them with your file when your session ends"
+        "without names or texts and deletes them with your file when your session ends"
+        if own_texts.private(opened.data.name)
+        else "in the cache folder on this machine, without names or texts"
     )
     st.caption(
         "You see the query and a few words of the two documents that the model ranks first and "

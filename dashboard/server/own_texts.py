@@ -96,13 +96,9 @@ class Session:
         sentences.cache_clear()
 
 
-TYPED = "typed"
-"""The data set of texts that aren't a pair of a data set."""
-
-
 def service_for(dataset: str) -> Compute:
     """The service that stores results for texts of this data set: the shared cache for data sets
-    given at startup; otherwise (uploads and `TYPED`) the session's own, unless
+    given at startup; otherwise (uploads and `datasets.TYPED`) the session's own, unless
     `POSLENS_KEEP_OWN_TEXTS` is set.
 
     Raises:
@@ -111,6 +107,11 @@ def service_for(dataset: str) -> Compute:
     if dataset in datasets.names() or KEEP_OWN_TEXTS.get() == "yes":
         return service()
     return session().compute
+
+
+def private(dataset: str) -> bool:
+    """Whether results for texts of this data set are deleted with the session."""
+    return service_for(dataset) is not service()
 
 
 def session() -> Session:

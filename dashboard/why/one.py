@@ -9,14 +9,14 @@ from collections.abc import Sequence, Set
 import pandas as pd
 import streamlit as st
 
-from poslens.attribution.datasets import Collection
+from poslens.attribution.datasets import TYPED, Collection
 from poslens.attribution.datasets.corpus import Query
 from poslens.attribution.evaluation.why_causes import MOST_ABOVE, Cause
 from poslens.attribution.nouns import counted
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import TextPair
 from poslens.compute.compute import Compute
-from poslens.dashboard.server.own_texts import TYPED, service_for
+from poslens.dashboard.server.own_texts import service_for
 from poslens.dashboard.widgets import choices, links, panels, say, url_state
 from poslens.dashboard.widgets.contrast import contrast_view
 from poslens.dashboard.widgets.run_board import any_active, run_board, start_once, watched

@@ -236,12 +236,10 @@ def test_a_typed_text_enters_the_shared_cache_only_with_consent(
 
 
 def test_pages_store_results_of_texts_with_their_session() -> None:
-    """Only the Storage page uses the shared cache directly; Debias asks whether it would."""
+    """Only the Storage page uses the shared cache directly."""
     pages = {name: path.read_text() for name, path in page_files().items()}
     users = {name for name, source in pages.items() if "service()" in source}
-    assert users == {"storage", "debias"}
-    assert pages["debias"].count("service()") == 1
-    assert "service_for(chosen.data.name) is not service()" in pages["debias"]
+    assert users == {"storage"}
     for name in (
         "cause/data_set.py",
         "widgets/null_controls.py",
