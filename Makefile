@@ -9,21 +9,28 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 # take three times as long to import the libraries.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run test check install clean bench picture docs lock links
+.PHONY: run test pytest check lint types install clean bench picture docs lock links
 
 run: $(VENV)/.installed
 	$(BIN)/python -m poslens run --port $(PORT)
 
-# Each worker runs whole files, in the order of tests/e2e/conftest.py: small files last, so that all
-# workers stay busy. A worker uses up to 3.5 GB of memory. Tests often wait, so three workers suit
-# two cores.
+# Type checking needs one core for a minute, so it runs next to the tests. The order of files is that
+# of tests/e2e/conftest.py: small ones last, so that all workers stay busy. A worker uses up to
+# 3.5 GB of memory. Tests often wait, so three workers suit two cores.
 WORKERS ?= 3
-test: $(VENV)/.installed-tests check
+test: $(VENV)/.installed-tests lint links
+	@$(MAKE) --no-print-directory --jobs=2 types pytest
+
+pytest: $(VENV)/.installed-tests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-check: $(VENV)/.installed-tests links
+check: lint types
+
+lint: $(VENV)/.installed-tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: $(VENV)/.installed-tests links
 	$(BIN)/mypy
 
 # Run modules of bench/, such as `make bench BENCH=store`; by default, those that measure pages.
