@@ -48,7 +48,7 @@ def pairs_of_test(page: Opened) -> None:
         )
     names = list(dict.fromkeys(summary.name for summary in summaries))
     with right:
-        under = url_state.option("Model", "under", names, str)
+        under = url_state.option("Model", "under", names)
     summary = next((summary for summary in summaries if summary.name == under), None)
     tested = summary.of(test) if summary else None
     if summary is None or tested is None:

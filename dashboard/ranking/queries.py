@@ -23,7 +23,7 @@ def section(
     left, right = st.columns(2)
     by_name = {measured.name: measured for measured in rankings}
     with left:
-        name = url_state.option("Ranking of", "ranking_of", list(by_name), str)
+        name = url_state.option("Ranking of", "ranking_of", list(by_name))
     ranked = by_name[name]
     with right:
         against = url_state.option(

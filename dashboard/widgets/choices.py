@@ -145,21 +145,16 @@ def filters(data: DataSet) -> Selection:
     """Filter the data set by domain, language, query type, length, evidence position and words."""
     counted = facets(data)
 
-    def pick(label: str, key: str, about: str | None = None) -> tuple[str, str]:
-        counts = counted.counts[key]
-        options = [ANY, *sorted(counts)]
-        asked = url_state.get(key, ANY)
-        # Not bound to the address, because the labels contain counts, and the address would too.
-        chosen = st.selectbox(
-            plain(label),
-            options,
-            index=options.index(asked) if asked in options else 0,
-            key=f"filter.{data.name}.{key}",
-            format_func=lambda value: f"{value} ({counts[value]:,})" if value in counts else value,
-            help=None if about is None else plain(about),
+    def pick(label: str, name: str, about: str | None = None) -> tuple[str, str]:
+        counts = counted.counts[name]
+        return name, url_state.option(
+            label,
+            name,
+            [ANY, *sorted(counts)],
+            lambda value: f"{value} ({counts[value]:,})" if value in counts else value,
+            key=f"filter.{data.name}.{name}",
+            help=about and plain(about),
         )
-        url_state.put(key, chosen or ANY, ANY)
-        return key, chosen or ANY
 
     search = st.text_input(
         "Search",

@@ -77,7 +77,9 @@ def choose_pair(
             if models:
                 readable, _ = readable_pairs(specs(models, data.name), selection.pairs)
                 selection = selection.of(readable)
-            order = _order(method is not None)
+            orders = (AS_GIVEN, SHUFFLED) if method is None else ORDERS
+            key = f"order.{method is not None}"
+            order = url_state.option("Order", "order", orders, key=key, help=ORDER_HELP)
             rows = st.container()
     statistics(models, typed.dataset if typed and asked_for_own else data.name)
     ordered, values = _ordered(selection, order, models, method)
@@ -103,20 +105,6 @@ def _narrowed() -> bool:
     return any(name in st.query_params for name in bound) or any(
         url_state.get(name) for name in (*FACETS, "order")
     )
-
-
-def _order(measured: bool) -> str:
-    offered = ORDERS if measured else (AS_GIVEN, SHUFFLED)
-    asked = url_state.get("order", AS_GIVEN)
-    chosen = st.selectbox(
-        "Order",
-        offered,
-        index=offered.index(asked) if asked in offered else 0,
-        help=ORDER_HELP,
-        key=f"order.{measured}",
-    )
-    url_state.put("order", chosen or AS_GIVEN, AS_GIVEN)
-    return chosen or AS_GIVEN
 
 
 def _ordered(

@@ -66,19 +66,27 @@ def whole_number(
 
 
 def option(
-    label: str, name: str, options: Sequence[str], title: Callable[[str], str], **details: Any
+    label: str,
+    name: str,
+    options: Sequence[str],
+    title: Callable[[str], str] = str,
+    *,
+    key: str = "",
+    **details: Any,
 ) -> str:
     """One of `options`, at first the first one, from a list of their titles. Not bound, because the
-    address would contain the title, and would keep an option that is no longer offered."""
+    address would contain the title, and would keep an option that is no longer offered. The
+    widget's key is `name` unless other `options` need another widget."""
+    key = key or name
     before, asked = stored(name), get(name, options[0])
     # A link to the current page requests another option than the selected one.
     if before not in ([], [asked]) and asked in options:
-        st.session_state[name] = asked
+        st.session_state[key] = asked
     chosen = st.selectbox(
         plain(label),
         options,
-        index=options.index(asked) if asked in options and name not in st.session_state else 0,
-        key=name,
+        index=options.index(asked) if asked in options and key not in st.session_state else 0,
+        key=key,
         format_func=title,
         **details,
     )
