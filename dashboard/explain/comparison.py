@@ -20,7 +20,7 @@ from poslens.attribution.text import words
 from poslens.dashboard.explain.subject import BOTH, DATA_SET, PAIR, ExplainedSubject
 from poslens.dashboard.widgets import panels, say
 from poslens.dashboard.widgets.pair_picker import open_pair
-from poslens.dashboard.widgets.tables import rows_key
+from poslens.dashboard.widgets.tables import on_row
 from poslens.figures.curves import difference
 from poslens.figures.figure_base import quantity
 from poslens.figures.palettes import Style
@@ -185,16 +185,13 @@ def furthest(subject: ExplainedSubject, gap: Difference | None) -> None:
     if gap is None or data is None or not gap.furthest:
         return
     ids = [pair_id for pair_id, _ in gap.furthest]
-    key = rows_key("compare.furthest", ids)
 
-    def choose() -> None:
-        for row in st.session_state[key].selection.rows:
-            if row in range(len(ids)):
-                open_pair(ids[row])
-                st.session_state[_OPENED] = True
+    def choose(pair_id: str) -> None:
+        open_pair(pair_id)
+        st.session_state[_OPENED] = True
 
     with st.expander("Pairs with the largest differences between models"):
-        st.dataframe(
+        on_row(
             pd.DataFrame(
                 {
                     "apart": [value for _, value in gap.furthest],
@@ -202,11 +199,10 @@ def furthest(subject: ExplainedSubject, gap: Difference | None) -> None:
                     "pair": ids,
                 }
             ),
-            key=key,
-            hide_index=True,
+            "compare.furthest",
+            ids,
+            choose,
             height=240,
-            on_select=choose,
-            selection_mode="single-row",
             column_config={
                 "apart": st.column_config.NumberColumn(
                     "Distance of curves",

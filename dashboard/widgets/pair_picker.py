@@ -35,7 +35,7 @@ from poslens.dashboard.server.own_texts import service_for
 from poslens.dashboard.widgets import say, url_state
 from poslens.dashboard.widgets.choices import filters, spec, specs, statistics
 from poslens.dashboard.widgets.reading_panel import readable_pairs
-from poslens.dashboard.widgets.tables import NOTHING, rows_key, with_values
+from poslens.dashboard.widgets.tables import on_row, with_values
 from poslens.dashboard.widgets.typed_text import OWN, typed_text
 from poslens.figures.plain import plain
 
@@ -267,13 +267,10 @@ def _table(selection: Selection, chosen: TextPair, order: str, values: Mapping[s
             "and are listed last. Compute them on the Curves page."
         )
     ids = tuple(p.pair_id for p in pairs)
-    key = rows_key("pairs", ids)
 
-    def choose() -> None:
-        for row in st.session_state[key].selection.rows:
-            if row in range(len(ids)):
-                open_pair(ids[row])
-                st.session_state[_FILTERS] = False
+    def choose(pair_id: str) -> None:
+        open_pair(pair_id)
+        st.session_state[_FILTERS] = False
 
     frame = pd.DataFrame(
         {
@@ -291,14 +288,12 @@ def _table(selection: Selection, chosen: TextPair, order: str, values: Mapping[s
     if values:
         frame.insert(0, order, [values.get(pair_id) for pair_id in ids])
     at = selection.pairs.find(chosen.pair_id)
-    st.dataframe(
+    on_row(
         with_values(frame),
-        key=key,
-        hide_index=True,
-        placeholder=NOTHING,
+        "pairs",
+        ids,
+        choose,
         height=280,
-        on_select=choose,
-        selection_mode="single-row",
         selection_default=None if at is None else {"selection": {"rows": [at]}},
         column_config={
             "query": st.column_config.TextColumn(width="large"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -142,6 +142,29 @@ def chosen_row(frame: pd.DataFrame, key: str, ids: str, **options: Any) -> int |
     )
     rows = event.selection.rows
     return next((row for row in rows if row in range(len(frame))), None)
+
+
+def on_row(
+    frame: pd.DataFrame, key: str, ids: Sequence[str], choose: Callable[[str], None], **options: Any
+) -> None:
+    """Show a table of items with these `ids`, and call `choose` with the id of a row once the user
+    selects it. `options` are those of `st.dataframe`."""
+    key = rows_key(key, ids)
+
+    def selected() -> None:
+        for row in st.session_state[key].selection.rows:
+            if row in range(len(ids)):
+                choose(ids[row])
+
+    st.dataframe(
+        frame,
+        key=key,
+        hide_index=True,
+        placeholder=NOTHING,
+        on_select=selected,
+        selection_mode="single-row",
+        **options,
+    )
 
 
 @contextmanager
