@@ -11,7 +11,7 @@ import streamlit as st
 from poslens.attribution.datasets import Collection, DataSet
 from poslens.attribution.evaluation.audit import SentenceRanks
 from poslens.dashboard.widgets import links, panels
-from poslens.dashboard.widgets.study_page import study_page
+from poslens.dashboard.widgets.study_page import chosen_result, study_page
 from poslens.dashboard.widgets.tables import chosen_row, column_settings, show_table
 from poslens.studies.audit.study import AUDIT
 from poslens.studies.audit.summary import AuditSummary
@@ -34,10 +34,8 @@ def pair_of(data: DataSet, collection: Collection, document: str) -> str:
 def documents_section(summaries: Sequence[AuditSummary], data: DataSet) -> None:
     """The documents with the most unretrieved sentences, and the sentences of the selected
     document."""
-    by_name = {summary.name: summary for summary in summaries}
-    left, _ = st.columns([1, 2])
-    name = left.selectbox("Least retrievable documents for", list(by_name), key="audit.worst")
-    summary = by_name[name or summaries[0].name]
+    with st.columns([1, 2])[0]:
+        summary = chosen_result(summaries, "Least retrievable documents for", "audit.worst")
     worst = AUDIT.tables["worst"]
     table = worst.text_frame([summary])
     if table.empty:

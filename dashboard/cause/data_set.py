@@ -6,12 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import streamlit as st
-
 from poslens.attribution.datasets import DataSet
-from poslens.dashboard.widgets import choices, say
-from poslens.dashboard.widgets.reading_panel import what_is_read
-from poslens.dashboard.widgets.study_page import study_section, study_settings
+from poslens.dashboard.widgets import choices
+from poslens.dashboard.widgets.study_page import study_with
 from poslens.studies.cause.edits import EDIT_STUDY
 from poslens.studies.cause.segments import SEGMENTS
 from poslens.studies.cause.study import CAUSE
@@ -41,11 +38,4 @@ def section(data: DataSet, models: Sequence[str]) -> None:
         "others compare document embeddings: they need a dense model, but no queries or evidence.",
     )
     study, fixed = STUDIES[what]
-    with st.sidebar:
-        settings = study_settings(study, data, elsewhere=fixed)
-    settings = study.parameters.settings({**settings, **fixed})
-    say.sentence(study.reads)
-    opened = study_section(study, data, models, settings)
-    if opened is not None and study is CAUSE:
-        specs = [choices.spec(name, data.name) for name in models]
-        what_is_read(specs, opened.corpus.pairs, study.name)
+    study_with(study, data, models, fixed, study is CAUSE)

@@ -3,33 +3,17 @@ agreement of methods with interventions, simulatability, and methods' own prefer
 
 from __future__ import annotations
 
-from typing import Any
-
 import streamlit as st
 
 from poslens.attribution.methods import METHODS, make_method
 from poslens.dashboard.methods import pair, simulatability
 from poslens.dashboard.widgets import choices, panels, say
-from poslens.dashboard.widgets.reading_panel import what_is_read
-from poslens.dashboard.widgets.study_page import study_page, study_section, study_settings
+from poslens.dashboard.widgets.study_page import study_page, study_with
 from poslens.studies.cause.agreement import AGREEMENT
 from poslens.studies.faithfulness.study import FAITHFULNESS
 from poslens.studies.preferences import PREFERENCES
-from poslens.study import Study
 
 TABS = ("One pair", "Data set", "Agreement with interventions", "Simulatability", "Preferences")
-
-
-def data_set_section(study: Study[Any, Any, Any]) -> None:
-    """A study of the methods that the sidebar offers."""
-    with st.sidebar:
-        settings = study_settings(study, data, elsewhere=("methods",))
-    settings = study.parameters.settings({**settings, "methods": names})
-    say.sentence(study.reads)
-    opened = study_section(study, data, models, settings)
-    if opened is not None and study is FAITHFULNESS:
-        specs = [choices.spec(name, data.name) for name in models]
-        what_is_read(specs, opened.corpus.pairs, study.name)
 
 
 st.markdown("# Methods: how faithful is each attribution method?")
@@ -59,11 +43,11 @@ if not models or not methods:
     st.stop()
 if agreement_tab.open:
     with agreement_tab, panels.guarded():
-        data_set_section(AGREEMENT)
+        study_with(AGREEMENT, data, models, {"methods": names}, False)
     st.stop()
 if data_tab.open:
     with data_tab, panels.guarded():
-        data_set_section(FAITHFULNESS)
+        study_with(FAITHFULNESS, data, models, {"methods": names}, True)
     st.stop()
 with pair_tab, panels.guarded():
     say.sentence(FAITHFULNESS.reads)

@@ -11,7 +11,7 @@ from poslens.attribution.datasets import DataSet
 from poslens.attribution.methods import METHODS
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.dashboard.widgets import links, panels, say
-from poslens.dashboard.widgets.study_page import study_section
+from poslens.dashboard.widgets.study_page import chosen_result, study_section
 from poslens.dashboard.widgets.tables import chosen_row, column_settings, show_table
 from poslens.parameters import Settings
 from poslens.studies.hubs.study import HUBS
@@ -37,10 +37,8 @@ def section(
 
 def _hubs(dataset: str, summaries: Sequence[HubSummary]) -> None:
     """The hubs of a model, largest in-degree first."""
-    by_name = {summary.name: summary for summary in summaries}
-    left, _ = st.columns([1, 2])
-    name = left.selectbox("Hubs of", list(by_name), key="hubs.of")
-    summary = by_name[name or summaries[0].name]
+    with st.columns([1, 2])[0]:
+        summary = chosen_result(summaries, "Hubs of", "hubs.of")
     table = HUBS.tables["hubs"]
     frame = table.text_frame([summary])
     if frame.empty:
@@ -55,7 +53,7 @@ def _hubs(dataset: str, summaries: Sequence[HubSummary]) -> None:
         column_config=column_settings(table),
     )
     if row is not None:
-        _hub(dataset, summary, summary.hubs[row], list(by_name))
+        _hub(dataset, summary, summary.hubs[row], [each.name for each in summaries])
 
 
 def _hub(dataset: str, summary: HubSummary, number: int, models: Sequence[str]) -> None:

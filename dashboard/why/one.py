@@ -20,7 +20,7 @@ from poslens.dashboard.server.own_texts import service_for
 from poslens.dashboard.widgets import choices, links, panels, say, url_state
 from poslens.dashboard.widgets.contrast import contrast_view
 from poslens.dashboard.widgets.run_board import any_active, run_board, start_once, watched
-from poslens.dashboard.widgets.study_page import Chosen, Opened, study_section
+from poslens.dashboard.widgets.study_page import Chosen, Opened, chosen_result, study_section
 from poslens.dashboard.widgets.tables import chosen_row, show_table
 from poslens.studies.chunks.study import CHUNKS
 from poslens.studies.debias.points import require_trainable
@@ -299,10 +299,8 @@ def _behind(
     else:
         _text_links(opened.data.name, summaries[0], text, whole, names)
     st.markdown("**Documents ranked above the target**")
-    under = summaries[0]
-    if len(names) > 1:
-        by_name = {summary.name: summary for summary in summaries}
-        under = by_name[st.selectbox("Model", names, key="why.above") or names[0]]
+    several = len(names) > 1
+    under = chosen_result(summaries, "Model", "why.above") if several else summaries[0]
     (explanation,) = under.explained.values()
     if not explanation.above:
         say.caption(

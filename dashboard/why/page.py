@@ -9,7 +9,13 @@ import streamlit as st
 from poslens.attribution.evaluation.why_causes import CAUSES
 from poslens.dashboard.why import one
 from poslens.dashboard.widgets import links, panels, say
-from poslens.dashboard.widgets.study_page import Chosen, Opened, study_choices, study_section
+from poslens.dashboard.widgets.study_page import (
+    Chosen,
+    Opened,
+    chosen_result,
+    study_choices,
+    study_section,
+)
 from poslens.dashboard.widgets.tables import chosen_row, column_settings
 from poslens.studies.why.study import WHY
 from poslens.studies.why.summary import remedy
@@ -38,9 +44,8 @@ def list_misses(opened: Opened) -> None:
     """The misses of a model with a cause; selecting one opens it on the other tab."""
     st.markdown("**Queries by cause**")
     left, right = st.columns(2)
-    by_name = {summary.name: summary for summary in opened.summaries}
-    under = left.selectbox("Model", list(by_name), key="why.under")
-    summary = by_name[under or next(iter(by_name))]
+    with left:
+        summary = chosen_result(opened.summaries, "Model", "why.under")
     cause = right.selectbox("Cause, or click a bar", [ANY, *summary.causes], key="why.cause")
     table = WHY.tables["misses"]
     frame = table.text_frame([summary])
@@ -60,7 +65,7 @@ def list_misses(opened: Opened) -> None:
     frame.insert(0, "id", [f"{a} {b}" for a, b in zip(ids, frame["document"], strict=True)])
     row = chosen_row(
         frame.drop(columns="id").assign(id=frame["id"]),
-        f"why.misses.{under}.{cause}",
+        f"why.misses.{summary.name}.{cause}",
         "id",
         height=320,
         column_order=[name for name in frame if name != "id"],
@@ -77,7 +82,7 @@ def list_misses(opened: Opened) -> None:
         {
             "tab": TABS[0],
             "dataset": opened.data.name,
-            "models": list(by_name),
+            "models": [each.name for each in opened.summaries],
             "top": str(opened.settings.top),
             "query": str(ids[row]),
             "document": document,

@@ -3,7 +3,7 @@ and downloads. A page adds only what is specific to it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,7 +18,7 @@ from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.compute.compute import Compute
 from poslens.dashboard.server.own_texts import service_for
 from poslens.dashboard.widgets import choices, links, panels, say, url_state
-from poslens.dashboard.widgets.reading_panel import told
+from poslens.dashboard.widgets.reading_panel import told, what_is_read
 from poslens.dashboard.widgets.run_board import (
     any_active,
     failed_items,
@@ -208,6 +208,31 @@ def study_section(
         study, compute, first.subjects, without_models=others, on_error=lambda error: None
     )
     return Opened(data, settings, corpus, compute, tuple(complete))
+
+
+def chosen_result(summaries: Sequence[Any], label: str, key: str) -> Any:
+    """The result of the model that the user selects, at first that of the first model."""
+    by_name = {summary.name: summary for summary in summaries}
+    return by_name[st.selectbox(label, list(by_name), key=key) or summaries[0].name]
+
+
+def study_with(
+    study: Study[Any, Any, Any],
+    data: DataSet,
+    names: Sequence[str],
+    fixed: Mapping[str, Any],
+    reading: bool,
+) -> None:
+    """The section of a study that shares a tab's models and the parameters in `fixed`; the others
+    have widgets in the sidebar. With `reading`, it says how much of the pairs the models read."""
+    with st.sidebar:
+        settings = study_settings(study, data, elsewhere=fixed)
+    settings = study.parameters.settings({**settings, **fixed})
+    say.sentence(study.reads)
+    opened = study_section(study, data, names, settings)
+    if opened is not None and reading:
+        specs = [choices.spec(name, data.name) for name in names]
+        what_is_read(specs, opened.corpus.pairs, study.name)
 
 
 def _estimates(study: Study[Any, Any, Any], compute: Compute, planned: Plan[Any]) -> None:
