@@ -5,8 +5,9 @@ const TIP_CHARACTERS = 140;
 
 function connect(state) {
   const { root } = state;
-  const { signal, abort } = abortable();
-  state.cleanups.push(abort);
+  const controller = new AbortController();
+  const { signal } = controller;
+  state.cleanups.push(() => controller.abort());
   state.tip = root.appendChild(element("div", "hm-tip", "", { role: "tooltip" }));
   // popovers are in the top layer, where Streamlit's containers neither cover nor clip them
   if (state.tip.showPopover) state.tip.setAttribute("popover", "manual");
@@ -59,11 +60,6 @@ function connect(state) {
   linkScrolling(state, paneOf, signal);
 }
 
-function abortable() {
-  const controller = new AbortController();
-  return { signal: controller.signal, abort: () => controller.abort() };
-}
-
 /** Shows unit `u` under the pointer: recolors the other pane, outlines, opens the tooltip. */
 function point(state, drawn, u, rect) {
   followLink(state, drawn, u);
@@ -75,17 +71,12 @@ function point(state, drawn, u, rect) {
 
 /** Returns a run's rectangle (one per line) that contains the point, or else its first one. */
 function rectAt(run, x, y) {
-  const rects = [...run.getClientRects()];
-  const inside = rects.find((r) => x >= r.left && x <= r.right && y >= r.top && y <= r.bottom);
-  return inside ?? rects[0] ?? run.getBoundingClientRect();
+  const inside = (r) => x >= r.left && x <= r.right && y >= r.top && y <= r.bottom;
+  return [...run.getClientRects()].find(inside) ?? firstRect(run);
 }
 
-/** Returns a unit's text, cut between grapheme clusters if longer than TIP_CHARACTERS. */
-function unitLabel({ segmented, units }, u) {
-  const { start, end } = units[u];
-  if (end - start <= TIP_CHARACTERS) return segmented.text.slice(start, end);
-  return `${segmented.text.slice(start, clusterFloor(segmented, start + TIP_CHARACTERS))}\u2026`;
-}
+/** Returns a unit's text, cut to TIP_CHARACTERS. */
+const unitLabel = ({ segmented, units }, u) => textOf(segmented, units[u], TIP_CHARACTERS);
 
 /** Outlines a unit, and the units at the same characters in columns with the same text. */
 function mark(state, drawn, u) {
@@ -198,7 +189,7 @@ function reach(state, drawn, u) {
   if (drawn.body.scrollTop !== before) state.scrolledTo = drawn.body;
   followLink(state, drawn, u);
   mark(state, drawn, u);
-  showUnit(state, drawn, u, run.getClientRects()[0] ?? run.getBoundingClientRect());
+  showUnit(state, drawn, u, firstRect(run));
   const { score } = drawn.units[u];
   const rank = `rank ${formatCount(drawn.ranks[u])} of ${formatCount(drawn.units.length)}`;
   const position = `position ${formatPosition(drawn, u)}`;
@@ -276,17 +267,13 @@ function linkScrolling(state, paneOf, signal) {
   state.root.addEventListener("scroll", onScroll, { capture: true, signal });
 }
 
-const topOf = (run) => (run.getClientRects()[0] ?? run.getBoundingClientRect()).top;
+/** Rectangle of a run on its first line. */
+const firstRect = (run) => run.getClientRects()[0] ?? run.getBoundingClientRect();
+const topOf = (run) => firstRect(run).top;
 
 /** Returns the first unit whose top is at or below `y` (client px); the number of units if none. */
-function unitFrom({ runs, units }, y) {
-  let [low, high] = [0, units.length];
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (topOf(runs[middle][0]) < y) low = middle + 1;
-    else high = middle;
-  }
-  return low;
+function unitFrom({ runs }, y) {
+  return firstWhere(runs, ([run]) => topOf(run) >= y);
 }
 
 /**

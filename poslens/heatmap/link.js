@@ -138,12 +138,10 @@ function pinsOf(state) {
   });
 }
 
-/** Returns a unit's text on one line, cut to LINK_LABEL characters. */
-function shortText({ segmented, units }, u) {
-  const { start, end } = units[u];
-  const stop = clusterFloor(segmented, Math.min(end, start + LINK_LABEL));
-  const text = segmented.text.slice(start, stop).replace(/\s+/g, " ");
-  return stop < end ? `${text}\u2026` : text;
+/** Returns the text of a unit, or of several, on one line, cut to LINK_LABEL characters. */
+function shortText({ segmented, units }, first, last = first) {
+  const span = { start: units[first].start, end: units[last].end };
+  return textOf(segmented, span, LINK_LABEL).replace(/\s+/g, " ");
 }
 
 /** The linked unit as a label, such as "«dough»". */
@@ -203,8 +201,7 @@ function linkWords(drawn, u) {
   if (link?.active?.source !== drawn || link.active.u !== u) return "";
   const target = drawn === link.query ? link.document : link.query;
   const scores = linkedScores(target);
-  const most = scores.reduce(
-    (best, score, i) => (Math.abs(score) > Math.abs(scores[best]) ? i : best), 0);
+  const most = largestIndex(scores);
   const label = linkLabel({ source: target, u: most });
   return `${target.side.toLowerCase()} colored by ${linkTitle(link.active)}` +
     `${link.active.pinned ? ", pinned" : ""}, largest: ${label} ${formatSigned(scores[most])}`;

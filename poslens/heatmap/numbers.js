@@ -50,6 +50,12 @@ function clusterCeil(segmented, i) {
   return k;
 }
 
+/** The text of a span, cut between grapheme clusters if longer than `most` characters. */
+function textOf(segmented, { start, end }, most) {
+  if (end - start <= most) return segmented.text.slice(start, end);
+  return `${segmented.text.slice(start, clusterFloor(segmented, start + most))}\u2026`;
+}
+
 const isSpace = (character) => /\s/.test(character);
 
 /** Trims white space from both ends of [start, end); a span of only white space stays as it is. */
@@ -137,7 +143,7 @@ function aggregateScores(scores, aggregate) {
     const sum = scores.reduce((total, score) => total + score, 0);
     return aggregate === "mean" ? sum / scores.length : sum;
   }
-  return scores.reduce((best, score) => (Math.abs(score) > Math.abs(best) ? score : best));
+  return scores[largestIndex(scores)];
 }
 
 /**
@@ -204,6 +210,11 @@ function largestCells(values, n) {
   return found;
 }
 
+/** Index of the value of largest magnitude, the first one if several are equal. */
+function largestIndex(values) {
+  return values.reduce((best, value, i) => (Math.abs(value) > Math.abs(values[best]) ? i : best), 0);
+}
+
 /** Unit indices by descending |score|; equal scores in text order. */
 function byMagnitude(units) {
   const order = units.map((_, index) => index);
@@ -222,27 +233,26 @@ function ranksOf(units, order = byMagnitude(units)) {
   return ranks;
 }
 
-/** [first, last) of the sorted units that overlap [start, end). */
-function unitsWithin(units, start, end) {
-  let [low, high] = [0, units.length];
+/** First index in [from, to] from which on `behind` is true for all items (binary search). */
+function firstWhere(items, behind, from = 0, to = items.length) {
+  let [low, high] = [from, to];
   while (low < high) {
     const middle = (low + high) >> 1;
-    if (units[middle].end <= start) low = middle + 1;
-    else high = middle;
+    if (behind(items[middle], middle)) high = middle;
+    else low = middle + 1;
   }
-  let last = low;
-  while (last < units.length && units[last].start < end) last += 1;
-  return [low, last];
+  return low;
+}
+
+/** [first, last) of the sorted units that overlap [start, end). */
+function unitsWithin(units, start, end) {
+  const first = firstWhere(units, (unit) => unit.end > start);
+  return [first, firstWhere(units, (unit) => unit.start >= end, first)];
 }
 
 /** Top of a scale: the largest score (unsigned) or magnitude (signed); at least 0. */
 function scaleTop(units, signed) {
   return units.reduce((top, { score }) => Math.max(top, signed ? Math.abs(score) : score), 0);
-}
-
-/** The values [low, high] at the ends of a legend's bar. */
-function legendEnds(top, signed) {
-  return [signed ? -top : 0, top];
 }
 
 /** Three significant digits with a minus sign (U+2212): "0.123", "1,230", "1.23e-5". */

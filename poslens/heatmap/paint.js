@@ -137,7 +137,7 @@ function scaleBar(state, title, top, signed) {
   const item = element("div", "hm-scale");
   const bar = element("span", "hm-bar");
   bar.style.background = scaleGradient(state.scale, signed);
-  const [low, high] = legendEnds(top, signed).map((end) =>
+  const [low, high] = [signed ? -top : 0, top].map((end) =>
     element("span", "hm-tick", signed ? formatSigned(end) : formatScore(end)));
   item.append(title, low, bar, high);
   return item;

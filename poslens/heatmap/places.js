@@ -12,17 +12,6 @@ function placesOf(drawn) {
   return drawn.places;
 }
 
-/** First index in [from, to] from which on `behind` is true for all items (binary search). */
-function firstWhere(items, behind, from = 0, to = items.length) {
-  let [low, high] = [from, to];
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (behind(items[middle], middle)) high = middle;
-    else low = middle + 1;
-  }
-  return low;
-}
-
 /** Vertical middle (client px) of the line on which the token at index `k` of `tokens` starts. */
 function lineMiddle(drawn, k) {
   const { start, index } = drawn.tokens[k];

@@ -80,7 +80,7 @@ function fitRail(box) {
   let share = Number(unread.dataset.from);
   if (!body.classList.contains("hm-long") || body.closest(".hm-export")) {
     const cut = body.querySelector(".hm-unread");
-    const line = cut.getClientRects()[0] ?? cut.getBoundingClientRect();
+    const line = firstRect(cut);
     const { top } = body.firstElementChild.getBoundingClientRect();
     const { bottom } = body.lastElementChild.getBoundingClientRect();
     share = ((line.top + line.bottom) / 2 - top) / Math.max(1, bottom - top);
@@ -184,8 +184,7 @@ function drawRail(state, drawn, top, signed) {
       shape(svg, "polyline", { class: name, points: points(mean).join(" ") });
     }
   }
-  const most = bins.reduce((best, value, bin) =>
-    (Math.abs(value) > Math.abs(bins[best]) ? bin : best), 0);
+  const most = largestIndex(bins);
   node.setAttribute("aria-label", `Curve, ${drawn.pane.model}: peak in bin ${most + 1} of ${RAIL_BINS}, ` +
     `${formatScore(bins[most])}; arrow keys move between bins, Enter scrolls the text`);
   nameBin(drawn);
@@ -201,7 +200,7 @@ function nameBin(drawn) {
 
 /** The rows [name, value] of a bin's tooltip. */
 function binRows(drawn, bin) {
-  const { pane, segmented, units } = drawn;
+  const { pane } = drawn;
   const { bins, mean, low, high } = pane.rail;
   const rows = [["this pair", formatScore(bins[bin])]];
   if (mean.length > 0) rows.push(["model\u2019s mean", formatScore(mean[bin])]);
@@ -210,12 +209,7 @@ function binRows(drawn, bin) {
   const evidence = evidenceTokens(pane);
   if (evidence && first <= evidence[1] && last >= evidence[0]) rows.push(["evidence", "in this bin"]);
   const within = unitsOfBin(drawn, bin);
-  if (within) {
-    const [start, end] = [units[within[0]].start, units[within[1] - 1].end];
-    const cut = end - start > LINK_LABEL ? clusterFloor(segmented, start + LINK_LABEL) : end;
-    const text = segmented.text.slice(start, cut).replace(/\s+/g, " ");
-    rows.push(["text", cut < end ? `${text}\u2026` : text]);
-  }
+  if (within) rows.push(["text", shortText(drawn, within[0], within[1] - 1)]);
   return rows;
 }
 

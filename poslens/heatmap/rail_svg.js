@@ -3,9 +3,9 @@
 /** Returns the shapes of a rail at its document's full height, without frame and bin marker. */
 function svgRail(page, axis) {
   fitRail(axis.closest(".hm-box"));
-  const box = axis.querySelector(".hm-rail-read").getBoundingClientRect();
-  const x = (share) => box.left - page.left + (share / 100) * box.width;
-  const y = (bin) => box.top - page.top + (bin / RAIL_BINS) * box.height;
+  const box = placeIn(page, axis.querySelector(".hm-rail-read").getBoundingClientRect());
+  const x = (share) => box.x + (share / 100) * box.width;
+  const y = (bin) => box.y + (bin / RAIL_BINS) * box.height;
   const of = (node, name) => Number(node.getAttribute(name));
   const kind = (node) => (node.getAttribute("class") ?? "").replace("hm-", "") || "rail-bar";
   const points = (node) => node.getAttribute("points").split(" ")
@@ -46,20 +46,18 @@ function svgRail(page, axis) {
 
 /** Returns a filled rectangle at an element's position. */
 function svgBlockOf(page, node, name, fill, opacity) {
-  const box = node.getBoundingClientRect();
-  const place = { x: box.left - page.left, y: box.top - page.top, width: box.width, height: box.height };
+  const place = placeIn(page, node.getBoundingClientRect());
   return xml("rect", { class: name, ...place, fill, "fill-opacity": opacity });
 }
 
 /** Returns a swatch of the rails' legend. */
 function svgSwatch(page, swatch) {
-  const box = swatch.getBoundingClientRect();
-  if (box.width === 0) return [];
+  const { x, y, width, height } = placeIn(page, swatch.getBoundingClientRect());
+  if (width === 0) return [];
   const style = getComputedStyle(swatch);
   if (!swatch.classList.contains("hm-swatch-mean")) {
     return [svgBlockOf(page, swatch, "swatch", page.hex(style.backgroundColor))];
   }
-  const y = box.top + box.height / 2 - page.top;
-  const [x1, x2] = [box.left - page.left, box.right - page.left];
-  return [xml("line", { class: "swatch", x1, x2, y1: y, y2: y, stroke: page.ink, "stroke-width": 1.75 })];
+  const ends = { x1: x, x2: x + width, y1: y + height / 2, y2: y + height / 2 };
+  return [xml("line", { class: "swatch", ...ends, stroke: page.ink, "stroke-width": 1.75 })];
 }

@@ -83,26 +83,30 @@ function svgPage(root) {
   };
 }
 
+/** Returns where a client rectangle is in the picture, as attributes of a <rect>. */
+function placeIn(page, { left, top, width, height }) {
+  return { x: left - page.left, y: top - page.top, width, height };
+}
+
 function svgFrames(page) {
   const frames = [...page.root.querySelectorAll(".hm-box")].map((body) => {
-    const box = body.getBoundingClientRect();
+    const { x, y, width, height } = placeIn(page, body.getBoundingClientRect());
     const style = getComputedStyle(body);
     return xml("rect", {
-      x: box.left - page.left + 0.5,
-      y: box.top - page.top + 0.5,
-      width: box.width - 1,
-      height: box.height - 1,
+      x: x + 0.5,
+      y: y + 0.5,
+      width: width - 1,
+      height: height - 1,
       rx: parseFloat(style.borderTopLeftRadius) || 0,
       fill: "none",
       stroke: page.hex(style.borderTopColor),
     });
   });
   for (const legend of page.root.querySelectorAll(".hm-tools")) {
-    const box = legend.getBoundingClientRect();
+    const { x, y, width, height } = placeIn(page, legend.getBoundingClientRect());
     const stroke = page.hex(getComputedStyle(legend).borderBottomColor);
-    const y = box.bottom - page.top - 0.5;
-    const x1 = box.left - page.left;
-    frames.push(xml("line", { x1, y1: y, x2: x1 + box.width, y2: y, stroke }));
+    const foot = y + height - 0.5;
+    frames.push(xml("line", { x1: x, y1: foot, x2: x + width, y2: foot, stroke }));
   }
   return frames;
 }
@@ -115,7 +119,7 @@ function svgCell(page, run) {
   const unread = run.classList.contains("hm-unread");
   if (cell === page.paper && !evidence && !unread) return [];
   return [...run.getClientRects()].filter((box) => box.width > 0).flatMap((box) => {
-    const place = { x: box.left - page.left, y: box.top - page.top, width: box.width, height: box.height };
+    const place = placeIn(page, box);
     const drawn = [];
     if (cell !== page.paper) drawn.push(xml("rect", { class: "cell", ...place, fill: cell }));
     if (unread) {
@@ -142,10 +146,7 @@ function svgBars(page) {
       xml("linearGradient", { id }, listed.join("")),
       xml("rect", {
         class: "scale",
-        x: box.left - page.left,
-        y: box.top - page.top,
-        width: box.width,
-        height: box.height,
+        ...placeIn(page, box),
         fill: `url(#${id})`,
         stroke: page.hex(style.borderTopColor),
       }),
