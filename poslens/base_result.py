@@ -7,15 +7,14 @@ import html
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pandas as pd
 import plotly.graph_objects as go
 
 from poslens.attribution.errors import UserError
 from poslens.attribution.types import Provenance
-from poslens.cache.exchange.atomic_file import replacing
-from poslens.commands.result_files import suffix_of
+from poslens.commands.result_files import suffix_of, written
 from poslens.export.files import TABLE_FORMATS, figure_bytes, table_files
 from poslens.figures.palettes import Style, styled
 
@@ -77,7 +76,11 @@ class Result(ABC):
         if fmt in PICTURES:
             style = styled(size, palette) if size or palette else None
             return written(path, self._picture(fmt, style, table))
-        return _table_written(path, self.to_frame(table), fmt, self.sources(table))
+        target = Path(path)
+        files = table_files(self.to_frame(table), target.name, fmt, self.sources(table))  # type: ignore[arg-type]
+        for name, data in reversed(files.items()):  # provenance first, so that no table lacks it
+            written(target.with_name(name), data)
+        return target
 
     def sources(self, table: str | None) -> list[Provenance]:
         """The provenance of one table."""
@@ -134,24 +137,3 @@ def framed(page: bytes) -> str:
         f'<iframe srcdoc="{source}" sandbox="allow-scripts" title="PosLens" '
         f'style="width:100%;height:{HEIGHT_PX}px;border:0"></iframe>'
     )
-
-
-def _table_written(path: str | Path, frame: pd.DataFrame, fmt: str, provenance: Any) -> Path:
-    """Write a table and its provenance to files; returns the table's path."""
-    target = Path(path)
-    files = table_files(frame, target.name, fmt, provenance)  # type: ignore[arg-type]
-    for name, data in reversed(files.items()):  # provenance first, so that no table lacks it
-        written(target.with_name(name), data)
-    return target
-
-
-def written(path: str | Path, data: bytes) -> Path:
-    """Write `data` to a file, which is either complete or unchanged; returns its path.
-
-    Raises:
-        UserError: it cannot be written.
-    """
-    target = Path(path)
-    with replacing(target) as file:
-        file.write(data)
-    return target

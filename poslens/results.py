@@ -16,8 +16,8 @@ from poslens.attribution.curves.positions import document_curve, positions
 from poslens.attribution.errors import UserError
 from poslens.attribution.methods import METHODS
 from poslens.attribution.types import Array, Provenance
-from poslens.base_result import FIGURE_OF, Result, chosen, framed, require_model, written
-from poslens.commands.result_files import suffix_of
+from poslens.base_result import FIGURE_OF, Result, chosen, framed, require_model
+from poslens.commands.result_files import suffix_of, written
 from poslens.compute.compute import Explained
 from poslens.export.files import TABLE_FORMATS
 from poslens.export.json_text import json_text

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from poslens import names
 from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers.specs import data_folder
-from poslens.cache.exchange.atomic_file import replacing
+from poslens.commands.result_files import written
 
 Rows: TypeAlias = "pd.DataFrame | list[dict[str, Any]]"
 Data: TypeAlias = "str | Path | Rows | dict[str, str | Path | Rows]"
@@ -72,6 +72,5 @@ def _written(rows: Any) -> Path:
     path = data_folder() / "collections" / "python" / f"data-{digest[:16]}.parquet"
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as file:
-            file.write(content.getvalue())
+        written(path, content.getvalue())
     return path

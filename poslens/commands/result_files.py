@@ -122,8 +122,8 @@ def _written_to(file: ResultFile) -> Iterator[None]:
         _result.reset(before)
     for name, data in file.files.items():
         if name != file.path.name:
-            write(file.path.with_name(name), data, beside=True)
-    write(file.path, file.files.get(file.path.name, raw.getvalue()))
+            print(written(file.path.with_name(name), data), file=sys.stderr)
+    print(written(file.path, file.files.get(file.path.name, raw.getvalue())))
     if ended is not None:
         raise ended
 
@@ -163,7 +163,7 @@ class FigureFile:
 
     def write(self, data: bytes) -> None:
         """Write a picture and print its path on stderr."""
-        write(self.path, data, beside=True)
+        print(written(self.path, data), file=sys.stderr)
 
 
 Size = StrEnum("Size", {name.replace(" ", "_"): name for name in PRESETS})  # type: ignore[misc]
@@ -246,16 +246,16 @@ def suffix_of(output: Path, formats: Sequence[str]) -> str:
     return suffix
 
 
-def write(output: Path, data: bytes, *, beside: bool = False) -> None:
-    """Write a file and print its path: on stdout if it is the result, or on stderr if it is a file
-    `beside` the result. An existing file is replaced only once the new one is complete.
+def written(path: str | Path, data: bytes) -> Path:
+    """Write a file and return its path. An existing file is replaced only once the new one is
+    complete.
 
     Raises:
-        OSError: it cannot be written.
+        UserError: it cannot be written.
     """
-    with replacing(output) as file:
+    with replacing(Path(path)) as file:
         file.write(data)
-    print(output, file=sys.stderr if beside else sys.stdout)
+    return Path(path)
 
 
 def _require_writable(output: Path, arguments: Mapping[str, object]) -> None:

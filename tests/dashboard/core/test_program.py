@@ -201,7 +201,7 @@ def test_an_earlier_file_survives_a_failed_export(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small disk, which only root may")
 def test_a_full_disk_leaves_the_earlier_export(tmp_path: Path) -> None:
-    from poslens.commands.result_files import write
+    from poslens.commands.result_files import written
 
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -214,7 +214,7 @@ def test_a_full_disk_leaves_the_earlier_export(tmp_path: Path) -> None:
         target = disk / "curve.csv"
         target.write_bytes(b"earlier")
         with pytest.raises(UserError, match="No space left on device"):
-            write(target, bytes(1 << 20))
+            written(target, bytes(1 << 20))
         assert target.read_bytes() == b"earlier" and list(disk.iterdir()) == [target]
     finally:
         subprocess.run(["umount", str(disk)], check=False)
