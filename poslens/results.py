@@ -25,7 +25,7 @@ from poslens.failures import FAILURE_TABLE, FAILURES, FailureRow
 from poslens.figures.captions import caption_text, provenance_entries
 from poslens.figures.curves import pair_curves
 from poslens.figures.figure_base import quantity
-from poslens.figures.matrix import interaction_matrix, tall
+from poslens.figures.matrix import interaction_matrix
 from poslens.figures.palettes import Style
 from poslens.heatmap.data import MAX_COLUMNS, Pane, Rail, View, payload
 from poslens.heatmap.results import heatmap_bytes, panes
@@ -119,14 +119,7 @@ class Explanation(Result):
         if others:
             raise UserError("The figure of the matrix shows one model: explain a single model.")
         tokens = interactions(result.attribution, result.pair, "token", "token")
-        return interaction_matrix(
-            tokens.matrix,
-            tokens.rows,
-            tokens.columns,
-            tokens.evidence_columns,
-            tall(style, len(tokens.rows), 160, 260),
-            provenance=[result.provenance()],
-        )
+        return interaction_matrix(tokens, style, provenance=[result.provenance()])
 
     def _curves(self, style: Style) -> go.Figure:
         """The document's curves, one line for each model."""

@@ -12,8 +12,8 @@ from poslens.attribution.retrievers.detect import family_of
 from poslens.compute.compute import Explained
 from poslens.dashboard.server.own_texts import service_for
 from poslens.dashboard.server.waiting import wait
-from poslens.dashboard.widgets import choices, panels
-from poslens.figures.matrix import interaction_matrix, tall, unit_rails
+from poslens.dashboard.widgets import choices, panels, say
+from poslens.figures.matrix import interaction_matrix, unit_rails
 from poslens.figures.palettes import Style
 from poslens.figures.plain import plain
 from poslens.studies.explain.service import evidence_range
@@ -21,21 +21,17 @@ from poslens.studies.explain.service import evidence_range
 _PAGE_PX = 360  # width of a figure on a phone, in which labels must fit
 
 
-def matrix_view(result: Explained, key: str, label: str = "") -> None:
+def matrix_view(result: Explained, key: str, label: str) -> None:
     """The interactions of query and document units, if the attribution has a matrix."""
     attribution, pair = result.attribution, result.pair
     if attribution.matrix is None:
         return
-    st.markdown(
-        "**Score of each query word by document position · "
-        f"{plain(label or result.model.spec.name)}**"
-    )
+    say.heading(f"Score of each query word by document position · {label}")
     provenance = [result.provenance()]
     along = interactions(attribution, pair, "word", "bin")
 
     def rails(style: Style) -> go.Figure:
-        span, high = evidence_range(result), tall(style, len(along.rows), 90)
-        return unit_rails(along.matrix, along.rows, span, high, provenance=provenance)
+        return unit_rails(along, evidence_range(result), style, provenance=provenance)
 
     panels.show(
         rails(panels.screen_style()),
@@ -48,15 +44,7 @@ def matrix_view(result: Explained, key: str, label: str = "") -> None:
         units = f"Index of the document {st.session_state[f'{key}.columns']}"
 
         def whole(style: Style) -> go.Figure:
-            return interaction_matrix(
-                chosen.matrix,
-                chosen.rows,
-                chosen.columns,
-                chosen.evidence_columns,
-                tall(style, len(chosen.rows), 160, 260),
-                x_title=units,
-                provenance=provenance,
-            )
+            return interaction_matrix(chosen, style, x_title=units, provenance=provenance)
 
         panels.show(
             whole(panels.screen_style(width_px=_PAGE_PX)),
@@ -110,12 +98,11 @@ def _sums(result: Explained, sums: Interactions) -> None:
     )
 
 
-def terms_view(result: Explained, key: str, label: str = "") -> None:
+def terms_view(result: Explained, key: str, label: str) -> None:
     """The terms that a sparse encoder gives weight to in both texts; computed on request."""
     if family_of(result.model.spec).search != "term_weights":
         return
-    name = plain(label or result.model.spec.name)
-    if not st.toggle(f"Shared terms · {name}", key=f"{key}.shown"):
+    if not st.toggle(plain(f"Shared terms · {label}"), key=f"{key}.shown"):
         return
     attribution = result.attribution
     place = service_for(result.pair.dataset).ask_terms(result.pair, result.model.spec)

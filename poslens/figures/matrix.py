@@ -11,6 +11,7 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import ArrayLike, NDArray
 
+from poslens.attribution.curves.interactions import Interactions
 from poslens.attribution.evaluation.needle import NeedleGrid
 from poslens.attribution.nouns import number_text
 from poslens.figures.captions import Provenances
@@ -29,7 +30,7 @@ _ROW_LABELS = {
 """Properties of a y axis whose labels name rows."""
 
 
-def tall(style: Style, rows: int, besides_px: int, least_px: int = 0) -> Style:
+def _tall(style: Style, rows: int, besides_px: int, least_px: int = 0) -> Style:
     """`style` with a height for this many rows plus `besides_px`, at least `least_px`. For hundreds
     of rows the height is limited and rows become narrower."""
     height = max(besides_px + _ROW_PX * rows, least_px)
@@ -37,24 +38,20 @@ def tall(style: Style, rows: int, besides_px: int, least_px: int = 0) -> Style:
 
 
 def unit_rails(
-    matrix: ArrayLike,
-    query_labels: Sequence[str],
-    evidence: Span | None,
-    style: Style,
-    *,
-    provenance: Provenances = (),
+    units: Interactions, evidence: Span | None, style: Style, *, provenance: Provenances = ()
 ) -> go.Figure:
     """One row of bars for each query unit: its contributions along the document, up if they raise
-    the score and down if they lower it. All rows have the same scale.
+    the score and down if they lower it. All rows have the same scale; the height fits them.
 
     Args:
-        matrix: [Q, B], signed; B bins of equal length over the text that was read.
+        units: the columns are bins of equal length over the text that was read.
         evidence: start and end of the evidence as shares in [0, 1] of that text; shaded.
 
     The customdata of a bar is its contribution.
     """
-    values = np.asarray(matrix, dtype=np.float64)
+    values = np.asarray(units.matrix, dtype=np.float64)
     rows, n = values.shape
+    style = _tall(style, rows, 90)
     bound = float(np.abs(values).max(initial=0)) or 1.0
     figure = canvas("unit_rails", style, POSITION_TITLE, "", provenance)
     colors = {True: str(style.diverging()[-2][1]), False: str(style.diverging()[1][1])}
@@ -74,7 +71,7 @@ def unit_rails(
                 "line": {"width": 0},
             },
             customdata=values.ravel(),
-            hovertext=[escape(text) for text in query_labels for _ in range(n)],
+            hovertext=[escape(text) for text in units.rows for _ in range(n)],
             hovertemplate="%{hovertext}, %{x:.0f}%: %{customdata:+.4g}<extra></extra>",
             showlegend=False,
         )
@@ -87,49 +84,42 @@ def unit_rails(
     figure.update_yaxes(
         range=[0.4 - rows, 1],
         tickvals=[-row for row in labeled],
-        ticktext=[escape(shorten(query_labels[row], 16)) for row in labeled],
+        ticktext=[escape(shorten(units.rows[row], 16)) for row in labeled],
         **_ROW_LABELS,
     )
     return figure.update_layout(hovermode="closest", bargap=0)
 
 
 def interaction_matrix(
-    matrix: ArrayLike,
-    query_labels: Sequence[str],
-    document_labels: Sequence[str],
-    evidence_columns: Sequence[int] | None,
+    units: Interactions,
     style: Style,
     *,
     x_title: str = "Document tokens",
     provenance: Provenances = (),
 ) -> go.Figure:
-    """Query units (rows, top to bottom) by document units (columns), white at zero.
+    """Query units (rows, top to bottom) by document units (columns), white at zero, with the
+    evidence outlined; the height fits the rows.
 
     Colors encode the square root of the magnitude, because most contributions are small and would
-    look white next to the largest. The color bar and hover text show the contributions themselves.
-
-    Args:
-        matrix: [Q, D], signed contributions in score units.
-        evidence_columns: document units inside the evidence; outlined.
-
-    Columns are labeled if all labels fit, otherwise numbered; hovering shows each label.
+    look white next to the largest. The color bar and hover text show the contributions themselves,
+    in score units. Columns are labeled if all labels fit, otherwise numbered; hovering shows each
+    label.
     """
-    values = np.asarray(matrix, dtype=np.float64)
+    values = np.asarray(units.matrix, dtype=np.float64)
+    rows, columns = units.rows, units.columns
+    style = _tall(style, len(rows), 160, 260)
     bound = float(np.abs(values).max(initial=0)) or 1.0
     figure = canvas("interaction_matrix", style, x_title, "", provenance, top=True)
     steps = np.linspace(-1, 1, 5)
     figure.add_trace(
         go.Heatmap(
-            x=np.arange(1, len(document_labels) + 1),
+            x=np.arange(1, len(columns) + 1),
             z=signed_root(values / bound),
             zmin=-1,
             zmax=1,
             customdata=values,
             colorscale=[list(stop) for stop in style.diverging()],
-            text=[
-                [f"{escape(row)} × {escape(column)}" for column in document_labels]
-                for row in query_labels
-            ],
+            text=[[f"{escape(row)} × {escape(column)}" for column in columns] for row in rows],
             hovertemplate="%{text}<br>%{customdata:.4g}<extra></extra>",
             colorbar={
                 **color_bar("Contribution (score units)", style),
@@ -138,22 +128,22 @@ def interaction_matrix(
             },
         )
     )
-    for start, end in _runs(evidence_columns or ()):
+    for start, end in _runs(units.evidence_columns):
         figure.add_shape(
             type="rect",
             x0=start + 0.5,
             x1=end + 1.5,
             y0=-0.5,
-            y1=len(query_labels) - 0.5,
+            y1=len(rows) - 0.5,
             line={"color": style.colors.ink, "width": 1.5},
         )
         label(figure, (start + end) / 2 + 1, "evidence", style, y=0, yanchor="top")
     room = style.width_px - 14 * style.font_size
-    if len(document_labels) * 1.2 * style.font_size <= room:
+    if len(columns) * 1.2 * style.font_size <= room:
         figure.update_xaxes(
-            tickvals=list(range(1, len(document_labels) + 1)),
-            ticktext=[escape(shorten(text, 16)) for text in document_labels],
-            tickangle=-90 if len(document_labels) > 1 else 0,
+            tickvals=list(range(1, len(columns) + 1)),
+            ticktext=[escape(shorten(text, 16)) for text in columns],
+            tickangle=-90 if len(columns) > 1 else 0,
         )
     figure.update_xaxes(
         # Labels are at the top, where the margin can grow with them; the caption is at the bottom.
@@ -163,11 +153,11 @@ def interaction_matrix(
         ticks="",
         ticklabelstandoff=3,
     )
-    labeled = _labeled(len(query_labels), style)
+    labeled = _labeled(len(rows), style)
     figure.update_yaxes(
         autorange="reversed",
         tickvals=list(labeled),
-        ticktext=[escape(shorten(query_labels[row], 16)) for row in labeled],
+        ticktext=[escape(shorten(rows[row], 16)) for row in labeled],
         **_ROW_LABELS,
     )
     figure.update_layout(hovermode="closest")

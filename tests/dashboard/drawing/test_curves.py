@@ -13,6 +13,7 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
+from poslens.attribution.curves.interactions import Interactions
 from poslens.attribution.curves.positions import positions
 from poslens.attribution.curves.text_axis import average, over_text
 from poslens.attribution.errors import UserError
@@ -52,6 +53,10 @@ HOSTILE = (
     "$\\alpha$ and $x$",
     "\x01control",
 )
+
+
+def units(text: str) -> Interactions:
+    return Interactions(np.ones((1, 1)), (text,), (text,), (0,), 0.0, 1.0)
 
 
 def provenance(model: str = "m") -> Provenance:
@@ -131,8 +136,8 @@ FIGURES: dict[str, Callable[[str], go.Figure]] = {
     "scatter": lambda text: rank_scatter([1.0], [2.0], [text], (text, text), STYLE, y_title=text),
     "map": lambda text: point_map([[0.0, 1.0]], [text], [text], text, STYLE),
     "map of numbers": lambda text: point_map([[0.0, 1.0]], [1.0], [text], text, STYLE),
-    "rails": lambda text: unit_rails([[1.0]], [text], (0.2, 0.3), STYLE),
-    "matrix": lambda text: interaction_matrix([[1.0]], [text], [text], [0], STYLE),
+    "rails": lambda text: unit_rails(units(text), (0.2, 0.3), STYLE),
+    "matrix": lambda text: interaction_matrix(units(text), STYLE),
 }
 
 
