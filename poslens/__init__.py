@@ -31,7 +31,6 @@ if TYPE_CHECKING:
         methods,
         models,
         passport,
-        rank,
         run_study,
     )
     from poslens.evaluator import PositionEvaluator
@@ -46,7 +45,6 @@ __all__ = [
     "methods",
     "models",
     "passport",
-    "rank",
     "run_study",
 ]
 

@@ -325,25 +325,6 @@ def run_study(
         return result
 
 
-def rank(
-    model: Model | Models,
-    dataset: Data | None = None,
-    *,
-    by: str = "",
-    **parameters: Any,
-) -> StudyResult:
-    """The study `rank`: search a data set's whole corpus for each query, and measure the rankings.
-    With `by="position"` the study `positions`: each query is its own control, because its document
-    is ranked with the evidence at several positions.
-
-    Raises:
-        UserError: as in `run_study`, or `by` is something else.
-    """
-    if by not in ("", "position"):
-        raise UserError(f'by can only be "position", not {str(by)[:40]!r}.')
-    return run_study("positions" if by else "rank", model, dataset, **parameters)
-
-
 def __getattr__(name: str) -> Any:
     # Each study is a call of its own name.
     if name in declared():

@@ -567,7 +567,7 @@ def test_rows_in_memory_are_a_data_set(_data: str) -> None:
         ),
         (lambda: poslens.curve("BM25", pairs=-1), "not -1"),
         (lambda: poslens.curve([]), "No model is given"),
-        (lambda: poslens.rank("BM25", by=None), "only be \"position\", not 'None'"),  # type: ignore[arg-type]
+        (lambda: poslens.rank("BM25", by="position"), "no parameter 'by'"),
         (lambda: poslens.run_study(5, "BM25"), "There is no study '5'"),  # type: ignore[arg-type]
         (
             lambda: poslens.cause("BM25", interventions=["x"]),

@@ -127,7 +127,7 @@ def test_ranks_equal_those_of_a_brute_force_ranking(
         ranks.setdefault(pair, []).append(rank)
     # Otherwise there is nothing to distinguish.
     assert len({tuple(one) for one in ranks.values()}) > 5
-    found = poslens.rank(str(folder), corpus, by="position", positions=4)
+    found = poslens.positions(str(folder), corpus, positions=4)
     queries = found.to_frame("queries").set_index("id")
     for pair, own in ranks.items():
         row = queries.loc[pair]
