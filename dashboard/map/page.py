@@ -4,6 +4,7 @@ them."""
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,7 +17,7 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.methods import METHODS
 from poslens.attribution.types import Provenance, TextPair
 from poslens.cache.shipped.preferences import verdict
-from poslens.compute.provenance import of_map
+from poslens.compute.provenance import of_model
 from poslens.compute.runs import Job
 from poslens.compute.selection import evidence_position
 from poslens.dashboard.server.own_texts import service_for
@@ -125,10 +126,16 @@ def values(items: tuple[str, ...]) -> list[str] | np.ndarray:
 
 def provenance(stored_map: StoredMap) -> Provenance:
     """Everything needed to reproduce this map."""
-    computed = repr(layout) if of != "curves" else f"{layout!r} of {method!r}"
-    words = ", ".join(filter(None, (of, selection.words)))
-    n, n_truncated = len(stored_map.items), stored_map.n_truncated
-    return of_map(stored_map.model, computed, data.name, of, n, n_truncated, words)
+    counts = {"documents": "n_documents", "queries": "n_queries", "curves": "n_pairs"}
+    n: dict[str, Any] = {counts[of]: len(stored_map.items)}
+    return of_model(
+        stored_map.model,
+        repr(layout) if of != "curves" else f"{layout!r} of {method!r}",
+        data.name,
+        truncated=stored_map.n_truncated,  # stored with curves, not with vectors
+        selection=(of, selection.words),
+        **n,
+    )
 
 
 def status(stored_map: StoredMap) -> None:

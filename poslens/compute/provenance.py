@@ -203,29 +203,6 @@ def of_run(
     )
 
 
-def of_map(
-    model: ModelIdentity,
-    method: str,
-    dataset: str,
-    of: str,
-    n: int,
-    n_truncated: int | None,
-    selection: str,
-) -> Provenance:
-    """Provenance of a map of `n` documents, queries or curves (`of`). How many are truncated is
-    stored with curves, not with vectors."""
-    return of_model(
-        model,
-        method,
-        dataset,
-        n_pairs=n if of == "curves" else None,
-        n_queries=n if of == "queries" else None,
-        n_documents=n if of == "documents" else None,
-        truncated=n_truncated,
-        selection=selection,
-    )
-
-
 def of_published(published: PublishedCurves, *, band: bool = False) -> Provenance:
     """Provenance of published curves: others computed them, PosLens averaged them. `band` says
     whether it is that of a figure with their bands."""

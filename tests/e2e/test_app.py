@@ -161,7 +161,7 @@ def test_draw_a_map_and_open_the_pairs_of_its_points(run_app: App, visit: Visit)
     idle(page).get_by_role("button", name="Compute").click()
     figure = page.get_by_role("figure", name="Map of queries")
     expect(figure).to_be_visible()  # numba compiles
-    expect(page.get_by_text("umap(metric=cosine").first).to_be_attached()
+    expect(page.get_by_text("umap(metric=cosine").first).to_contain_text(" queries")
     # Another element over the points receives clicks.
     point = figure.locator(".points path").first
     press(point, page.get_by_test_id("stDataFrame").is_visible, force=True)

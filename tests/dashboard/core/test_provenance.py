@@ -24,7 +24,6 @@ from poslens.attribution.types import TextPair
 from poslens.compute.compute import Compute, service
 from poslens.compute.provenance import (
     of_controlled,
-    of_map,
     of_published,
     poslens_version,
     resampled_of,
@@ -125,18 +124,6 @@ def test_bias_tests_count_truncated_documents(compute: Compute, sample: DataSet)
     made = provenance_of(summary.model, [moved])
     assert made.n_pairs == 6 - left < 6 and f"{left} pairs left out" in made.selection
     assert moved.result.lost is not None and "for each document" in made.method
-
-
-@pytest.mark.parametrize("of", ["documents", "queries", "curves"])
-def test_a_map_counts_its_points_and_states_truncation_if_it_is_stored(
-    compute: Compute, bm25, of: str
-) -> None:
-    model = compute.identify(bm25)
-    assert of_map(model, "map", "sample", of, 7, 3, "").entry()["truncated"] == 3
-    said = of_map(model, "map", "sample", of, 7, None, "").entry()
-    name = {"documents": "n_documents", "queries": "n_queries", "curves": "n_pairs"}[of]
-    assert {key: said[key] for key in said if key.startswith("n_")} == {name: 7}
-    assert "truncated" not in said
 
 
 def test_published_curves_state_no_limit_and_no_truncation() -> None:
