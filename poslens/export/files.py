@@ -199,13 +199,8 @@ def table_bytes(
         return _csv(frame)
     if fmt == "tex":
         return latex(frame, entries, name)
-    return json_text({"provenance": entries, "rows": table_rows(frame)}).encode()
-
-
-def table_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """A table's rows as JSON objects by column, with None for missing values."""
-    columns = {str(name): [_json_value(value) for value in frame[name]] for name in frame.columns}
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
+    return json_text({"provenance": entries, "rows": rows}).encode()
 
 
 def attribution_frame(attribution: Attribution, pair: TextPair) -> pd.DataFrame:
@@ -386,11 +381,3 @@ def _parquet(frame: pd.DataFrame, entries: list[dict[str, Any]]) -> bytes:
     out = io.BytesIO()
     pq.write_table(table, out)
     return out.getvalue()
-
-
-def _json_value(value: Any) -> Any:
-    if isinstance(value, np.generic):
-        value = value.item()
-    if value is None or value is pd.NA or value is pd.NaT:
-        return None
-    return value if isinstance(value, (bool, int, float, str)) else str(value)
