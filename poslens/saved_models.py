@@ -82,10 +82,8 @@ def _write(model: SentenceTransformer) -> Path:
         digest = hashlib.blake2b(digest_size=8)
         for file in sorted(path for path in written.rglob("*") if path.is_file()):
             digest.update(file.relative_to(written).as_posix().encode() + b"\0")
-            # In parts, because a file of weights may be larger than the free memory.
             with file.open("rb") as content:
-                while part := content.read(1 << 24):
-                    digest.update(part)
+                hashlib.file_digest(content, lambda: digest)
         folder = root / f"model-{digest.hexdigest()}"
         if not is_folder(folder):
             written.replace(folder)

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from poslens.attribution.batching import reporting
 from poslens.attribution.errors import Stopped, UserError
@@ -195,31 +195,26 @@ def _among_processes(file: Path | None) -> Iterator[None]:
     if file is None:
         yield
         return
+
+    def cancel() -> bool:
+        require_wanted()
+        return False
+
     next_turn, device = FileLock(f"{file}.next"), FileLock(file)
     # No other process can write a read-only cache, so there is nobody to take turns with.
     with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
         # The next process locks `next_turn` while it waits for the device, so that a run in another
         # process, which queues again after each batch, is not always first.
-        _take(next_turn)
+        next_turn.acquire(poll_interval=_TRY_S, cancel_check=cancel)
         try:
-            _take(device)
+            device.acquire(poll_interval=_TRY_S, cancel_check=cancel)
         finally:
             next_turn.release()
     try:
         yield
     finally:
         device.release()
-
-
-def _take(lock: FileLock) -> None:
-    while True:
-        try:
-            lock.acquire(timeout=_POLL_S, poll_interval=_TRY_S)
-        except Timeout:
-            require_wanted()
-        else:
-            return
 
 
 def ready(result: T) -> Place[T]:
