@@ -27,7 +27,7 @@ if not login.entered():
 
 # Streamlit gives its default page no address but the root. Explain has both addresses; the
 # navigation lists the one that is open.
-at_root = urlsplit(st.context.url or "").path.strip("/") in ("", access.current().base_path)
+at_root = urlsplit(st.context.url or "").path.strip("/") in ("", access.current.base_path)
 explain = [
     st.Page(
         "explain/page.py",

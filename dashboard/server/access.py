@@ -71,18 +71,8 @@ class Access:
         return f"http://{host}:{port}/{self.base_path}".rstrip("/")
 
 
-_current = Access()
-
-
-def current() -> Access:
-    """The access settings of this process's server."""
-    return _current
-
-
-def use(access: Access) -> None:
-    """Set the access settings of this process's server."""
-    global _current
-    _current = access
+current = Access()
+"""The access settings of this process's server, which `serve` sets. Read it from the module."""
 
 
 def access_of(

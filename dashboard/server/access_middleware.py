@@ -21,7 +21,7 @@ class AccessMiddleware:
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
-        self._access = access.current()
+        self._access = access.current
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         refused = refusal(self._access, scope) if scope["type"] in ("http", "websocket") else None

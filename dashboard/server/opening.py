@@ -19,18 +19,8 @@ class Opening:
     dataset: str | None = None
 
 
-_current = Opening()
-
-
-def current() -> Opening:
-    """The initial selections of this process's pages."""
-    return _current
-
-
-def use(opening: Opening) -> None:
-    """Set the initial selections of this process's pages."""
-    global _current
-    _current = opening
+current = Opening()
+"""The initial selections of this process's pages, which `serve` sets. Read it from the module."""
 
 
 def first_page(name: str) -> tuple[str, str]:

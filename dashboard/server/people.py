@@ -34,7 +34,7 @@ def person() -> str:
     """Identifies the logged-in person; empty without a login, and outside of pages."""
     if get_script_run_ctx(suppress_warning=True) is None:
         return ""
-    settings = access.current()
+    settings = access.current
     if settings.proxies:
         return _of_proxy()
     if settings.login and st.user.get("is_logged_in") and st.user.get("sub"):
@@ -50,7 +50,7 @@ def reader() -> str:
 
 def shown_name() -> str:
     """The person's display name."""
-    if access.current().proxies:
+    if access.current.proxies:
         return _of_proxy()
     values = (st.user.get(key) for key in ("email", "preferred_username", "name", "sub"))
     return next((str(value) for value in values if value), "")
@@ -63,7 +63,7 @@ def may_enter() -> bool:
     """
     if not PEOPLE.get().strip():
         return True
-    if access.current().proxies:
+    if access.current.proxies:
         name: object = _of_proxy()
     elif unverified():
         return False  # such an address could be anyone's
@@ -75,7 +75,7 @@ def may_enter() -> bool:
 
 def unverified() -> bool:
     """Whether the identity provider doesn't confirm the address of the logged-in person."""
-    return not access.current().proxies and st.user.get("email_verified") is not True
+    return not access.current.proxies and st.user.get("email_verified") is not True
 
 
 def _admits(entry: bytes, name: bytes) -> bool:
@@ -95,7 +95,7 @@ def _folded(name: str) -> bytes:
 def may_stop(run: Run) -> bool:
     """Whether this user may stop a run: anyone without a login, else only the person who started
     it."""
-    return not access.current().knows_people or run.reader == reader()
+    return not access.current.knows_people or run.reader == reader()
 
 
 def may_change() -> bool:
@@ -110,7 +110,7 @@ def may_change() -> bool:
 
 
 def _on_this_machine() -> bool:
-    if access.current().beyond_this_machine:
+    if access.current.beyond_this_machine:
         return False  # behind a local proxy every user seems to be local
     headers = st.context.headers
     return st.context.ip_address is None and not any(name in headers for name in _PASSED_ON)

@@ -137,7 +137,7 @@ class RenamedPages:
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
-        self._root = access.current().root
+        self._root = access.current.root
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         new = self._new_address(scope) if scope["type"] == "http" else None

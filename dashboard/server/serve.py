@@ -23,8 +23,9 @@ from poslens.attribution.paths import expanded
 from poslens.commands.command_output import silence_libraries
 from poslens.compute.garbage import no_search_for_garbage
 from poslens.compute.settings import ALLOW_CODE, SETTINGS, SHIPPED
+from poslens.dashboard.server import access as access_module
 from poslens.dashboard.server import oidc, opening
-from poslens.dashboard.server.access import Access, use
+from poslens.dashboard.server.access import Access
 from poslens.dashboard.server.opening import Opening
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def serve(
             path, reason = opening.first_page(name)
             print(reason, file=sys.stderr, flush=True)
             page = path if name == chosen else page
-    opening.use(Opening(tuple(spec.name for spec in given), chosen))
+    opening.current = Opening(tuple(spec.name for spec in given), chosen)
     if len(given) > MAX_COLUMNS:
         some = listed([spec.name for spec in given[:MAX_COLUMNS]])
         print(f"Pages open with {some}; their lists offer all models.", file=sys.stderr, flush=True)
@@ -104,26 +105,27 @@ def serve(
             from poslens.compute.compute import service
             from poslens.dashboard.server import log_records, people
             from poslens.dashboard.server.own_texts import remove_left_over
-            from poslens.dashboard.server.streamlit_app import DashboardApp
+            from poslens.dashboard.server.streamlit_app import dashboard_app, options
 
             gc.freeze()
         remove_left_over()
         if older := older_layouts(service().store):
             print(older, file=sys.stderr, flush=True)
-        use(access)
+        access_module.current = access
         service().runs.reader = service().queue.reader = people.reader
         if auth and (text := oidc.trouble(auth["server_metadata_url"])):
             print(text, file=sys.stderr, flush=True)
         # A client's address is that of its connection, not one from a header that it sends.
         os.environ["FORWARDED_ALLOW_IPS"] = ""
         log_records.install()
-        app = DashboardApp(access, auth)
+        stopped = threading.Event()
+        app = dashboard_app(auth, stopped)
         print(f"PosLens: {'/'.join(filter(None, (access.url(port), page)))}", flush=True)
         # While the server runs it handles signals itself, and repeats them here when it has
         # stopped. An exception while it starts would leave it half-started.
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: None if app.stopped.is_set() else _interrupted())
-        app.run(port)
+            signal.signal(number, lambda *_: None if stopped.is_set() else _interrupted())
+        app.run(config=options(access, port))
         _end_runs()
     except KeyboardInterrupt:
         _interrupted()

@@ -33,7 +33,7 @@ class StaticFiles:
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
         folder = Path(file_util.get_static_dir()) / "static"
-        root = access.current().root
+        root = access.current.root
         self._files = {
             f"{root}static/{path.relative_to(folder).as_posix()}": path
             for path in folder.rglob("*")

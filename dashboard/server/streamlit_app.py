@@ -47,31 +47,23 @@ _OPTIONS: Mapping[str, object] = {
 }
 
 
-class DashboardApp:
-    """The app for these access settings; `auth` are the values of Streamlit's login, which stay in
-    memory."""
-
-    def __init__(self, access: Access, auth: Mapping[str, str]) -> None:
-        self._access = access
-        self.stopped = threading.Event()
-        """Set once the server has closed its connections after a signal."""
-        self._app = st.App(
-            SCRIPT,
-            secrets={"auth": dict(auth)} if auth else None,
-            middleware=[Middleware(each) for each in MIDDLEWARE],
-            lifespan=self._lifespan,
-        )
-        ask_no_internet_host()
-        fragment_queue.install()
-
-    def run(self, port: int) -> None:
-        """Serve until a signal ends the server."""
-        self._app.run(config=options(self._access, port))
+def dashboard_app(auth: Mapping[str, str], stopped: threading.Event) -> st.App:
+    """The app; `auth` are the values of Streamlit's login, which stay in memory. `stopped` is set
+    once the server has closed its connections after a signal."""
 
     @asynccontextmanager
-    async def _lifespan(self, app: st.App) -> AsyncIterator[None]:
+    async def lifespan(app: st.App) -> AsyncIterator[None]:
         yield
-        self.stopped.set()
+        stopped.set()
+
+    ask_no_internet_host()
+    fragment_queue.install()
+    return st.App(
+        SCRIPT,
+        secrets={"auth": dict(auth)} if auth else None,
+        middleware=[Middleware(each) for each in MIDDLEWARE],
+        lifespan=lifespan,
+    )
 
 
 def options(access: Access, port: int) -> dict[str, object]:

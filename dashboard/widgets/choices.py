@@ -45,7 +45,7 @@ def data_set(default: str = datasets.SAMPLE, *, with_uploader: bool = True) -> D
     """Choose a data set or upload one. Pages that place the uploader elsewhere turn off
     `with_uploader`."""
     uploads = own_texts.uploads()
-    default = opening.current().dataset or default
+    default = opening.current.dataset or default
     names = [*datasets.names(), *uploads]
     if just_uploaded := st.session_state.pop(_UPLOADED, None):
         # Set here and not in the uploader: a page that watches a run reruns its fragments every
@@ -215,7 +215,7 @@ def model_names() -> list[str]:
     download. Without other labels than their names, because the address contains the labels."""
     specs = resolve.known()
     here = [name for name, spec in specs.items() if resolve.installed(spec)]
-    given = opening.current().models
+    given = opening.current.models
     offered = (*here, *given, *resolve.shipped_calibrated(), *service().stored_only(), *specs)
     return list(dict.fromkeys(offered))
 
@@ -223,7 +223,7 @@ def model_names() -> list[str]:
 def models(default: Sequence[str]) -> list[str]:
     """Choose one to `MAX_COLUMNS` models: presets, registered folders, or a Hugging Face hub id
     typed in."""
-    default = list(opening.current().models[:MAX_COLUMNS] or default)
+    default = list(opening.current.models[:MAX_COLUMNS] or default)
     _follow_default("models", default)
     names = st.multiselect(
         "Models",
@@ -264,7 +264,7 @@ def model(label: str, key: str, default: str, at: int | None = 0) -> str:
     """Choose one model; the default is model number `at` of those given to `run`, if there is one,
     else `default`."""
     names = model_names()
-    given = opening.current().models
+    given = opening.current.models
     default = given[at] if at is not None and at < len(given) else default
     name = st.selectbox(
         plain(label),

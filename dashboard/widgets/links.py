@@ -97,7 +97,7 @@ def text_link(
     address = urlencode(asked, doseq=True)
     st.link_button(
         plain(label),
-        f"{access.current().root}{page}?{address}",
+        f"{access.current.root}{page}?{address}",
         icon=icon,
         help="Opens a new tab. Its address contains the query and the document.",
     )

@@ -18,7 +18,7 @@ _UNAVAILABLE = "login.unavailable"
 def entered() -> bool:
     """Whether the page may be shown: no login is configured, or the user has logged in and is
     admitted. Otherwise draws the login instead."""
-    settings = access.current()
+    settings = access.current
     if not settings.knows_people:
         return True
     allowed = False
@@ -80,5 +80,5 @@ def _turn_away() -> None:
             "address (email_verified)."
         )
     say.error(f"{reason} Ask the administrator.", icon=":material/error:")
-    if access.current().login:
+    if access.current.login:
         st.button("Log out", on_click=st.logout, icon=":material/logout:")

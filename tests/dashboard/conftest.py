@@ -16,5 +16,5 @@ def default_server() -> Iterator[None]:
     """After each test, restrict the server to this machine and let pages open with their default
     data."""
     yield
-    access.use(Access())
-    opening.use(Opening())
+    access.current = Access()
+    opening.current = Opening()

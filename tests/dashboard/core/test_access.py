@@ -124,7 +124,7 @@ def client(found: Access, monkeypatch: pytest.MonkeyPatch, peer: str = "10.0.0.1
         await socket.send_text("inside")
         await socket.close()
 
-    access.use(found)
+    access.current = found
     monkeypatch.setattr(config, "get_option", {"server.allowedHosts": list(found.hosts)}.get)
     app = Starlette(routes=[WebSocketRoute("/{path:path}", stream), Route("/{path:path}", whole)])
     app.add_middleware(AccessMiddleware)

@@ -40,12 +40,12 @@ def of(name: str, session: str) -> Browser:
 
 @pytest.fixture
 def _login() -> None:
-    access.use(access_of(login=True))
+    access.current = access_of(login=True)
 
 
 @pytest.fixture
 def _proxy() -> None:
-    access.use(access_of(trusted_proxies=["10.0.0.1"]))
+    access.current = access_of(trusted_proxies=["10.0.0.1"])
 
 
 @pytest.mark.usefixtures("_login")
@@ -103,7 +103,7 @@ def test_only_the_person_who_started_a_run_can_stop_it(monkeypatch: pytest.Monke
     assert Job(runs, Path("shared"), KEY, "m", 1, endless).start() is run and not people.may_stop(
         run
     )
-    access.use(access_of())
+    access.current = access_of()
     assert people.may_stop(run), "where nobody logs in it is everybody's"
     assert runs.stop_all(60) and not run.active
 
@@ -243,7 +243,7 @@ def admitted(
 ) -> bool:
     """Whether a list admits the name from an identity provider or a proxy."""
     options = {"trusted_proxies": ["10.0.0.1"]} if proxy else {"login": True}
-    access.use(access_of(**options))  # type: ignore[arg-type]
+    access.current = access_of(**options)  # type: ignore[arg-type]
     user = {people.NAME: sent.encode().decode("latin-1")} if proxy else {}  # type: ignore[attr-defined]
     claims = {"is_logged_in": True, "sub": "1", "email_verified": True, "email": sent}
     Browser(user or claims, "1").look(monkeypatch)
@@ -333,10 +333,10 @@ def test_only_local_visitors_may_change_storage_unless_allowed(
 ) -> None:
     nowhere = SimpleNamespace(ip_address=None, headers={})
     monkeypatch.setattr(people.st, "context", nowhere)
-    access.use(access_of())
+    access.current = access_of()
     assert people.may_change()
     beyond = access_of(allowed_hosts=["poslens.example.org"], trusted_proxies=["127.0.0.1"])
-    access.use(beyond)
+    access.current = beyond
     assert not people.may_change()
     monkeypatch.setenv(UPKEEP.name, "yes")
     assert people.may_change()

@@ -20,7 +20,7 @@ def client(base_path: str = "") -> TestClient:
     def inside(request: Request) -> Response:
         return PlainTextResponse(request.url.path)
 
-    access.use(Access(base_path=base_path))
+    access.current = Access(base_path=base_path)
     app = Starlette(routes=[Route("/{path:path}", inside)])
     app.add_middleware(RenamedPages)
     return TestClient(app, follow_redirects=False)

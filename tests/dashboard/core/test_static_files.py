@@ -32,13 +32,13 @@ def client() -> TestClient:
 
 @pytest.mark.parametrize("base_path", ["", "tools/poslens"])
 def test_served_files_equal_streamlits(base_path: str) -> None:
-    access.use(Access(base_path=base_path))
+    access.current = Access(base_path=base_path)
     browser = client()
     for suffix, kind in {".css": "text/css", ".woff2": "font/woff2", ".js": "javascript"}.items():
         path = next(
             path for path in sorted(FOLDER.rglob(f"*{suffix}")) if not path.name.startswith(CHARTS)
         )
-        url = f"{access.current().root}{path.relative_to(FOLDER).as_posix()}"
+        url = f"{access.current.root}{path.relative_to(FOLDER).as_posix()}"
         for _ in range(2):
             answer = browser.get(url)
             assert answer.content == path.read_bytes()

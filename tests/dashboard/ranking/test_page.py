@@ -98,7 +98,7 @@ def linked(query: str, document: str, evidence: str = "") -> AppTest:
 
 
 def test_the_link_to_a_document_without_a_pair_opens_it() -> None:
-    access.use(access.Access(base_path="tools/poslens"))
+    access.current = access.Access(base_path="tools/poslens")
     texts_linked = ("what melts", "Ice & snow melt. Stone does not.", "Ice & snow melt.")
     (link,) = linked(*texts_linked).get("link_button")
     path, _, texts = link.proto.url.partition("?")

@@ -30,7 +30,7 @@ def opened(*options: str) -> Opening:
     """The settings that `run` opens with; it is ended instead of listening."""
     done = CliRunner().invoke(app, ["run", *options, "--port", "0"])
     assert done.exit_code == 2 and "0 isn't a valid port" in done.stderr, done.stderr
-    return opening.current()
+    return opening.current
 
 
 def test_run_opens_the_named_models_and_data(mine: Path) -> None:
@@ -57,7 +57,7 @@ def shown(page: Any) -> tuple[list[str], str]:
 
 def test_pages_open_them_unless_the_address_names_others(mine: Path) -> None:
     datasets.register("docs", mine)
-    opening.use(Opening(("BM25",), "docs"))
+    opening.current = Opening(("BM25",), "docs")
     assert shown(open_page("explain").run()) == (["BM25"], "docs")
     asked = open_page("explain", models=["MiniLM"], dataset="sample").run()
     assert shown(asked) == (["MiniLM"], "sample")
@@ -65,10 +65,10 @@ def test_pages_open_them_unless_the_address_names_others(mine: Path) -> None:
 
 def test_a_page_of_two_models_uses_them_in_order(mine: Path) -> None:
     datasets.register("docs", mine)
-    opening.use(Opening(("BM25", "MiniLM"), "docs"))
+    opening.current = Opening(("BM25", "MiniLM"), "docs")
     page = open_page("compare").run()
     assert [page.selectbox(key=key).value for key in "ab"] == ["BM25", "MiniLM"]
-    opening.use(Opening(("BM25",), "docs"))
+    opening.current = Opening(("BM25",), "docs")
     page = open_page("compare").run()
     assert [page.selectbox(key=key).value for key in "ab"] == ["BM25", "MiniLM-recency"]
 

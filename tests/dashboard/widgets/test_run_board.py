@@ -180,7 +180,7 @@ def test_people_cannot_stop_other_peoples_runs(
 
     who = "anna"
     monkeypatch.setattr(people, "person", lambda: who)
-    access.use(access.access_of(login=True))
+    access.current = access.access_of(login=True)
     setting.runs.reader = people.reader
     page, _ = setting.shown()
     page.button(key="x.start.y").click().run()
@@ -188,7 +188,7 @@ def test_people_cannot_stop_other_peoples_runs(
     assert text_of(page).endswith("| Stop")
     who = "bert"
     assert setting.shown()[1].endswith(" left | Another user started this run.")
-    access.use(access.access_of())
+    access.current = access.access_of()
     assert setting.shown()[1].endswith("| Stop"), "nobody logs in: everybody's"
 
 
