@@ -116,25 +116,18 @@ class CurvesView:
         curves = []
         for name in self.names:
             with panels.guarded():
-                if (curve := self._stored(self._spec(name))) is not None:
+                spec = choices.spec(name, self.data.name, posir=self.posir)
+                if (curve := self._stored(spec)) is not None:
                     curves.append(curve)
         return curves
 
     def over_text(self, curves: Sequence[DataSetCurve]) -> list[DataSetCurve]:
         """The same models' curves over the whole text."""
-        return [
-            self.compute.curve(
-                curve.model.spec,
-                over_text(self.method),
-                self.selection.pairs,
-                self.data.name,
-                self.selection.words,
-            )
-            for curve in curves
-        ]
+        return [self._curve(curve.model.spec, over_text(self.method)) for curve in curves]
 
-    def _spec(self, name: str) -> RetrieverSpec:
-        return choices.spec(name, self.data.name, posir=self.posir)
+    def _curve(self, spec: RetrieverSpec, method: Method) -> DataSetCurve:
+        selection = self.selection
+        return self.compute.curve(spec, method, selection.pairs, self.data.name, selection.words)
 
     def _job(self, spec: RetrieverSpec) -> Job:
         return self.compute.attribution_job(spec, self.method, self.selection.pairs, self.scope)
@@ -146,9 +139,7 @@ class CurvesView:
             return None
         curve = None
         try:
-            curve = self.compute.curve(
-                spec, self.method, self.selection.pairs, self.data.name, self.selection.words
-            )
+            curve = self._curve(spec, self.method)
             failed = curve.failed
         except UserError:  # every attempted pair failed
             failed = dict(job.failures())

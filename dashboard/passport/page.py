@@ -7,7 +7,6 @@ from contextlib import suppress
 
 import plotly.graph_objects as go
 import streamlit as st
-from streamlit.delta_generator import DeltaGenerator
 
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
@@ -95,24 +94,6 @@ for name in names:
         specs.append(choices.spec(name, data.name))
 
 
-def read(spec: RetrieverSpec) -> ModelPassport | None:
-    """A model's passport from its stored results; None, with the reason on the page, if there is
-    none."""
-    try:
-        return passports.passport(compute, spec, data)
-    except UserError as reason:
-        say.error(reason)
-        return None
-
-
-def card(passport: ModelPassport) -> DeltaGenerator:
-    """The heading of a model's card, and the container of its parts, which has as many columns as
-    fit."""
-    st.markdown(f"## {panels.plain(passport.name)}")
-    say.caption(passport.heading)
-    return st.container(horizontal=True, gap="large")
-
-
 def part_section(name: str, part: Part, figure: go.Figure | None) -> None:
     """One question about the model of this name: the answer, its numbers and their limitations."""
     say.heading(part.title)
@@ -141,12 +122,16 @@ def board() -> None:
     """Progress and cards."""
     above = st.container()
     row = st.container(horizontal=True, key="side_by_side.passport")
-    with above:
-        cards = [model_card for spec in specs if (model_card := read(spec)) is not None]
+    cards: list[ModelPassport] = []
+    for spec in specs:
+        with above, panels.guarded():
+            cards.append(passports.passport(compute, spec, data))
     places = []
     for model_card in cards:
         with row.container():
-            places.append(card(model_card))
+            st.markdown(f"## {panels.plain(model_card.name)}")
+            say.caption(model_card.heading)
+            places.append(st.container(horizontal=True, gap="large"))  # as many columns as fit
     style = panels.screen_style(width_px=WIDTH, height_px=280, font_size=12, line_width=1.6)
     # Part by part: reading a passport for the first time takes a while.
     for parts in zip(*(model_card.parts for model_card in cards), strict=True):

@@ -159,14 +159,16 @@ def _ranked(
     """The stored ranking of the query. If the query is not ranked yet, this starts a search, shows
     its progress on the page, and returns None."""
     compute, document = _service(chosen.data.name, query), url_state.get("document")
-    if query and query.pairs:
-        stored = _stored(compute, spec, chosen, query, document)
+    query_id, wanted = (query.query_id, query.pairs) if query else ("", {})
+    if query and wanted:
+        settings = WHY.parameters.settings({**chosen.settings, "query": query_id})
+        corpus = WHY.corpus(chosen.data, settings)
+        (asked,) = WHY.subjects(compute, spec, corpus, settings)
+        stored = known_ranking(compute, asked, query, SHOWN, document)
         if stored is not None:
             return stored
-    query_id = query.query_id if query else ""
     job = search_job(compute, spec, collection, text, query_id)
     start_once([job])
-    wanted = query.pairs if query else ()
     searched = ranking(compute, spec, collection, text, SHOWN, wanted, query_id, document)
     if searched is not None:
         return searched
@@ -178,16 +180,6 @@ def _ranked(
 
     watched(lambda: any_active([job]), board, seconds=1.0)
     return None
-
-
-def _stored(
-    compute: Compute, spec: RetrieverSpec, chosen: Chosen, query: Query, document: str
-) -> QueryRanking | None:
-    """The stored ranking of a query of the data set; None if there is none."""
-    settings = WHY.parameters.settings({**chosen.settings, "query": query.query_id})
-    corpus = WHY.corpus(chosen.data, settings)
-    (asked,) = WHY.subjects(compute, spec, corpus, settings)
-    return known_ranking(compute, asked, query, SHOWN, document)
 
 
 def _document(ranked: QueryRanking, wanted: Sequence[str], top: int) -> str:
