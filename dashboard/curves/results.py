@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 import streamlit as st
 
 from poslens.attribution.curves.positions import BANDS
@@ -31,7 +30,6 @@ from poslens.dashboard.widgets.reading_panel import what_is_read
 from poslens.dashboard.widgets.run_board import failed_items
 from poslens.dashboard.widgets.tables import column_settings, show_table
 from poslens.figures.curves import mean_curves
-from poslens.figures.palettes import Style
 from poslens.paired import (
     DIFFERENCES,
     ITEMS,
@@ -172,16 +170,13 @@ def results(
         *(curve.provenance(band) for curve in shown),
         *(of_published(curves, band=with_std) for curves in beside),
     ]
-
-    def draw(style: Style) -> go.Figure:
-        return mean_curves(
-            [curve.summary.curve for curve in shown],
-            style,
-            kind=band,
-            published=published_service.means(beside, band=with_std),
-            provenance=of_figure,
-        )
-
+    draw = partial(
+        mean_curves,
+        [curve.summary.curve for curve in shown],
+        kind=band,
+        published=published_service.means(beside, band=with_std),
+        provenance=of_figure,
+    )
     content = (
         tuple(curve.content for curve in shown),
         tuple(curves.mean.tobytes() for curves in beside),

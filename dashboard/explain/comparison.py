@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import combinations
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 import streamlit as st
 
 from poslens.attribution.curves.positions import positions, rank_correlation
@@ -23,7 +23,6 @@ from poslens.dashboard.widgets.pair_picker import open_pair
 from poslens.dashboard.widgets.tables import on_row
 from poslens.figures.curves import difference
 from poslens.figures.figure_base import quantity
-from poslens.figures.palettes import Style
 from poslens.figures.scatter import rank_scatter
 from poslens.heatmap.data import Fact, Head, Pane, Rail, View
 from poslens.studies.curves.words import MIN_PAIRS
@@ -90,10 +89,7 @@ def differences(subject: ExplainedSubject, which: str, key: str) -> dict[str, pa
     gap = subject.gap(*chosen)
     provenance = [a.provenance(), b.provenance()]
     title = quantity(subject.method)
-
-    def of_pair(style: Style) -> go.Figure:
-        return difference(first, second, names, style, y_title=title, provenance=provenance)
-
+    of_pair = partial(difference, first, second, names, y_title=title, provenance=provenance)
     figures: dict[str, panels.Draw] = {}
     mean = None if gap is None else gap.mean
     both = mean is not None and which == BOTH
@@ -108,21 +104,16 @@ def differences(subject: ExplainedSubject, which: str, key: str) -> dict[str, pa
             say.caption(f"Curve of {names[0]} minus {names[1]}, this pair.")
         figures["Difference"] = of_pair
     if gap is not None and mean is not None and which != PAIR:
-        whole, values = gap, mean
-        at = positions(subject.method.curve_params["resampling"])
-
-        def of_set(style: Style) -> go.Figure:
-            return difference(
-                values,
-                0 * values,
-                names,
-                style,
-                at=at,
-                interval=whole.interval,
-                y_title=title,
-                provenance=whole.provenance,
-            )
-
+        of_set = partial(
+            difference,
+            mean,
+            0 * mean,
+            names,
+            at=positions(subject.method.curve_params["resampling"]),
+            interval=gap.interval,
+            y_title=title,
+            provenance=gap.provenance,
+        )
         with columns[1]:
             panels.show(
                 of_set(panels.screen_style(height_px=280)),
@@ -159,19 +150,15 @@ def word_by_word(subject: ExplainedSubject, view: View) -> dict[str, panels.Draw
     both = np.flatnonzero(np.isfinite(scores[0]) & np.isfinite(scores[1])).tolist()
     names = (subject.labels[0], subject.labels[1])
     joined = f"words, the {how} of their tokens"
-    provenance = [replace(result.provenance(), units=joined) for result in subject.results]
-
-    def draw(style: Style) -> go.Figure:
-        return rank_scatter(
-            scores[0][both],
-            scores[1][both],
-            [document[slice(*spans[i])] for i in both],
-            names,
-            style,
-            y_title=f"{METHODS[subject.method.name].title} of words ({view.aggregate} of tokens)",
-            provenance=provenance,
-        )
-
+    draw = partial(
+        rank_scatter,
+        scores[0][both],
+        scores[1][both],
+        [document[slice(*spans[i])] for i in both],
+        names,
+        y_title=f"{METHODS[subject.method.name].title} of words ({view.aggregate} of tokens)",
+        provenance=[replace(result.provenance(), units=joined) for result in subject.results],
+    )
     # Labels that fit a narrow figure don't overlap on a phone either.
     style = panels.screen_style(width_px=panels.BESIDE_PX)
     with st.expander("Compare word by word"):

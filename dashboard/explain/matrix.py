@@ -3,8 +3,9 @@ matrix."""
 
 from __future__ import annotations
 
+from functools import partial
+
 import pandas as pd
-import plotly.graph_objects as go
 import streamlit as st
 
 from poslens.attribution.curves.interactions import Interactions, interactions
@@ -14,7 +15,6 @@ from poslens.dashboard.server.own_texts import service_for
 from poslens.dashboard.server.waiting import wait
 from poslens.dashboard.widgets import choices, panels, say
 from poslens.figures.matrix import interaction_matrix, unit_rails
-from poslens.figures.palettes import Style
 from poslens.figures.plain import plain
 from poslens.studies.explain.service import evidence_range
 
@@ -29,10 +29,7 @@ def matrix_view(result: Explained, key: str, label: str) -> None:
     say.heading(f"Score of each query word by document position · {label}")
     provenance = [result.provenance()]
     along = interactions(attribution, pair, "word", "bin")
-
-    def rails(style: Style) -> go.Figure:
-        return unit_rails(along, evidence_range(result), style, provenance=provenance)
-
+    rails = partial(unit_rails, along, evidence_range(result), provenance=provenance)
     panels.show(
         rails(panels.screen_style()),
         f"{key}.rails",
@@ -42,10 +39,7 @@ def matrix_view(result: Explained, key: str, label: str) -> None:
     with st.expander("Full interaction matrix"):
         chosen = _chosen(result, key)
         units = f"Index of the document {st.session_state[f'{key}.columns']}"
-
-        def whole(style: Style) -> go.Figure:
-            return interaction_matrix(chosen, style, x_title=units, provenance=provenance)
-
+        whole = partial(interaction_matrix, chosen, x_title=units, provenance=provenance)
         panels.show(
             whole(panels.screen_style(width_px=_PAGE_PX)),
             f"{key}.figure",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -251,9 +252,7 @@ def pair_figure(subject: ExplainedSubject, style: Style, which: str = BOTH) -> g
 
 
 def _curves(subject: ExplainedSubject, which: str, key: str) -> panels.Draw:
-    def draw(style: Style) -> go.Figure:
-        return pair_figure(subject, style, which)
-
+    draw = partial(pair_figure, subject, which=which)
     # Model fingerprint, method and pair determine an attribution, so they identify its numbers.
     content = (
         which,

@@ -4,11 +4,11 @@ them."""
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 import streamlit as st
 
 from poslens.attribution.curves.curve_summary import primacy_recency_index
@@ -23,7 +23,6 @@ from poslens.compute.selection import evidence_position
 from poslens.dashboard.server.own_texts import service_for
 from poslens.dashboard.widgets import choices, links, panels, say
 from poslens.dashboard.widgets.run_board import run_board, watched
-from poslens.figures.palettes import Style
 from poslens.studies import map as map_service
 from poslens.studies.map import MANY, CurveMap, StoredMap, TextMap, point_map
 
@@ -189,20 +188,15 @@ def board() -> None:
     colors = values(items)
     labels = [groups[item][0].query if of == "curves" else item for item in items]
     origin = provenance(stored_map)
-
-    def draw(style: Style, webgl: bool = False) -> go.Figure:
-        """The map in the given style."""
-        return point_map(
-            points,
-            colors,
-            labels,
-            COLOR_TITLES.get(color, color.capitalize()),
-            style,
-            diverging=color == "primacy-recency index",
-            webgl=webgl,
-            provenance=[origin],
-        )
-
+    draw = partial(
+        point_map,
+        points,
+        colors,
+        labels,
+        COLOR_TITLES.get(color, color.capitalize()),
+        diverging=color == "primacy-recency index",
+        provenance=[origin],
+    )
     event = panels.show(
         draw(panels.screen_style(height_px=560), webgl=len(items) >= MANY),
         f"map.figure.{of}.{name}",
