@@ -213,6 +213,11 @@ class Pairs(Sequence[TextPair]):
         return self.select(np.fromiter(last.values(), np.int64, len(last)))
 
 
+def columns_of(pairs: Sequence[TextPair]) -> Pairs:
+    """The pairs with their columns: the same object if it is a `Pairs`, which keeps them."""
+    return pairs if isinstance(pairs, Pairs) else Pairs(pairs)
+
+
 def fingerprints(digests: Iterable[bytes]) -> NDArray[np.int64]:
     """The first 64 bits of each digest as signed integers [n]."""
     heads = b"".join([digest[:8] for digest in digests])

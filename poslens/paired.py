@@ -30,8 +30,8 @@ from poslens.attribution.evaluation.comparison import (
 )
 from poslens.attribution.evaluation.comparison_words import POINTS, adjustment, p_in_words
 from poslens.attribution.nouns import counted
+from poslens.attribution.pairs import columns_of
 from poslens.attribution.types import ROUNDING
-from poslens.cache.columns import columns_of
 from poslens.cache.lru_cache import LRUCache
 from poslens.rows import PERCENT, PERCENTAGE_POINTS, ModelRow, Table, column
 

@@ -18,9 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from poslens.attribution.curves.positions import positions
-from poslens.attribution.pairs import Pairs
+from poslens.attribution.pairs import Pairs, columns_of
 from poslens.attribution.types import N_BINS, Array, Attribution, Method, TextPair
-from poslens.cache.columns import columns_of
 from poslens.cache.keys import text_fingerprint
 from poslens.cache.storage import blocks, rows
 from poslens.cache.storage.blocks import Ids, curve_name

@@ -9,12 +9,11 @@ import numpy as np
 from poslens.attribution.coverage import MAX_UNKNOWN as MAX_UNKNOWN
 from poslens.attribution.coverage import Coverage, of_attribution
 from poslens.attribution.coverage import coverage as read
-from poslens.attribution.pairs import Pairs
+from poslens.attribution.pairs import Pairs, columns_of
 from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.family import Capability
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import TextPair
-from poslens.cache.columns import columns_of
 from poslens.cache.lru_cache import LRUCache
 from poslens.compute.compute import Compute, Explained
 from poslens.compute.provenance import ModelIdentity

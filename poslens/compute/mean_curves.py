@@ -19,9 +19,8 @@ from poslens.attribution.curves.text_axis import average, is_over_text
 from poslens.attribution.datasets.indexes import code_digest
 from poslens.attribution.errors import UserError
 from poslens.attribution.interventions.null_controls import Control, ControlledCurve, null_method
-from poslens.attribution.pairs import Pairs
+from poslens.attribution.pairs import Pairs, columns_of
 from poslens.attribution.types import Method, TextPair
-from poslens.cache.columns import columns_of
 from poslens.cache.lru_cache import LRUCache, StampedCache
 from poslens.cache.storage import means
 from poslens.cache.storage.store import ModelKey, Store

@@ -6,9 +6,8 @@ import weakref
 from dataclasses import replace
 
 from poslens.attribution.datasets import DataSet
-from poslens.attribution.pairs import Pairs
+from poslens.attribution.pairs import Pairs, columns_of
 from poslens.attribution.types import TextPair
-from poslens.cache.columns import columns_of
 from poslens.cache.keys import signed, text_fingerprint
 from poslens.cache.lru_cache import forget_made
 from poslens.compute.selection import Filters, facets

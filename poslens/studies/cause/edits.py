@@ -22,8 +22,8 @@ from poslens.attribution.interventions.segments import (
     edits_method,
 )
 from poslens.attribution.nouns import counted
+from poslens.attribution.pairs import columns_of
 from poslens.attribution.types import Provenance
-from poslens.cache.columns import columns_of
 from poslens.compute.compute import Compute
 from poslens.compute.provenance import ModelIdentity, of_documents
 from poslens.figures.figure_base import canvas, group, intervals, legend_name, with_legend

@@ -26,9 +26,9 @@ from poslens.attribution.interventions.segments import (
     SegmentCurve,
     first_pairs,
 )
+from poslens.attribution.pairs import columns_of
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import N_BINS, Array, Method, Provenance, TextPair
-from poslens.cache.columns import columns_of
 from poslens.cache.jobs.loop import RunOptions
 from poslens.cache.kinds.interventions import (
     OTHERS,

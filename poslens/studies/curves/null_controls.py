@@ -22,10 +22,9 @@ from poslens.attribution.interventions.null_controls import (
     minus_null,
     null_method,
 )
-from poslens.attribution.pairs import Pairs
+from poslens.attribution.pairs import Pairs, columns_of
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method, TextPair
-from poslens.cache.columns import columns_of
 from poslens.cache.lru_cache import LRUCache, digest
 from poslens.cache.storage.store import StoredCurves
 from poslens.compute.compute import Compute

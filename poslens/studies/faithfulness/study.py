@@ -24,9 +24,9 @@ from poslens.attribution.evaluation.faithfulness import (
     Faithfulness,
 )
 from poslens.attribution.evaluation.faithfulness_summary import FaithfulnessSummary, summarize
+from poslens.attribution.pairs import columns_of
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method, Provenance
-from poslens.cache.columns import columns_of
 from poslens.cache.storage.results import Stored
 from poslens.compute.compute import Compute
 from poslens.compute.provenance import ModelIdentity, of_model, removed_units
