@@ -54,39 +54,8 @@ _VALUES = pa.schema([("id", pa.int64()), ("values", _CURVE)])
 MEAN = "mean "
 """Prefix of the names of blocks with one mean curve each; see `means`."""
 
-_MEAN = pa.schema(
-    [
-        ("state", pa.string()),
-        ("n", pa.int64()),
-        ("n_documents", pa.int64()),
-        ("n_truncated", pa.int64()),
-        ("n_failed", pa.int64()),
-        *((name, _CURVE) for name in ("mean", "std", "ci_low", "ci_high", "magnitudes")),
-        ("quartiles", pa.list_(pa.float32(), 3 * N_BINS)),
-        ("n_read", pa.list_(pa.int64(), N_BINS)),
-        ("center_of_mass", pa.list_(pa.float64(), 3)),
-        ("primacy_recency_index", pa.list_(pa.float64(), 3)),
-    ]
-)
-"""The state of the results that a curve averages, its counts and curves, and the value and both
-ends of the interval of each number; null where there is none."""
-
-CONTROLLED = f"{MEAN}minus control "
-"""Prefix of the names of blocks that each contain a mean curve minus that of its null controls."""
-
-_CONTROLLED = pa.schema(
-    [
-        ("state", pa.string()),
-        ("n", pa.int64()),
-        ("n_documents", pa.int64()),
-        ("n_truncated", pa.int64()),
-        ("n_zero", pa.int64()),
-        *((name, _CURVE) for name in ("mean", "ci_low", "ci_high")),
-        ("comparison", pa.string()),
-        ("distance", pa.string()),
-    ]
-)
-"""As `_MEAN`, for a mean curve minus its controls; `comparison` and `distance` are JSON."""
+_MEAN = pa.schema([("state", pa.string()), ("mean", pa.string())])
+"""The state of the results that a curve averages, and the mean as JSON."""
 
 SMALL = 1024
 """Blocks with fewer rows than this are merged with their neighbors every `MERGE_EVERY` blocks."""
@@ -99,8 +68,6 @@ MERGE_EVERY = 128
 
 def schema_of(name: str) -> pa.Schema:
     """The schema of the blocks with this name."""
-    if name.startswith(CONTROLLED):
-        return _CONTROLLED
     if name.startswith(MEAN):
         return _MEAN
     return _SUMMARY if name == SUMMARY else _VALUES

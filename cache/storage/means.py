@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.curves.curve_summary import CurveSummary
@@ -25,22 +26,18 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.comparison import Comparison
 from poslens.attribution.types import N_BINS, Method, PositionCurve, as_array
 from poslens.cache.storage import blocks
-from poslens.cache.storage.blocks import CONTROLLED, MEAN, SUMMARY, curve_name, magnitudes_name
+from poslens.cache.storage.blocks import MEAN, SUMMARY, curve_name, magnitudes_name
 from poslens.cache.storage.files import Files, ModelKey
 
 if TYPE_CHECKING:
     from poslens.attribution.interventions.null_controls import Control, ControlledCurve
 
+T = TypeVar("T")
+
 MAX_MEANS = 64
 """Maximum number of means in one file; the oldest are dropped."""
 
-_COUNTS = ("n", "n_documents", "n_truncated", "n_failed")
-_CONTROLLED_COUNTS = ("n", "n_documents", "n_truncated", "n_zero")
-_CURVES = {
-    **dict.fromkeys(("mean", "std", "ci_low", "ci_high", "magnitudes", "quartiles"), np.float32),
-    "n_read": np.int64,
-}
-_NUMBERS = ("center_of_mass", "primacy_recency_index")
+_FLOATS = ("mean", "std", "ci_low", "ci_high", "magnitudes", "quartiles")
 
 # A valid checksum does not mean that the values are valid: anyone may have written the file.
 _FORGED = (pa.ArrowException, UserError, ValueError, TypeError, LookupError)
@@ -70,71 +67,50 @@ def find(
 ) -> CurveSummary | None:
     """The mean with this key, if it was computed in this state; its curve gets the names of model
     and data set."""
-    row = _row(store, model, method, MEAN + key, state)
-    with suppress(*_FORGED):
-        return None if row is None else _summary(row, model.name, dataset, method)
-    return None
+    about = {"model": model.name, "dataset": dataset, "method": method}
+    return _read(store, model, method, key, state, partial(_summary, about=about))
 
 
 def find_controlled(
     store: Files, model: ModelKey, method: Method, key: str, state: str, control: Control
 ) -> ControlledCurve | None:
     """The mean curve minus that of its controls with this key, if it was computed in this state."""
-    row = _row(store, model, method, CONTROLLED + key, state)
-    with suppress(*_FORGED):
-        return None if row is None else _controlled(row, control)
-    return None
+    return _read(store, model, method, key, state, partial(_controlled, control=control))
 
 
-def _row(
-    store: Files, model: ModelKey, method: Method, name: str, state: str
-) -> dict[str, Any] | None:
+def _read(
+    store: Files,
+    model: ModelKey,
+    method: Method,
+    key: str,
+    state: str,
+    mean_of: Callable[[dict[str, Any]], T],
+) -> T | None:
     with store.reading(model, method) as db, suppress(*_FORGED):
-        for _, rows in blocks.read(db, name) if db is not None else ():
+        for _, rows in blocks.read(db, MEAN + key) if db is not None else ():
             (row,) = [] if rows is None else rows.to_pylist()
             if row["state"] == state:
-                return dict(row)
+                return mean_of(json.loads(row["mean"]))
     return None
 
 
 def put(
-    store: Files, model: ModelKey, method: Method, key: str, state: str, summary: CurveSummary
+    store: Files,
+    model: ModelKey,
+    method: Method,
+    key: str,
+    state: str,
+    mean: CurveSummary | ControlledCurve,
 ) -> None:
     """Store the mean of results in this state in place of the one with the same key, so that it is
     read after a restart. Lost without an error if the file can't be written."""
-    curve = summary.curve
-    row: dict[str, Any] = {"state": state}
-    row |= {name: getattr(curve, name) for name in _COUNTS}
-    for name in _CURVES:
-        values: NDArray[Any] | None = getattr(curve, name)
-        row[name] = None if values is None else values.ravel().tolist()
-    for name in _NUMBERS:
-        number: Estimate | None = getattr(summary, name)
-        row[name] = None if number is None else [number.value, number.low, number.high]
-    _put(store, model, method, MEAN + key, row)
-
-
-def put_controlled(
-    store: Files, model: ModelKey, method: Method, key: str, state: str, curve: ControlledCurve
-) -> None:
-    """The same as `put` for a mean curve minus that of its controls."""
-    row: dict[str, Any] = {"state": state}
-    row |= {name: getattr(curve, name) for name in _CONTROLLED_COUNTS}
-    for name in ("mean", "ci_low", "ci_high"):
-        values: NDArray[Any] | None = getattr(curve, name)
-        row[name] = None if values is None else values.tolist()
-    for name in ("comparison", "distance"):
-        number: Comparison | Estimate | None = getattr(curve, name)
-        row[name] = None if number is None else json.dumps(asdict(number))
-    _put(store, model, method, CONTROLLED + key, row)
-
-
-def _put(store: Files, model: ModelKey, method: Method, name: str, row: dict[str, Any]) -> None:
+    name, values = MEAN + key, json.dumps(asdict(mean), default=lambda array: array.tolist())
+    rows = pa.RecordBatch.from_pylist([{"state": state, "mean": values}], blocks.schema_of(name))
     with suppress(UserError), store.changing(model, method) as db:
         if db is None:
             return
         db.execute("DELETE FROM block WHERE name = ?", (name,))
-        blocks.append(db, name, pa.RecordBatch.from_pylist([row], blocks.schema_of(name)))
+        blocks.append(db, name, rows)
         db.execute(
             "DELETE FROM block WHERE id IN (SELECT id FROM block WHERE name > ? AND name < ? "
             "ORDER BY id DESC LIMIT -1 OFFSET ?)",
@@ -142,56 +118,38 @@ def _put(store: Files, model: ModelKey, method: Method, name: str, row: dict[str
         )
 
 
-def _controlled(row: dict[str, Any], control: Control) -> ControlledCurve:
+def _controlled(fields: dict[str, Any], control: Control) -> ControlledCurve:
     # Importing it here keeps torch out of the store.
     from poslens.attribution.interventions.null_controls import ControlledCurve
 
-    n, n_documents, n_truncated, n_zero = (row[name] for name in _CONTROLLED_COUNTS)
+    names = ("n", "n_documents", "n_truncated", "n_zero")
+    n, n_documents, n_truncated, n_zero = (fields[name] for name in names)
     if not (0 < n_documents <= n and 0 <= n_truncated <= n and 0 <= n_zero <= n):
         raise ValueError("no mean of pairs")
-    mean, low, high = (
-        None if row[name] is None else as_array(row[name], (N_BINS,), "a curve")
-        for name in ("mean", "ci_low", "ci_high")
-    )
-    if mean is None:
-        raise ValueError("no mean")
-    comparison = None
-    if row["comparison"] is not None:
-        about = json.loads(row["comparison"])
+    for name in ("mean", "ci_low", "ci_high"):
+        if fields[name] is not None or name == "mean":
+            fields[name] = as_array(fields[name], (N_BINS,), "a curve")
+    if (about := fields["comparison"]) is not None:
         about["difference"] = _estimate(about["difference"])
         about["narrow"] = None if about["narrow"] is None else (*map(float, about["narrow"]),)
-        comparison = Comparison(**about)
-    distance = None if row["distance"] is None else _estimate(json.loads(row["distance"]))
-    counts = n, n_documents, n_truncated, n_zero
-    return ControlledCurve(control, *counts, mean, low, high, comparison, distance)
+        fields["comparison"] = Comparison(**about)
+    fields["distance"] = _estimate(fields["distance"])
+    return ControlledCurve(**fields | {"control": control})
 
 
-def _estimate(about: dict[str, Any]) -> Estimate:
-    if not math.isfinite(about["value"]):
+def _estimate(about: dict[str, Any] | None) -> Estimate | None:
+    if about is not None and not math.isfinite(about["value"]):
         raise ValueError("no number")
-    return Estimate(**about)
+    return None if about is None else Estimate(**about)
 
 
-def _summary(row: dict[str, Any], model: str, dataset: str, method: Method) -> CurveSummary:
-    counts = {name: row[name] for name in _COUNTS}
-    if (
-        None in (*counts.values(), row["mean"], row["std"])
-        or not 0 < counts["n_documents"] <= counts["n"]
-    ):
+def _summary(fields: dict[str, Any], about: dict[str, Any]) -> CurveSummary:
+    curve = fields["curve"] | about
+    if None in (curve["mean"], curve["std"]) or not 0 < curve["n_documents"] <= curve["n"]:
         raise ValueError("no mean of pairs")
-    of_curve: dict[str, Any] = {
-        name: None if row[name] is None else np.array(row[name], kind)
-        for name, kind in _CURVES.items()
-    }
-    if of_curve["quartiles"] is not None:
-        of_curve["quartiles"] = of_curve["quartiles"].reshape(3, -1)
-    numbers: dict[str, Estimate | None] = dict.fromkeys(_NUMBERS)
-    for name in _NUMBERS:
-        if row[name] is not None:
-            value, low, high = row[name]
-            if value is None:
-                raise ValueError("an interval of nothing")
-            numbers[name] = Estimate(value, low, high, counts["n"], counts["n_documents"])
-    at = positions(method.curve_params["resampling"])
-    curve = PositionCurve(model, dataset, method, positions=at, **of_curve, **counts)
-    return CurveSummary(curve, **numbers)
+    curve["positions"] = positions(curve["method"].curve_params["resampling"])
+    for name in (*_FLOATS, "n_read"):
+        if curve[name] is not None:
+            curve[name] = np.array(curve[name], np.float32 if name in _FLOATS else np.int64)
+    numbers = (_estimate(fields[name]) for name in ("center_of_mass", "primacy_recency_index"))
+    return CurveSummary(PositionCurve(**curve), *numbers)

@@ -27,9 +27,9 @@ from poslens.cache.storage.store import ModelKey, Store
 from poslens.compute.dataset_files import dataset_digest
 from poslens.compute.provenance import poslens_version
 
-MEAN_VERSION = 3
+MEAN_VERSION = 4
 """Part of the key of every stored mean: raise it when `summarize` or `average` return other
-numbers."""
+numbers, or when means are stored in another form."""
 
 
 class _CacheKey(NamedTuple):
@@ -109,7 +109,7 @@ class MeanCurves:
         curve = means.find_controlled(self._store, model, method, key, state, control)
         if curve is None:
             curve = compute()
-            means.put_controlled(self._store, model, method, key, state, curve)
+            means.put(self._store, model, method, key, state, curve)
         return curve
 
     def n_attempted(self, model: ModelKey, method: Method, pairs: Sequence[TextPair]) -> int:
