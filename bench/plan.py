@@ -263,7 +263,7 @@ def measured() -> dict[str, float]:
     from bench.timing import timed
     from poslens.attribution.types import Attribution, TokenizedText
     from poslens.cache.jobs.attributions import precompute
-    from poslens.cache.storage.encoded import Computed, encoded, joined
+    from poslens.cache.storage.encoded import Computed, encoded
     from poslens.cache.storage.store import Store
 
     chance = np.random.default_rng(7)
@@ -293,8 +293,7 @@ def measured() -> dict[str, float]:
                 n = len(random_results)
                 batch, _, seconds = timed(partial(encoded, random_results, METHOD))
                 encoding.append(n / seconds)
-                pairs = [pair for pair, _ in random_results]
-                store.put_encoded(MODEL, METHOD, Computed(pairs, batch, []))
+                store.put_encoded(MODEL, METHOD, batch)
             store.release()  # moves SQLite's log into the file
             size = sum(p.stat().st_size for p in Path(folder).rglob("*") if p.is_file())
             sizes.append(size / (10 * n))
@@ -311,8 +310,7 @@ def measured() -> dict[str, float]:
             while given:
                 together = [given.popleft() for _ in range(min(4, len(given)))]
                 given += islice(batches, len(together))
-                parts = [batch] * len(together)
-                yield Computed([pair for pairs in together for pair in pairs], joined(parts), [])
+                yield Computed.merged([replace(batch, pairs=pairs) for pairs in together])
 
     document = " ".join(words) * 80
     writing = []

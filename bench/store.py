@@ -30,6 +30,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -206,9 +207,7 @@ def print_throughput(folder: Path, rounds: int) -> None:
     for tokens in (250, 1100):
         results = [result(k, tokens) for k in range(960)]
         batches = [results[at : at + BATCH] for at in range(0, len(results), BATCH)]
-        done = [
-            Computed([pair for pair, _ in batch], encoded(batch, METHOD), []) for batch in batches
-        ]
+        done = [encoded(batch, METHOD) for batch in batches]
         contenders = {
             "encoded and committed": partial(encode_and_commit, batches),
             "committed": partial(commit, done),
@@ -260,7 +259,7 @@ def print_memory(folder: Path, n: int) -> None:
             part = (
                 batch if len(portion) == len(results) else encoded(results[: len(portion)], METHOD)
             )
-            store.put_encoded(MODEL, METHOD, Computed(portion, part, []))
+            store.put_encoded(MODEL, METHOD, replace(part, pairs=portion))
 
     def listed() -> None:
         assert not store.missing(MODEL, METHOD, asked)

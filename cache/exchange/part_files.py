@@ -152,7 +152,7 @@ class PartWriter(Destination):
     def put_encoded(self, model: ModelKey, method: Method, computed: Computed) -> None:
         """Publish results and failures as one part."""
         rows = attribution_rows(method, computed).append_column(
-            ROW.field("payload"), pa.array(computed.payloads, pa.binary())
+            ROW.field("payload"), pa.array(computed.all_payloads, pa.binary())
         )
         if not rows.num_rows:
             return

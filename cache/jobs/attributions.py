@@ -33,10 +33,10 @@ def computed(outcomes: Sequence[Outcome], method: Method) -> Computed:
     done = [(o.pair, o.attribution) for o in outcomes if o.attribution is not None]
     failures = [(o.pair, o.reason) for o in outcomes if o.attribution is None]
     try:
-        return Computed([pair for pair, _ in done], encoded(done, method), failures)
+        return encoded(done, method, failures)
     except UserError as too_large:
         if len(done) == 1:
-            return Computed([], encoded([], method), [*failures, (done[0][0], str(too_large))])
+            return encoded([], method, [*failures, (done[0][0], str(too_large))])
     return Computed.merged([computed([outcome], method) for outcome in outcomes])
 
 

@@ -280,7 +280,7 @@ class RayExecutor:
                 work.again += [_Batch([pair]) for pair in batch.pairs]
             else:
                 why = f"{ATTEMPTS} workers died computing this pair: it may need too much memory."
-                return Computed([], encoded([], self._method), [(batch.pairs[0], why)])
+                return encoded([], self._method, [(batch.pairs[0], why)])
             return None
         work.lost = 0
         if worker not in work.loading.values():

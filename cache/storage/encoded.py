@@ -19,21 +19,60 @@ from poslens.cache.storage.files import ModelKey
 
 
 @dataclass(frozen=True, slots=True)
-class EncodedResults:
-    """Results [N]: payloads, scores, document token counts, whether documents were truncated,
-    curves [N, 100] and magnitudes [N, 100]. `magnitudes` is the same array as `curves` if these
-    have no signs."""
+class Computed:
+    """The outcome of batches, ready to be stored: `pairs` [N] with a result, and other pairs with
+    the reasons why they failed.
 
+    The results [N] are columns: payloads, scores, document token counts, whether documents were
+    truncated, curves [N, 100] and magnitudes [N, 100]. `magnitudes` is the same array as `curves`
+    if these have no signs."""
+
+    pairs: list[TextPair]
     payloads: list[bytes]
     scores: Array
     tokens: NDArray[np.int32]
     truncated: NDArray[np.bool_]
     curves: Array
     magnitudes: Array
+    failures: list[tuple[TextPair, str]]
+
+    @property
+    def all_payloads(self) -> list[bytes | None]:
+        """One for each pair with a result, then None for each failure."""
+        return [*self.payloads, *([None] * len(self.failures))]
+
+    @property
+    def all_pairs(self) -> list[TextPair]:
+        """The pairs with a result, then those that failed."""
+        return [*self.pairs, *(pair for pair, _ in self.failures)]
+
+    @classmethod
+    def merged(cls, parts: Sequence[Computed]) -> Computed:
+        """The outcomes of several batches."""
+        if len(parts) == 1:
+            return parts[0]
+        columns = {
+            name: np.concatenate([getattr(part, name) for part in parts])
+            for name in ("scores", "tokens", "truncated", "curves")
+        }
+        magnitudes = columns["curves"]
+        if any(part.magnitudes is not part.curves for part in parts):
+            magnitudes = np.concatenate([part.magnitudes for part in parts])
+        return cls(
+            [pair for part in parts for pair in part.pairs],
+            [payload for part in parts for payload in part.payloads],
+            **columns,
+            magnitudes=magnitudes,
+            failures=[failure for part in parts for failure in part.failures],
+        )
 
 
-def encoded(results: Sequence[tuple[TextPair, Attribution]], method: Method) -> EncodedResults:
-    """Results of `method`, encoded as columns.
+def encoded(
+    results: Sequence[tuple[TextPair, Attribution]],
+    method: Method,
+    failures: Sequence[tuple[TextPair, str]] = (),
+) -> Computed:
+    """Results of `method`, encoded as columns, and failures.
 
     Raises:
         UserError: a result is larger than the store's limit.
@@ -47,59 +86,20 @@ def encoded(results: Sequence[tuple[TextPair, Attribution]], method: Method) -> 
             texts[id(text)] = pack_text(text)
         return texts[id(text)]
 
-    payloads = [
-        encode(result, pair, packed(result.query), packed(result.document))
-        for pair, result in results
-    ]
-    lengths = np.array([result.document.n_tokens_full for _, result in results], np.int32)
-    truncated = np.array([result.document.truncated for _, result in results], np.bool_)
     curves, magnitudes = curve_columns(results, method)
-    scores = np.array([result.score for _, result in results], np.float32)
-    return EncodedResults(payloads, scores, lengths, truncated, curves, magnitudes)
-
-
-def joined(parts: Sequence[EncodedResults]) -> EncodedResults:
-    """Several sets of results, concatenated."""
-    if len(parts) == 1:
-        return parts[0]
-    columns = {
-        name: np.concatenate([getattr(part, name) for part in parts])
-        for name in ("scores", "tokens", "truncated", "curves")
-    }
-    magnitudes = columns["curves"]
-    if any(part.magnitudes is not part.curves for part in parts):
-        magnitudes = np.concatenate([part.magnitudes for part in parts])
-    payloads = [payload for part in parts for payload in part.payloads]
-    return EncodedResults(payloads, **columns, magnitudes=magnitudes)
-
-
-@dataclass(frozen=True, slots=True)
-class Computed:
-    """The outcome of batches, ready to be stored: the pairs with a result, those results, and the
-    other pairs with the reasons why they failed."""
-
-    pairs: list[TextPair]
-    results: EncodedResults
-    failures: list[tuple[TextPair, str]]
-
-    @property
-    def payloads(self) -> list[bytes | None]:
-        """One for each pair with a result, then None for each failure."""
-        return [*self.results.payloads, *([None] * len(self.failures))]
-
-    @property
-    def all_pairs(self) -> list[TextPair]:
-        """The pairs with a result, then those that failed."""
-        return [*self.pairs, *(pair for pair, _ in self.failures)]
-
-    @classmethod
-    def merged(cls, parts: Sequence[Computed]) -> Computed:
-        """The outcomes of several batches."""
-        return cls(
-            [pair for part in parts for pair in part.pairs],
-            joined([part.results for part in parts]),
-            [failure for part in parts for failure in part.failures],
-        )
+    return Computed(
+        [pair for pair, _ in results],
+        [
+            encode(result, pair, packed(result.query), packed(result.document))
+            for pair, result in results
+        ],
+        np.array([result.score for _, result in results], np.float32),
+        np.array([result.document.n_tokens_full for _, result in results], np.int32),
+        np.array([result.document.truncated for _, result in results], np.bool_),
+        curves,
+        magnitudes,
+        list(failures),
+    )
 
 
 def curve_columns(
@@ -159,8 +159,7 @@ class Destination(ABC):
             UserError: the folder can't be written (permissions, a full disk), or a result is larger
                 than the store's limit.
         """
-        pairs, batch = [pair for pair, _ in results], encoded(results, method)
-        self.put_encoded(model, method, Computed(pairs, batch, list(failures)))
+        self.put_encoded(model, method, encoded(results, method, failures))
 
     def put_failures(
         self, model: ModelKey, method: Method, failures: Sequence[tuple[TextPair, str]]

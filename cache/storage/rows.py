@@ -147,7 +147,7 @@ def _summary(ids: Ids, rows: pa.RecordBatch) -> pa.RecordBatch:
 
 def attribution_rows(method: Method, computed: Computed) -> pa.RecordBatch:
     """Encoded results, followed by failures, as rows (schema ROW, without the column `payload`)."""
-    results, failures, everything = computed.results, computed.failures, computed.all_pairs
+    failures, everything = computed.failures, computed.all_pairs
     n = len(computed.pairs)
     done, gap = np.arange(len(everything)) < n, [None] * len(failures)
     spans = [pair.evidence for pair in everything]
@@ -155,7 +155,7 @@ def attribution_rows(method: Method, computed: Computed) -> pa.RecordBatch:
     def padded(values: Array) -> Array:
         return np.concatenate([values, np.zeros((len(failures), N_BINS), np.float32)])
 
-    signs = results.magnitudes is not results.curves
+    signs = computed.magnitudes is not computed.curves
     columns: dict[str, Any] = {
         "kind": [ATTRIBUTION] * len(everything),
         "dataset": [pair.dataset for pair in everything],
@@ -164,16 +164,16 @@ def attribution_rows(method: Method, computed: Computed) -> pa.RecordBatch:
         "language": [pair.language for pair in everything],
         "domain": [pair.domain for pair in everything],
         "document_tokens": [pair.document_tokens for pair in everything],
-        "tokens": [*results.tokens.tolist(), *gap],
+        "tokens": [*computed.tokens.tolist(), *gap],
         "evidence_start": [span.start if span else None for span in spans],
         "evidence_end": [span.end if span else None for span in spans],
         "characters": [len(pair.document) for pair in everything],
-        "score": [*results.scores.tolist(), *gap],
-        "truncated": [*results.truncated.tolist(), *([False] * len(failures))],
+        "score": [*computed.scores.tolist(), *gap],
+        "truncated": [*computed.truncated.tolist(), *([False] * len(failures))],
         "reason": [*([None] * n), *(reason for _, reason in failures)],
         "variant": [*([blocks.curve_name(method)] * n), *gap],
-        "curve": blocks.curve_column(padded(results.curves), done),
-        "magnitudes": blocks.curve_column(padded(results.magnitudes), done)
+        "curve": blocks.curve_column(padded(computed.curves), done),
+        "magnitudes": blocks.curve_column(padded(computed.magnitudes), done)
         if signs
         else pa.nulls(len(everything), ROW.field("magnitudes").type),
     }

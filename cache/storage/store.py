@@ -107,7 +107,7 @@ class Store(Files, Destination):
         appended = rows.attribution_rows(method, computed)
         if appended.num_rows:
             with self.writing(model, method) as db:
-                rows.append(db, appended, computed.payloads)
+                rows.append(db, appended, computed.all_payloads)
 
     # -- many ----------------------------------------------------------------------------------
 

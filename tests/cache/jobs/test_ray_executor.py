@@ -33,7 +33,7 @@ from poslens.cache.jobs.ray_executor import (
 )
 from poslens.cache.keys import used_model
 from poslens.cache.storage import codec
-from poslens.cache.storage.encoded import Computed, encoded
+from poslens.cache.storage.encoded import encoded
 from poslens.cache.storage.store import ModelKey
 from tests.crash.actors import Counting, processes
 
@@ -141,9 +141,7 @@ class Actor:
         self.clock, self.until = clock, until
         self.load = SimpleNamespace(remote=lambda: self.answer(_Loaded("f", "cpu", 512, False)))
         self.compute = SimpleNamespace(
-            remote=lambda batch: self.answer(
-                Computed([], encoded([], METHOD), [(pair, "why") for pair in batch])
-            )
+            remote=lambda batch: self.answer(encoded([], METHOD, [(pair, "why") for pair in batch]))
         )
 
     def answer(self, given: object) -> Reference:
@@ -214,7 +212,7 @@ def test_a_result_too_large_to_store_is_recorded_as_a_failed_pair(
     worker._retriever = tiny("bert")
     monkeypatch.setattr(codec, "MAX_RAW", 1500)
     outcome = worker.compute([large, small])
-    assert outcome.pairs == [small] and len(outcome.results.payloads) == 1
+    assert outcome.pairs == [small] and len(outcome.payloads) == 1
     ((pair, reason),) = outcome.failures
     assert pair == large and "without the matrix" in reason
 

@@ -22,7 +22,7 @@ from poslens.attribution.curves.text_axis import curves_of, over_text
 from poslens.attribution.errors import UserError
 from poslens.attribution.methods import make_method
 from poslens.attribution.types import Attribution
-from poslens.cache.storage.encoded import Computed, encoded, joined
+from poslens.cache.storage.encoded import Computed, encoded
 from poslens.cache.storage.store import ModelKey, Store
 from tests.support.stored import everything
 
@@ -192,10 +192,10 @@ def test_encoded_results_are_stored_alike_and_the_last_of_a_pair_counts(
     stored = [result(name) for name in ("a", "b", "a")]
     stored[2] = (stored[0][0], replace(stored[1][1], pair_id="a"))
     sent = encoded(stored, METHOD)
-    halves = joined([encoded(stored[:2], METHOD), encoded(stored[2:], METHOD)])
+    halves = Computed.merged([encoded(stored[:2], METHOD), encoded(stored[2:], METHOD)])
     for name, given in (("whole", sent), ("halves", halves)):
         other = Store(tmp_path / name)
-        other.put_encoded(MODEL, METHOD, Computed([pair for pair, _ in stored], given, []))
+        other.put_encoded(MODEL, METHOD, given)
         assert equal(other.get(MODEL, METHOD, stored[0][0]), stored[2][1])
         assert equal(other.get(MODEL, METHOD, stored[1][0]), stored[1][1])
         found = other.curves(MODEL, METHOD, [stored[0][0]])
