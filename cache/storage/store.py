@@ -177,24 +177,21 @@ class Store(Files, Destination):
     ) -> T | None:
         """What `ask` returns for the file and its refreshed index; None if there is no file."""
         index = index_of(self.path(model, method))
-        # The lock first, so that transactions begin in the order in which the index is refreshed.
-        with index.lock:
-            with self.reading(model, method) as db:
+        for repaired in (False, True):
+            # The lock first, so that transactions begin in the order in which the index is
+            # refreshed.
+            with index.lock, self.reading(model, method) as db:
                 if db is None:
                     return None
                 index.refresh(db)
-                answer = ask(db, index)
-            if not index.damaged:
-                return answer
-        # A block is corrupted: rebuild it from the results.
-        from poslens.cache.storage.maintenance import repair
+                answer, damaged = ask(db, index), index.damaged
+            if repaired or not damaged:
+                break
+            # A block is corrupted: rebuild it from the results.
+            from poslens.cache.storage.maintenance import repair
 
-        repair(self, model, method)
-        with index.lock, self.reading(model, method) as db:
-            if db is None:
-                return None
-            index.refresh(db)
-            return ask(db, index)
+            repair(self, model, method)
+        return answer
 
     def _derive(self, model: ModelKey, method: Method, pairs: Sequence[TextPair]) -> None:
         """Derive curves from stored results in portions, so that an interruption loses only the
