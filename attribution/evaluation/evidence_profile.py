@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +19,6 @@ from poslens.attribution.curves.bootstrap import SEED, Values, divided, numbered
 
 N_EVIDENCE_BINS = 20
 N_SHUFFLES = 999
-_KEPT = 1000
-"""Permutations of up to so many blocks are cached, 2 MB each, and shared between models."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,26 +145,13 @@ def _permuted(scores: Values, member: Values, documents: Sequence[Hashable] | No
     )
 
 
-def _orders(n: int) -> Iterator[NDArray[np.integer]]:
+def _orders(n: int) -> Iterator[NDArray[np.int64]]:
     """N_SHUFFLES permutations of n blocks (seeded), in portions [m, n] of 64 MiB at most."""
-    if n <= _KEPT:
-        yield _kept_orders(n)
-        return
     generator = np.random.default_rng(SEED)
     at_once = max(1, 8_000_000 // n)
     for start in range(0, N_SHUFFLES, at_once):
         drawn = (generator.permutation(n) for _ in range(min(at_once, N_SHUFFLES - start)))
         yield np.array(list(drawn))
-
-
-@lru_cache(maxsize=16)
-def _kept_orders(n: int) -> NDArray[np.uint16]:
-    """The same N_SHUFFLES permutations [N_SHUFFLES, n], which depend only on n. Read-only."""
-    generator = np.random.default_rng(SEED)
-    places = np.arange(n, dtype=np.uint16)
-    values = np.array([generator.permutation(places) for _ in range(N_SHUFFLES)])
-    values.flags.writeable = False
-    return values
 
 
 def psi_of_bins(means: Values) -> Values:

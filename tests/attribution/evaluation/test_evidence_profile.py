@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from poslens.attribution.evaluation import evidence_profile as evidence_profile_module
 from poslens.attribution.evaluation.evidence_profile import (
     evidence_bin,
     evidence_profile,
@@ -53,16 +52,6 @@ def test_the_permutation_test_distinguishes_noise_from_bias() -> None:
     assert noise.psi and noise.psi > 0.2 and noise.p and noise.p > 0.05
     assert noise.psi_under_permutation == pytest.approx(noise.psi, abs=0.3)
     assert biased.psi == pytest.approx(0.5) and biased.p == pytest.approx(1 / 1000)
-
-
-def test_cached_permutations_equal_newly_drawn_ones(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    generator = np.random.default_rng(0)
-    asked = [(generator.random(n), generator.random(n).tolist()) for n in (304, 304, 60)]
-    kept = [evidence_profile(*one, None) for one in asked]
-    monkeypatch.setattr(evidence_profile_module, "_KEPT", 0)
-    assert kept == [evidence_profile(*one, None) for one in asked]
 
 
 def null_data(
