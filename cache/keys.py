@@ -60,8 +60,10 @@ def file_digest(path: Path) -> str:
 
 def find_digest(place: Path, state: FileState) -> str | None:
     """The digest cached at `place`, or None if there is none or the file has changed since."""
-    entry = _read_digests(place).get(state[0])
-    return entry[4] if entry and tuple(entry[:4]) == state[1:] else None
+    match _read_digests(place).get(state[0]):
+        case [*stored, str(digest)] if tuple(stored) == state[1:] and len(digest) == 64:
+            return digest
+    return None
 
 
 def keep_digest(place: Path, state: FileState, digest: str) -> None:
@@ -78,24 +80,12 @@ def keep_digest(place: Path, state: FileState, digest: str) -> None:
             stream.write(json.dumps(entries).encode())
 
 
-def _read_digests(place: Path) -> dict[str, list[Any]]:
+def _read_digests(place: Path) -> dict[str, Any]:
     try:
         entries = json.loads(place.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    if not isinstance(entries, dict):
-        return {}
-    return {path: entry for path, entry in entries.items() if _is_digest(entry)}
-
-
-def _is_digest(entry: object) -> bool:
-    return (
-        isinstance(entry, list)
-        and len(entry) == 5
-        and all(isinstance(number, int) for number in entry[:4])
-        and isinstance(entry[4], str)
-        and len(entry[4]) == 64
-    )
+    return entries if isinstance(entries, dict) else {}
 
 
 def files_fingerprint(files: ModelFiles) -> str:
