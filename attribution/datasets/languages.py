@@ -9,31 +9,23 @@ from typing import Any
 from poslens.attribution.datasets.schema import as_label
 from poslens.attribution.errors import UserError
 
-# The languages of PosIR, BEIR's translations and MultiClaim's larger parts, and those of
-# `_OTHER_CODES`.
-_TWO_LETTERS = dict(
+# Two-letter codes of the languages of PosIR, BEIR's translations, MultiClaim's larger parts and the
+# macrolanguages below. A macrolanguage and its standard variety, of which data sets use either code
+# (FLORES, for example, has `arb_Arab` and `zho_Hans`), count as one language. Chinese is `cmn`, as
+# in PosIR; others have the macrolanguage's code. Varieties that differ in writing, such as `nno`,
+# `arz` and `prs`, remain languages of their own.
+_CODES = dict(
     code.split(":")
     for code in (
         "ar:ara az:aze bg:bul bn:ben cs:ces da:dan de:deu el:ell en:eng es:spa et:est fa:fas "
         "fi:fin fr:fra he:heb hi:hin hr:hrv hu:hun id:ind it:ita iw:heb ja:jpn ko:kor lv:lav "
         "mn:mon ms:msa nb:nor ne:nep nl:nld no:nor pl:pol pt:por ro:ron ru:rus sk:slk sl:slv "
         "sq:sqi sr:srp sv:swe sw:swa te:tel th:tha tr:tur uk:ukr ur:urd uz:uzb vi:vie yo:yor "
-        "zh:cmn"
-    ).split()
-)
-
-# A macrolanguage and its standard variety, of which data sets use either code (FLORES, for example,
-# has `arb_Arab` and `zho_Hans`), count as one language. Chinese is `cmn`, as in PosIR; others have
-# the macrolanguage's code. Varieties that differ in writing, such as `nno`, `arz` and `prs`, remain
-# languages of their own.
-_OTHER_CODES = dict(
-    code.split(":")
-    for code in (
+        "zh:cmn "
         "zho:cmn als:sqi arb:ara azj:aze ekk:est khk:mon lvs:lav nob:nor npi:nep pes:fas swh:swa "
         "uzn:uzb zsm:msa"
     ).split()
 )
-_CODES = _TWO_LETTERS | _OTHER_CODES
 _KNOWN_CODES = frozenset(_CODES.values())
 
 # A language with a script or a region, as in PosIR's `eng-Latn`, FLORES' `eng_Latn`, `pt-BR`.
