@@ -296,7 +296,10 @@ def unretrieved_share(
 ) -> Estimate | None:
     """Share of unretrieved sentences; None if there is no sentence. `read` is as in `share_row`."""
     rows = (share_row(each, order, query_form, top, read=read) for each in documents)
-    share = _share([row for row in rows if row[1]])
+    if not (asked := [row for row in rows if row[1]]):
+        return None
+    values = np.array(asked)
+    share = estimate(values, None, ratio, counts=values[:, 1])
     return None if share is None else even_if_constant(share)
 
 
@@ -358,11 +361,6 @@ def repeated(
     }
     n_documents = Counter(each for own in hashes.values() for each in set(own))
     return {key: np.array([n_documents[each] > 1 for each in own]) for key, own in hashes.items()}
-
-
-def _share(rows: Sequence[Values]) -> Estimate | None:
-    values = np.array(rows)
-    return estimate(values, None, ratio, counts=values[:, 1]) if rows else None
 
 
 @dataclass(frozen=True, slots=True)

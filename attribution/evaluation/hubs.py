@@ -30,7 +30,6 @@ from poslens.attribution.curves.bootstrap import (
     numbered,
     with_ends,
 )
-from poslens.attribution.curves.proportions import mean_share
 from poslens.attribution.datasets.corpus import Collection, Document, Query
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.audit import MIN_WORDS
@@ -249,10 +248,6 @@ class InDegrees:
         share = self.counts.mean() / self.n_queries
         variance = self.n_queries * share * (1 - share)
         return float((1 - 2 * share) / np.sqrt(variance)) if variance > 0 else None
-
-    def share(self, document: int) -> Estimate | None:
-        """Share of the queries that retrieve a document."""
-        return mean_share([document in top for top in self.tops], self.groups)
 
     def minus(self, other: ShuffledInDegrees) -> Comparison | None:
         """Skewness minus that of the same queries in random orders. None if either is undefined.

@@ -54,10 +54,10 @@ INDEX = "the method's primacy-recency index"
 ORDER_BLIND = "on an encoder that ignores word order"
 
 
-def words(order_blind: Estimate, form: str = "+.2f") -> str:
+def words(order_blind: Estimate) -> str:
     """A clause that states the index that a method shows on an encoder that ignores word
     order."""
-    return f"{ORDER_BLIND}, {INDEX} is {order_blind.text(form)}"
+    return f"{ORDER_BLIND}, {INDEX} is {order_blind.text('+.2f')}"
 
 
 def preference(method: Method) -> Preference | None:

@@ -75,8 +75,6 @@ def test_in_degrees_computed_by_hand() -> None:
     assert three.counts.tolist() == [1, 2, 1, 4]
     assert three.skewness is not None
     assert three.skewness.value == pytest.approx(6 / 4 / (6 / 4) ** 1.5)
-    share = three.share(1)
-    assert share is not None and share.value == 0.5
 
 
 def test_skewness_and_jackknife_against_scipy() -> None:
