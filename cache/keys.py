@@ -18,13 +18,12 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from poslens.attribution.errors import UserError
 from poslens.attribution.paths import FileState, file_state, open_regular
 from poslens.attribution.retrievers.specs import ModelFiles, RetrieverSpec, data_folder
 from poslens.attribution.types import Method, TextPair
-from poslens.cache.exchange.atomic_file import replacing
+from poslens.cache.exchange.atomic_file import json_object, replacing
 
 _digests: dict[FileState, str] = {}
 _lock = threading.Lock()
@@ -60,7 +59,7 @@ def file_digest(path: Path) -> str:
 
 def find_digest(place: Path, state: FileState) -> str | None:
     """The digest cached at `place`, or None if there is none or the file has changed since."""
-    match _read_digests(place).get(state[0]):
+    match json_object(place).get(state[0]):
         case [*stored, str(digest)] if tuple(stored) == state[1:] and len(digest) == 64:
             return digest
     return None
@@ -70,7 +69,7 @@ def keep_digest(place: Path, state: FileState, digest: str) -> None:
     """Cache a digest at `place`. If two processes write at the same time, one digest is lost and
     its model file is read again."""
     with _lock, suppress(OSError, UserError):
-        entries = _read_digests(place)
+        entries = json_object(place)
         entries.pop(state[0], None)
         entries[state[0]] = [*state[1:], digest]
         while len(entries) > _MAX_DIGESTS:
@@ -78,14 +77,6 @@ def keep_digest(place: Path, state: FileState, digest: str) -> None:
         place.parent.mkdir(parents=True, exist_ok=True)
         with replacing(place) as stream:
             stream.write(json.dumps(entries).encode())
-
-
-def _read_digests(place: Path) -> dict[str, Any]:
-    try:
-        entries = json.loads(place.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return entries if isinstance(entries, dict) else {}
 
 
 def files_fingerprint(files: ModelFiles) -> str:

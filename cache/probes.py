@@ -22,11 +22,10 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers.endpoint_client import far
 from poslens.attribution.retrievers.specs import data_folder
 from poslens.attribution.types import Array
-from poslens.cache.exchange.atomic_file import replacing
+from poslens.cache.exchange.atomic_file import json_object, replacing
 
 _MAX_MODELS = 50
 """Maximum number of models stored per endpoint; the oldest is dropped first."""
-_MAX_BYTES = 64 << 20
 _WAIT_S = 10
 
 _guard = threading.Lock()
@@ -84,17 +83,9 @@ def exact_weights(source: str, values: Array) -> str:
 
 def _read(place: Path) -> dict[str, list[tuple[str, Array]]]:
     """The cached answers by source; a damaged file counts as empty."""
-    try:
-        if place.stat().st_size > _MAX_BYTES:
-            return {}
-        content = json.loads(place.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    if not isinstance(content, dict):
-        return {}
     return {
         source: [probe for row in rows if (probe := _row(row)) is not None]
-        for source, rows in content.items()
+        for source, rows in json_object(place).items()
         if isinstance(rows, list)
     }
 

@@ -1,13 +1,14 @@
-"""Files that are replaced atomically."""
+"""Files that are replaced atomically, such as small caches in JSON."""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from poslens.attribution.errors import UserError
 
@@ -63,6 +64,15 @@ def require_writable(target: Path) -> None:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
         raise UserError(f"{target} cannot be written ({error.strerror}).") from None
+
+
+def json_object(file: Path) -> dict[str, Any]:
+    """The object in a JSON file; empty if the file can't be read or contains anything else."""
+    try:
+        content = json.loads(file.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def _part(target: Path) -> Path:
