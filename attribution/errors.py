@@ -27,10 +27,13 @@ class UserError(Exception):
         super().__init__(printable(sentence))
 
 
-class Stopped(UserError):
+class RunEnded(UserError):
+    """Ends the whole run: the item that raises it does not count as failed."""
+
+
+class Stopped(RunEnded):
     """The computation was canceled before it had a result."""
 
 
-class Unavailable(Stopped):
-    """A service, usually an endpoint, does not answer as it should. The error ends the whole run,
-    and no item of the run counts as failed."""
+class Unavailable(RunEnded):
+    """A service, usually an endpoint, does not answer as it should."""

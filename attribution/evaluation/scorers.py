@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from poslens.attribution.batching import estimated_tokens
-from poslens.attribution.errors import Stopped, UserError
+from poslens.attribution.errors import RunEnded, UserError
 from poslens.attribution.retrievers.base import Pooled, Representation, Separate
 from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.late_interaction import Vectors
@@ -108,7 +108,7 @@ def dense(retriever: Pooled, queries: Sequence[str], vectorise: Vectorise) -> Sc
         """The numbers of those texts that the model can read, and their vectors [n, H]."""
         try:
             return list(range(len(texts))), vectorise(texts, side).float().cpu()
-        except Stopped:
+        except RunEnded:
             raise
         except UserError:
             read_rows = list(compress(range(len(texts)), readable(retriever, texts, side)))

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from poslens.attribution.batching import estimated_tokens
 from poslens.attribution.datasets.corpus import Collection, Document
-from poslens.attribution.errors import Stopped, Unavailable, UserError
+from poslens.attribution.errors import RunEnded, Stopped, UserError
 from poslens.attribution.evaluation.document_index import bm25
 from poslens.attribution.evaluation.scorers import Scorer
 from poslens.attribution.retrievers.base import Joint
@@ -118,8 +118,6 @@ def search(
                     if row is not None and row in asked:
                         scores[asked.index(row), number] = float("-inf")
                 best.add(asked, scores, place)
-            except Unavailable:
-                raise
             except Stopped:
                 return best
         place += len(documents)
@@ -225,7 +223,7 @@ def rerank(retriever: Joint, query: str, candidates: Ranking, texts: Sequence[st
             encoded = retriever.encode_pairs([pairs[number] for number in numbers])[0]
             logits: list[float] = retriever.embed(encoded).float().cpu().tolist()
             return logits
-        except Stopped:
+        except RunEnded:
             raise
         except UserError:
             if len(numbers) == 1:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from poslens.attribution.batching import Halving, batch_tokens, batches, estimated_tokens, stoppable
-from poslens.attribution.errors import Stopped, UserError
+from poslens.attribution.errors import RunEnded, UserError
 from poslens.attribution.methods.base import METHODS, MethodEntry
 from poslens.attribution.retrievers.base import Retriever, reads_jointly
 from poslens.attribution.types import Attribution, Method, TextPair
@@ -99,7 +99,7 @@ def attribute_batch(
 
     try:
         results = halving(timed, list(batch))
-    except Stopped:
+    except RunEnded:
         raise
     except UserError as error:
         if len(batch) == 1:

@@ -423,7 +423,7 @@ def client_of(address: Address) -> EndpointClient:
         try:
             client = EndpointClient(address)
         except UserError as error:
-            if not isinstance(error, Stopped) or isinstance(error, Unavailable):
+            if not isinstance(error, Stopped):
                 _failed[name] = time.monotonic(), error
             raise
         _clients[name] = client

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from poslens.attribution.errors import Stopped, UserError
+from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers import resolve, specs
 from poslens.attribution.retrievers.model_folder import contents
 from poslens.attribution.retrievers.safe_files import DamagedFolder
@@ -123,7 +123,7 @@ def fetch(spec: RetrieverSpec, on_progress: OnProgress, limit_bytes: float | Non
             # A model's code can be in another repository, which its configuration names.
             for other in resolve.code_repositories(folder) if code else ():
                 _snapshot(other, resolve.CODE_PATTERNS, meter)
-    except (UserError, Stopped):
+    except UserError:
         raise
     except Exception as error:
         raise _unreachable(spec.base, error) from error

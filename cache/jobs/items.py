@@ -10,7 +10,7 @@ import numpy as np
 
 from poslens.attribution.batching import stoppable
 from poslens.attribution.curves.bootstrap import SEED
-from poslens.attribution.errors import Stopped, UserError
+from poslens.attribution.errors import RunEnded, Stopped, UserError
 from poslens.attribution.types import Method
 from poslens.cache.jobs import loop
 from poslens.cache.jobs.claims import claims_folder
@@ -52,7 +52,7 @@ def compute_missing(
         try:
             with options.device_slot(), stoppable(options.should_stop):
                 return compute(item)
-        except Stopped:
+        except RunEnded:
             raise
         except UserError as failure:
             return failure

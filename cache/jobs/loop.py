@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from poslens.attribution.errors import Stopped, Unavailable
+from poslens.attribution.errors import Stopped
 from poslens.cache.jobs.claims import Claims
 
 Item = TypeVar("Item")
@@ -154,8 +154,6 @@ class _Loop(Generic[Item, Computed]):
                     self._computed += len(done) + len(failed)
                     self._failed += len(failed)
                     self._options.on_progress(self.progress())
-            except Unavailable:
-                raise
             except Stopped:
                 self._stopped = True
             claims.release(stored)

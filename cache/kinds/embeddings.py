@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from poslens.attribution.curves.projection import Layout, project
-from poslens.attribution.errors import Stopped, Unavailable, UserError
+from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.retrievers.base import Pooled, Representation, Retriever
 from poslens.attribution.retrievers.endpoint import EmbeddingEndpoint
 from poslens.attribution.retrievers.scoring import read_texts, size
@@ -211,8 +211,6 @@ def embed(
     count = TextCount(len(texts), 0, options.on_progress)
     try:
         embedded(retriever, model, side, texts, store, options, count.add)
-    except Unavailable:
-        raise
     except Stopped:
         return count.progress(stopped=True)
     return count.progress()

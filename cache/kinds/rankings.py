@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from poslens.attribution.datasets.corpus import Collection, Query
-from poslens.attribution.errors import Stopped, Unavailable
+from poslens.attribution.errors import Stopped
 from poslens.attribution.evaluation.scorers import scorer
 from poslens.attribution.evaluation.search import (
     BLOCK,
@@ -281,8 +281,6 @@ class RankingStore:
                     options.device_slot,
                     lambda n: texts_read.add(0, n),
                 )
-            except Unavailable:
-                raise
             except Stopped:
                 return texts_read.progress(stopped=True)
             best = search(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from poslens.attribution.batching import reporting, stoppable
-from poslens.attribution.errors import Stopped, Unavailable, UserError
+from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.retrievers.endpoint_cost import Cost
 from poslens.cache.jobs.loop import Progress
 from poslens.compute.queue import waits_until
@@ -436,8 +436,6 @@ def within_batches(work: Work) -> Work:
         try:
             with stoppable(lambda: run.stopping), reporting(show):
                 return work(run, report)
-        except Unavailable:
-            raise
         except Stopped:
             return replace(run.progress, stopped=True)
         finally:

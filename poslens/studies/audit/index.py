@@ -17,7 +17,7 @@ from torch import Tensor
 
 from poslens.attribution.batching import estimated_tokens
 from poslens.attribution.datasets.corpus import Collection, Document
-from poslens.attribution.errors import Stopped, UserError
+from poslens.attribution.errors import RunEnded, Stopped, UserError
 from poslens.attribution.evaluation.audit import (
     DocumentQueries,
     Frequent,
@@ -61,7 +61,7 @@ def of_readable(
     """
     try:
         return encode(texts)
-    except Stopped:
+    except RunEnded:
         raise
     except UserError:
         ok = readable(retriever, texts, side)
@@ -266,7 +266,7 @@ class Queries:
         ]
         try:
             self._vectors = self._encoded(list(dict.fromkeys(texts)), self._options.device_slot)
-        except Stopped:
+        except RunEnded:
             raise
         except UserError:  # one of the documents fails: `of` determines which
             self._vectors = {}

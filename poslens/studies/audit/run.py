@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from poslens.attribution.datasets import Collection
 from poslens.attribution.datasets.corpus import Document
-from poslens.attribution.errors import Stopped, Unavailable, UserError
+from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.evaluation.audit import (
     ORDERS,
     DocumentQueries,
@@ -105,8 +105,6 @@ def run_audit(
         options.on_stage("Reading documents" + (", shuffled" if order == "random" else ""))
         try:
             indexes.append(builder.index(order, n))
-        except Unavailable:
-            raise
         except Stopped:
             return Progress(n, 0, 0, 0, 0.0, stopped=True)
     options.on_stage(SEARCHING)

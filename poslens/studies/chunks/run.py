@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from poslens.attribution.datasets.corpus import Document, Query
-from poslens.attribution.errors import Stopped, Unavailable, UserError
+from poslens.attribution.errors import RunEnded, Stopped, UserError
 from poslens.attribution.evaluation.audit import document_queries
 from poslens.attribution.evaluation.chunk_plan import (
     TIMED,
@@ -82,7 +82,7 @@ def run_plan(
         try:
             require_family(retriever.spec, setting.chunks)
             require_fit(retriever, setting.chunks)
-        except Unavailable:
+        except RunEnded:
             raise
         except UserError as reason:
             store.documents.put_failures(

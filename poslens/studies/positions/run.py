@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from poslens.attribution.datasets import Collection
-from poslens.attribution.errors import Stopped, Unavailable
+from poslens.attribution.errors import Stopped
 from poslens.attribution.evaluation.position_effect import PositionRanks, position_ranks_method
 from poslens.attribution.evaluation.scorers import scorer
 from poslens.attribution.evaluation.search import BLOCK, GPU_BLOCK
@@ -78,8 +78,6 @@ def run_positions(
     try:
         score = _scores(root, retriever, model, queries, options)
         above, progress = _count(usable, moves, queries, score, collection, retriever, options)
-    except Unavailable:
-        raise
     except Stopped:
         return Progress(collection.survey.n, 0, 0, 0, 0.0, stopped=True)
     if not progress.stopped:

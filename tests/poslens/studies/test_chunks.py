@@ -19,6 +19,7 @@ import poslens
 from poslens.attribution import datasets
 from poslens.attribution.datasets import Collection, DataSet, formats
 from poslens.attribution.datasets.corpus import Document
+from poslens.attribution.errors import Unavailable
 from poslens.attribution.evaluation.audit_workload import plan_workload
 from poslens.attribution.evaluation.chunk_plan import IndexSetting, settings_of
 from poslens.attribution.evaluation.chunks import chunks_of
@@ -306,6 +307,19 @@ def test_a_stopped_plan_is_resumed_and_encodes_queries_once(
         for key, document in mine.documents.items():
             assert document.ranks.tolist() == other.documents[key].ranks.tolist()
             assert document.vectors == other.documents[key].vectors
+
+
+def test_a_model_that_is_unavailable_ends_the_plan_with_its_reason(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    retriever, store = tiny("bert"), ChunkPlanStore(tmp_path, corpus())
+
+    def down(texts: list[str], side: str) -> Any:
+        raise Unavailable("It does not answer.")
+
+    monkeypatch.setattr(retriever, "encode_plain", down)
+    with pytest.raises(Unavailable, match="does not answer"):
+        run_plan(store, retriever, KEY, settings_of((30,), (0,)), device="cpu")
 
 
 def test_ranks_equal_those_of_the_audit(home: Path, tiny_folder: Callable[..., Path]) -> None:
