@@ -188,23 +188,19 @@ def _placed(filler: Sequence[str], needle: Needle, depth: float) -> str:
 
 
 def cell(
-    haystacks: Haystacks,
-    length: int,
-    depth: float,
-    should_stop: Callable[[], bool] = lambda: False,
-    cached: Known | None = None,
+    haystacks: Haystacks, length: int, depth: float, cached: Known | None = None
 ) -> NeedleCell:
     """Rank the texts of one length and depth for each needle's question. Encodings in `cached`,
     such as those of the questions, are reused.
 
     Raises:
         UserError: a text cannot be made or scored.
-        Stopped: `should_stop` returned true.
+        Stopped: canceled (`stoppable`).
     """
     n = len(haystacks.needles)
     texts = [haystacks.text(number, length, depth) for number in range(n)]
     pairs = [(needle.question, text) for needle in haystacks.needles for text, _, _ in texts]
-    scores = score_texts(haystacks.retriever, pairs, should_stop=should_stop, cached=cached)
+    scores = score_texts(haystacks.retriever, pairs, cached=cached)
     scores = scores.reshape(n, n)
     ranks = (scores >= scores.diagonal()[:, None]).sum(1)
     return NeedleCell(

@@ -15,7 +15,7 @@ from itertools import product
 import numpy as np
 import torch
 
-from poslens.attribution.batching import estimated_tokens
+from poslens.attribution.batching import checkpoint, estimated_tokens
 from poslens.attribution.curves.bootstrap import Estimate, Kind, Values, divided, estimate
 from poslens.attribution.curves.positions import (
     NORMALIZATIONS,
@@ -26,7 +26,7 @@ from poslens.attribution.curves.positions import (
 )
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.datasets.types import spread_evenly
-from poslens.attribution.errors import Stopped, UserError
+from poslens.attribution.errors import UserError
 from poslens.attribution.interventions.displacement import position_table
 from poslens.attribution.interventions.null_controls import control
 from poslens.attribution.methods import attribute_batches
@@ -184,20 +184,16 @@ class Thirds:
             raise ValueError("no sums of the same documents")
 
 
-def thirds(
-    retriever: Retriever,
-    method: Method,
-    pairs: Sequence[TextPair],
-    should_stop: Callable[[], bool] = lambda: False,
-) -> Thirds:
+def thirds(retriever: Retriever, method: Method, pairs: Sequence[TextPair]) -> Thirds:
     """Attribute the pairs and sum the thirds of their curves.
 
     Raises:
-        Stopped: `should_stop` returned true.
+        Stopped: canceled (`stoppable`).
         UserError: a pair cannot be attributed.
     """
     sums: dict[str, Values] = {}
-    for batch in attribute_batches(retriever, method, pairs, should_stop):
+    for batch in attribute_batches(retriever, method, pairs):
+        checkpoint()
         for outcome in batch:
             if outcome.attribution is None:
                 raise UserError(outcome.reason)
@@ -208,8 +204,6 @@ def thirds(
             sums[outcome.pair.pair_id] = np.array(
                 [(curve[:_THIRD].sum(), curve[-_THIRD:].sum()) for curve in curves]
             )
-    if len(sums) < len(pairs):
-        raise Stopped("Stopped before all pairs were attributed.")
     values = np.array([sums[pair.pair_id] for pair in pairs])  # [n, C, 2]
     return Thirds(values[..., 0].T, values[..., 1].T)
 

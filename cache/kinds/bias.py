@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from poslens.attribution.evaluation.bias_tests import DocumentPair, PairScores
@@ -34,21 +34,18 @@ def _key(item: DocumentPair) -> Key:
 
 
 def score(
-    retriever: Retriever,
-    items: Sequence[DocumentPair],
-    should_stop: Callable[[], bool] = lambda: False,
-    cached: Known | None = None,
+    retriever: Retriever, items: Sequence[DocumentPair], cached: Known | None = None
 ) -> list[PairScores]:
     """Both scores of each of `items`, and how much of the evidence was read for them.
     Representations of texts in `cached` are not computed again.
 
     Raises:
-        Stopped: cancelled by `should_stop`.
+        Stopped: canceled (`stoppable`).
         UserError: a text can't be scored.
     """
     texts = [pair for item in items for pair in (item.first, item.second)]
     asked = [(text.query, text.document) for text in texts]
-    scores = score_texts(retriever, asked, should_stop=should_stop, cached=cached).tolist()
+    scores = score_texts(retriever, asked, cached=cached).tolist()
     read = encode(retriever, texts)[1].texts
     shares = [
         1.0 if pair.evidence is None else tokens.evidence_read(pair.evidence)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from poslens.attribution.errors import Stopped, UserError
+from poslens.attribution.errors import RunEnded, UserError
 from poslens.attribution.retrievers.base import Retriever
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method
@@ -45,7 +45,7 @@ class Batched(Generic[Item, T]):
             left = self._claimed[self._claimed.index(item) :]
             try:
                 results = self._compute(left)
-            except Stopped:
+            except RunEnded:
                 raise
             except UserError:
                 left = [item]
@@ -60,7 +60,7 @@ def item_job(
     method: Method,
     items: Sequence[Item],
     results: Callable[[Path], Results[Item, T]],
-    worker: Callable[[Compute, Retriever, Callable[[], bool]], Callable[[Item], T]],
+    worker: Callable[[Compute, Retriever], Callable[[Item], T]],
     *,
     scope: str,
     doing: str,
@@ -68,7 +68,7 @@ def item_job(
 ) -> Job:
     """A `stored_job` that computes item by item.
 
-    `worker(given, retriever, should_stop)` is called once the model is loaded and returns the
+    `worker(given, retriever)` is called once the model is loaded and returns the
     function that computes one item, which may raise UserError (this item failed) or Stopped; a
     `Batched` worker computes `portion` items at a time. It must use the `Compute` that it is given:
     when texts for an endpoint are counted, that is another one, whose retriever returns
@@ -81,7 +81,7 @@ def item_job(
     def work(
         compute: Compute, retriever: Retriever, model: ModelKey, options: RunOptions
     ) -> Progress:
-        compute_item = worker(compute, retriever, options.should_stop)
+        compute_item = worker(compute, retriever)
         more: Any = {"options": options, "portion": portion(retriever)}
         if isinstance(compute_item, Batched):
             more["prepare"] = compute_item.prepare

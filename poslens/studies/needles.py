@@ -309,13 +309,11 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
     def job(self, compute: Compute, subject: Grid) -> Job:
         """A job that computes the missing cells; progress counts cells."""
 
-        def worker(
-            given: Compute, retriever: Retriever, should_stop: Callable[[], bool]
-        ) -> Callable[[CellItem], NeedleCell]:
+        def worker(given: Compute, retriever: Retriever) -> Callable[[CellItem], NeedleCell]:
             hidden = needles(subject.n, subject.seed)
             texts = Haystacks(retriever, subject.corpus.texts, hidden, subject.seed)
             cache = recent_texts(given.root, given.identify(subject.spec).key, retriever)
-            return lambda item: cell(texts, item.length, item.depth, should_stop, cache)
+            return lambda item: cell(texts, item.length, item.depth, cache)
 
         return item_job(
             compute,

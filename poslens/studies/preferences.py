@@ -263,16 +263,14 @@ class Preferences(Study[PreferenceCorpus, PreferenceSubject, PreferenceSummary])
         """A job that attributes the pairs under each condition."""
         blind = cache(lambda: _order_blind(subject.spec))
 
-        def worker(
-            given: Compute, retriever: Retriever, should_stop: Callable[[], bool]
-        ) -> Callable[[MeasuredMethod], Thirds]:
+        def worker(given: Compute, retriever: Retriever) -> Callable[[MeasuredMethod], Thirds]:
             def measure(item: MeasuredMethod) -> Thirds:
                 model = (
                     blind()
                     if item.condition == ORDER_BLIND
                     else given.retriever(given.identify(resolve(item.condition.model)))
                 )
-                return thirds(model, item.method, item.pairs, should_stop)
+                return thirds(model, item.method, item.pairs)
 
             return measure
 

@@ -285,13 +285,11 @@ class BiasTests(Study[tuple[BiasPairs, ...], BiasSubject, BiasSummary]):
     def job(self, compute: Compute, subject: BiasSubject) -> Job:
         """A job that scores the pairs that have no scores yet; progress counts pairs."""
 
-        def worker(
-            given: Compute, retriever: Retriever, should_stop: Callable[[], bool]
-        ) -> Callable[[DocumentPair], PairScores]:
+        def worker(given: Compute, retriever: Retriever) -> Callable[[DocumentPair], PairScores]:
             cache = recent_texts(given.root, given.identify(subject.spec).key, retriever)
 
             def scores(pairs: Sequence[DocumentPair]) -> list[PairScores]:
-                return bias_scores.score(retriever, pairs, should_stop, cache)
+                return bias_scores.score(retriever, pairs, cache)
 
             return Batched(scores)
 

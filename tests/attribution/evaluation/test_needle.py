@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from poslens.attribution.batching import stoppable
 from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.evaluation.needle import (
     Haystacks,
@@ -94,8 +95,8 @@ def test_ranks_equal_those_of_a_plain_loop(tiny: Callable[..., Any]) -> None:
         better = sum(s > scores[number] + 1e-6 for at, s in enumerate(scores) if at != number)
         assert found.ranks[number] == 1 + better
     assert found.n_repeated == 0 and len(found.tokens) == 4
-    with pytest.raises(Stopped):
-        cell(haystacks, 64, 50, should_stop=lambda: True)
+    with stoppable(lambda: True), pytest.raises(Stopped):
+        cell(haystacks, 64, 50)
 
 
 def test_bm25_finds_every_needle_at_every_depth(bm25: Any) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from poslens.attribution.batching import estimated_tokens
+from poslens.attribution.batching import estimated_tokens, stoppable
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.evaluation.preferences import (
@@ -164,8 +164,8 @@ def test_thirds_equal_sums_over_the_curves(tiny: Callable[..., DenseRetriever]) 
     bins = np.repeat(scores, 100).reshape(100, len(scores)).mean(1)
     assert found.first[unscaled][0] == pytest.approx(bins[:33].sum(), rel=1e-5)
     assert found.last[unscaled][0] == pytest.approx(bins[-33:].sum(), rel=1e-5)
-    with pytest.raises(Stopped):
-        thirds(retriever, METHOD, [FORWARD], lambda: True)
+    with stoppable(lambda: True), pytest.raises(Stopped):
+        thirds(retriever, METHOD, [FORWARD])
 
 
 def test_a_pair_that_fails_fails_the_measurement(tiny: Callable[..., DenseRetriever]) -> None:

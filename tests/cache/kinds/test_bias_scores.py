@@ -33,7 +33,7 @@ def score_missing(
 ) -> Progress:
     known = LRUCache(2**20, weigh=size)
     scores = Batched[DocumentPair, PairScores](
-        lambda pairs: bias_scores.score(retriever, pairs, options.should_stop, known)
+        lambda pairs: bias_scores.score(retriever, pairs, known)
     )
     return compute_missing(
         store,
