@@ -102,20 +102,11 @@ class ValidationCheck:
     effect: Estimate | None
 
 
-@dataclass(frozen=True, slots=True)
-class Trained:
-    """The result of a training: its number of steps (0 for a model without a position effect, which
-    stays as it is), and the position effect at each check. The first check is before training."""
-
-    steps: int
-    checks: tuple[ValidationCheck, ...]
-    early: bool
-
-
 @dataclass(slots=True)
 class Reached:
-    """How far a training is: the last step, the number of steps completed, the checks so far, and
-    the sum of losses since the last check."""
+    """How far a training is: the last step (0 for a model without a position effect, which stays
+    as it is), the number of steps completed, the checks so far, of which the first is before
+    training, and the sum of losses since the last check."""
 
     end: int
     step: int = 0
@@ -167,7 +158,7 @@ class Training:
         self,
         should_stop: Callable[[], bool] = lambda: False,
         on_step: Callable[[int, int], None] = lambda step, steps: None,
-    ) -> Trained:
+    ) -> Reached:
         """Train to the end. `on_step` receives the number of completed steps and the maximum
         number.
 
@@ -198,7 +189,7 @@ class Training:
                 at.end = self._end(at)
                 self._write(at)
             on_step(at.step, at.end)
-        return Trained(at.step, tuple(at.checks), at.step < recipe.steps)
+        return at
 
     def _effect(self, texts: list[tuple[str, ...]]) -> Estimate | None:
         return position_effect(self._retriever, self._teacher, texts, self._slot)

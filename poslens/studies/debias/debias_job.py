@@ -196,8 +196,8 @@ def training_job(compute: Compute, point: DebiasPoint) -> Job:
             corpus_digest=corpus.digest,
             n_documents=corpus.n_documents,
             n_sentences=len(corpus.train),
-            steps=result.steps,
-            early=result.early,
+            steps=result.step,
+            early=result.step < recipe.steps,
             checks=checks,
             license=point.base.license,
             query_max_length=point.base.query_max_length,
@@ -205,7 +205,7 @@ def training_job(compute: Compute, point: DebiasPoint) -> Job:
         )
         write_model(retriever, session.adapter, manifest, folders.new_folder(point.base.name))
         checkpoint.unlink(missing_ok=True)
-        return Progress(result.steps, result.steps, 0, 0, time.perf_counter() - started)
+        return Progress(result.step, result.step, 0, 0, time.perf_counter() - started)
 
     return compute.job(
         (point.base.name, model.key.fingerprint, "train", training, model.device),

@@ -20,7 +20,7 @@ from poslens.attribution.debiasing.lora import linear_layers
 from poslens.attribution.debiasing.recipe import TrainingRecipe
 from poslens.attribution.debiasing.teacher import Teacher
 from poslens.attribution.debiasing.training import (
-    Trained,
+    Reached,
     Training,
     distillation_loss,
     one_cycle,
@@ -50,7 +50,7 @@ def state(training: Training) -> dict[str, np.ndarray]:
     return {path: weight.detach().numpy().copy() for path, weight in weights}
 
 
-def effects(trained: Trained) -> tuple[Estimate, Estimate]:
+def effects(trained: Reached) -> tuple[Estimate, Estimate]:
     """The position effect before training and at its end."""
     first, last = trained.checks[0].effect, trained.checks[-1].effect
     assert first is not None and last is not None
@@ -184,7 +184,7 @@ def test_the_planted_bias_of_a_real_model_shrinks() -> None:
 def test_training_ends_early_once_the_effect_is_small_enough(tiny: Build) -> None:
     recipe = replace(QUICK, steps=12, tolerance=1e9)
     found = Training(tiny("bert"), corpus(), recipe).run()
-    assert (found.steps, found.early) == (5, True)
+    assert found.step == found.end == 5
     assert [one.step for one in found.checks] == [0, 3, 5]
 
 
@@ -193,7 +193,7 @@ def test_a_model_without_a_position_effect_is_unchanged(tiny: Build) -> None:
     training = Training(tiny("bert"), corpus(), replace(recipe, margin=1.0))
     steps: list[tuple[int, int]] = []
     found = training.run(on_step=lambda step, end: steps.append((step, end)))
-    assert (found.steps, found.early, len(found.checks)) == (0, True, 1)
+    assert (found.step, len(found.checks)) == (0, 1)
     assert steps == [(0, 0)]
     merged = {path: value for path, value in state(training).items() if ".lora_B" in path}
     assert merged and not any(value.any() for value in merged.values())
@@ -201,13 +201,13 @@ def test_a_model_without_a_position_effect_is_unchanged(tiny: Build) -> None:
     assert effect.interval is not None
     nearest = min(map(abs, effect.interval))
     trained = Training(tiny("bert"), corpus(), replace(recipe, margin=nearest)).run()
-    assert trained.steps > 0, "one end of the interval is beyond the margin"
+    assert trained.step > 0, "one end of the interval is beyond the margin"
 
 
 @pytest.fixture(scope="module", params=[-1e9, 1e9])
 def uninterrupted(
     request: pytest.FixtureRequest, tiny: Build
-) -> tuple[TrainingRecipe, Trained, dict[str, np.ndarray]]:
+) -> tuple[TrainingRecipe, Reached, dict[str, np.ndarray]]:
     """An uninterrupted training that ends early in its second case: recipe, result and weights."""
     recipe = replace(QUICK, tolerance=request.param)
     training = Training(tiny("bert"), corpus(), recipe)
@@ -219,7 +219,7 @@ def test_resumed_training_equals_uninterrupted_training(
     tiny: Build,
     tmp_path: Path,
     stop_at: int,
-    uninterrupted: tuple[TrainingRecipe, Trained, dict[str, np.ndarray]],
+    uninterrupted: tuple[TrainingRecipe, Reached, dict[str, np.ndarray]],
 ) -> None:
     recipe, expected, weights = uninterrupted
     done: list[int] = []
