@@ -96,15 +96,13 @@ def position_table(retriever: Retriever) -> nn.Embedding:
         UserError: there is none, because positions are relative or rotary or the model has no
             positions, or because query and document are read as one text.
     """
-    name = retriever.name
     if reads_jointly(retriever):
         raise UserError(
-            f"{name} reads query and document as one text, so only the neutral prefix can move the "
-            "document."
+            f"{retriever.name} reads query and document as one text, so only the neutral prefix "
+            "can move the document."
         )
-    entry = retriever.entry if isinstance(retriever, EmbeddingHooks) else None
-    table = getattr(entry, "position_embeddings", None)
-    if not isinstance(table, nn.Embedding):
+    table = retriever.positions if isinstance(retriever, EmbeddingHooks) else None
+    if table is None:
         raise UserError(
             f"{retriever.name} adds no position embeddings to its token embeddings, so only the "
             "neutral prefix can move the document."

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from itertools import product
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from poslens.attribution.errors import UserError
 from poslens.attribution.methods.base import MethodEntry, MethodParameter, build_batch, register
 from poslens.attribution.methods.linearized import dependent, linearized
-from poslens.attribution.methods.passes import Read, Rounds, encode_once, one_round, texts_of
+from poslens.attribution.methods.passes import Rounds, encode_once, one_round, texts_of
 from poslens.attribution.methods.propagation import bert_layers, propagate
 from poslens.attribution.methods.shares import (
     BIASES,
@@ -104,7 +104,10 @@ def attribute(
                     (query, of_queries, of_documents),
                 ):
                     side = own.encoded.side
-                    parts[side] = _part(retriever, own, other.directions, shares, part)
+                    positions = position_shares(
+                        retriever, own.encoded, own.rounds, other.directions
+                    )
+                    parts[side] = positions if part == "position" else shares.tokens - positions
     require_complete(retriever, of_documents, of_queries)
     return build_batch(
         retriever,
@@ -165,27 +168,21 @@ def _spread(
 
 
 def position_shares(
-    retriever: DenseRetriever, encoded: Encoded, other: Tensor, rounds: Rounds | None = None
-) -> Tensor | None:
-    """The part of each token's share [B, T] from its position embedding. None if the embedding
-    layer adds none to word embeddings (relative and rotary positions; GPT-2 adds them later, so
-    they belong to the bias share)."""
-    module = getattr(retriever.of(encoded.side).entry, "position_embeddings", None)
-    if not isinstance(module, nn.Embedding):
-        return None
-    rounds = rounds or one_round(len(encoded.texts))
-    read = read_linear(retriever, encoded, rounds, BIASES[0], module=module)
-    return shares_of(read, other).tokens
+    retriever: DenseRetriever, encoded: Encoded, rounds: Rounds, other: Tensor
+) -> Tensor:
+    """The part of each token's share [P, T] from its position embedding.
 
-
-def _part(retriever: DenseRetriever, own: Read, other: Tensor, shares: Shares, part: str) -> Tensor:
-    positions = position_shares(retriever, own.encoded, other, own.rounds)
-    if positions is None:
+    Raises:
+        UserError: the embedding layer adds no position embeddings.
+    """
+    table = retriever.of(encoded.side).positions
+    if table is None:
         raise UserError(
             f"{retriever.name} adds no position embeddings to its token embeddings, so shares have "
             "no position part: choose part = whole."
         )
-    return positions if part == "position" else shares.tokens - positions
+    read = read_linear(retriever, encoded, rounds, BIASES[0], module=table)
+    return shares_of(read, other).tokens
 
 
 def tolerance(retriever: Retriever) -> float:

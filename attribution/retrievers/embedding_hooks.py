@@ -30,6 +30,13 @@ class EncoderParts:
         """The transformer."""
         return self.model.transformers_model
 
+    @property
+    def positions(self) -> nn.Embedding | None:
+        """The position embeddings that `entry` adds to word embeddings. None if it adds none
+        (relative and rotary positions; GPT-2 adds them later)."""
+        table = getattr(self.entry, "position_embeddings", None)
+        return table if isinstance(table, nn.Embedding) else None
+
 
 class EmbeddingHooks(EncoderParts, ABC):
     """A retriever with access to its word embeddings. Its own parts are those of documents, if

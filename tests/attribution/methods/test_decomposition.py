@@ -16,6 +16,7 @@ from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.methods import attribute_batches, make_method
 from poslens.attribution.methods.decomposition import attribute, position_shares
+from poslens.attribution.methods.passes import one_round
 from poslens.attribution.methods.shares import share_matrices
 from poslens.attribution.retrievers.base import Encoded
 from poslens.attribution.retrievers.dense import DenseRetriever
@@ -142,8 +143,7 @@ def test_the_bert_family_equals_the_propagation(
     torch.manual_seed(6)
     other = torch.nn.functional.normalize(torch.randn(2, 32, dtype=torch.float64), dim=-1)
     found = shares(retriever, encoded, other, biases)
-    positions = position_shares(retriever, encoded, other)
-    assert positions is not None
+    positions = position_shares(retriever, encoded, one_round(2), other)
     for b, text in enumerate(texts):
         alone = ids(retriever, text, "document")
         d, constant = decompose(bert, alone, biases == "decompx")
@@ -344,8 +344,7 @@ def test_position_shares_computed_by_hand() -> None:
     toy = Toy([A, B, C], places, [[1.0, 1.0], [0.0, 1.0]], [1.0, -1.0])
     other = torch.tensor([[1.0, 2.0]]).double()
     encoded = toy.encode_texts(["abc"], "document")
-    of_places = position_shares(toy, encoded, other)
-    assert of_places is not None
+    of_places = position_shares(toy, encoded, one_round(1), other)
     np.testing.assert_allclose(of_places[0], fractions("2/3", "0", "3"), atol=1e-15)
     whole = shares(toy, encoded, other)
     of_words = fractions("1/3", "1", "4/3")
@@ -358,16 +357,14 @@ def test_batched_position_shares_equal_those_of_each_row(lively: DenseRetriever)
     encoded = lively.encode_texts([pair.document for pair in PAIRS[:2]], "document")
     torch.manual_seed(1)
     other = torch.randn(2, 32).double()
-    together = position_shares(lively, encoded, other)
-    assert together is not None
+    together = position_shares(lively, encoded, one_round(2), other)
     for b, pair in enumerate(PAIRS[:2]):
         alone = lively.encode_texts([pair.document], "document")
-        one = position_shares(lively, alone, other[b : b + 1])
-        assert one is not None
+        one = position_shares(lively, alone, one_round(1), other[b : b + 1])
         torch.testing.assert_close(encoded.row(together, b), one[0])
     lively.entry.position_embeddings.weight.zero_()
-    gone = position_shares(lively, encoded, other)
-    assert gone is not None and gone.abs().max() == 0
+    gone = position_shares(lively, encoded, one_round(2), other)
+    assert gone.abs().max() == 0
 
 
 @pytest.mark.parametrize(
@@ -390,11 +387,14 @@ def test_models_with_absolute_positions_have_position_shares(
     retriever = tiny(name)
     encoded = retriever.encode_texts(["tide", "The tide rises"], "document")
     torch.manual_seed(2)
-    found = position_shares(retriever, encoded, torch.randn(2, 32))
-    assert (found is not None) == present
-    if found is not None:
-        assert found.shape == encoded.features["input_ids"].shape
-        assert encoded.row(found, 0).abs().max() > 1e-3
+    other = torch.randn(2, 32)
+    if not present:
+        with pytest.raises(UserError, match="adds no position embeddings"):
+            position_shares(retriever, encoded, one_round(2), other)
+        return
+    found = position_shares(retriever, encoded, one_round(2), other)
+    assert found.shape == encoded.features["input_ids"].shape
+    assert encoded.row(found, 0).abs().max() > 1e-3
 
 
 # -- laws of the result ----------------------------------------------------------------------------
