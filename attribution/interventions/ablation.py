@@ -23,8 +23,8 @@ import torch
 from poslens.attribution.errors import UserError
 from poslens.attribution.interventions.filler import filler, filler_note
 from poslens.attribution.interventions.relocation import require_shares, tokens_of
-from poslens.attribution.methods.perturbation import Perturbed
-from poslens.attribution.retrievers.base import Representation, Retriever, reads_jointly
+from poslens.attribution.methods.perturbation import Kept, Perturbed
+from poslens.attribution.retrievers.base import Retriever, reads_jointly
 from poslens.attribution.retrievers.scoring import Known, score_texts
 from poslens.attribution.text import unit_of, words
 from poslens.attribution.types import Array, Method, TextPair, TokenizedText, as_array, set_arrays
@@ -177,27 +177,21 @@ def _masked(
 ) -> tuple[float, Array]:
     """Scores with the padding token's embedding in place of each part's tokens. A token belongs to
     the part in which it begins."""
+    # A model that reads both texts together encodes the document anew for each query.
+    shared = None if reads_jointly(retriever) else cached
+    key = ("masked", pair.document, spans)
+    state = None if shared is None else Kept(shared.find(key) or [])
     with retriever.lock, torch.no_grad():
-        document = Perturbed(retriever, pair, "document")
+        document = Perturbed(retriever, pair, "document", state)
         text = document.encoded.texts[0]
         begin = document.encoded.offsets[0]
         padded = torch.zeros(len(spans) + 1, document.inputs.shape[1], dtype=torch.bool)
         content = np.flatnonzero(text.content)
         padded[unit_of(text, spans)[content] + 1, begin + content] = True
-        key = ("masked", pair.document, spans)
-        # A model that reads both texts together encodes the document anew for each query.
-        shared = None if reads_jointly(retriever) else cached
-        representations: list[Representation] = [] if shared is None else shared.find(key) or []
-        if not representations:
-            representations = list(document.in_parts(document.embed_padded, list(padded)))
-            if shared is not None:
-                shared.keep(key, representations)
-        scores = [
-            score
-            for representation in representations
-            for score in document.compare(representation).float().tolist()
-        ]
-    return scores[0], as_array(scores[1:], (len(spans),), "a score")
+        score, *scores = document.scores(list(padded)).float().tolist()
+    if shared is not None and state is not None:
+        shared.keep(key, state.outputs)
+    return score, as_array(scores, (len(spans),), "a score")
 
 
 def _filled(

@@ -98,12 +98,6 @@ class Varied:
             part = list(copies[start : start + self.batch])
             yield from self._halving(next_part, part, self.batch)
 
-    def embed_padded(self, padded: list[Tensor]) -> Representation:
-        """The model's output for a copy of the text for each mask [T], with padding where it is
-        true."""
-        masks = torch.stack(padded).to(self.inputs.device)
-        return self.embed(torch.where(masks[..., None], self.baseline, self.inputs))
-
 
 class Perturbed(Varied):
     """`pair`'s query or document to perturb, with the other text constant; hold the lock.
@@ -139,7 +133,8 @@ class Perturbed(Varied):
         parts = [self.compare(vectors).detach().cpu() for vectors in state.outputs]
 
         def score(part: list[Tensor]) -> Tensor:
-            vectors = self.embed_padded(part)
+            masks = torch.stack(part).to(self.inputs.device)
+            vectors = self.embed(torch.where(masks[..., None], self.baseline, self.inputs))
             scores = self.compare(vectors).detach().cpu()
             state.add(vectors)  # last: an attempt that runs out of memory adds nothing
             return scores
