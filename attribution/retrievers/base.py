@@ -263,15 +263,6 @@ def separate(retriever: Retriever) -> Separate:
     return cast(Separate, embedded(retriever))
 
 
-def joint(retriever: Retriever) -> Joint:
-    """The retriever, typed as one that reads both texts jointly.
-
-    Raises:
-        UserError: as `embedded`.
-    """
-    return cast(Joint, embedded(retriever))
-
-
 def encode(retriever: Retriever, pairs: Sequence[TextPair]) -> tuple[Encoded, Encoded]:
     """Query and document side of a batch of pairs."""
     if reads_jointly(retriever):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from poslens.attribution.evaluation.sample_size import LEVEL
 from poslens.attribution.evaluation.search import DEPTH, Ranking
 from poslens.attribution.nouns import counted
 from poslens.attribution.retrievers import lexical, limits
-from poslens.attribution.retrievers.base import joint
+from poslens.attribution.retrievers.base import Joint, embedded
 from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.endpoint_address import address_of
 from poslens.attribution.retrievers.specs import RetrieverSpec
@@ -287,7 +287,7 @@ def job(compute: Compute, spec: RetrieverSpec, setup: RankingSetup) -> Job:
             candidates = store.select(first.key, how)
         run.stage = "Reranking queries"
         progress = store.rerank(
-            joint(compute.retriever(model)),
+            cast(Joint, embedded(compute.retriever(model))),
             model.key,
             method,
             candidates,
