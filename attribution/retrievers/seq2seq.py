@@ -21,7 +21,7 @@ from poslens.attribution.retrievers.base import Encoded
 from poslens.attribution.retrievers.cross_encoder import CrossEncoderRetriever, Placed, placed_in
 from poslens.attribution.retrievers.embedding_hooks import require_vectors
 from poslens.attribution.retrievers.family import Capability, Family, Placement, register
-from poslens.attribution.retrievers.library_model import load_model
+from poslens.attribution.retrievers.library_model import load_model, require_complete
 from poslens.attribution.retrievers.model_folder import Contents, contents
 from poslens.attribution.retrievers.specs import ModelFiles, RetrieverSpec
 from poslens.attribution.types import Side, TextPair, TokenizedText
@@ -50,11 +50,18 @@ class Reranker(nn.Module):
         UserError: an answer is not a single token of the vocabulary.
     """
 
-    def __init__(self, name: str, transformer: Any, tokenizer: Any, answers: Sequence[str]) -> None:
+    def __init__(
+        self,
+        name: str,
+        transformer: Any,
+        tokenizer: Any,
+        answers: Sequence[str],
+        max_seq_length: int,
+    ) -> None:
         super().__init__()
         self.transformers_model = transformer
         self.tokenizer = tokenizer
-        self.max_seq_length: int | None = None
+        self.max_seq_length = max_seq_length
         self.answer_ids = tuple(_only_token(name, tokenizer, word) for word in answers)
         self.start_id = int(transformer.config.decoder_start_token_id)
         with torch.no_grad():
@@ -104,7 +111,8 @@ class Seq2SeqRetriever(CrossEncoderRetriever):
     @property
     def max_length(self) -> int:
         """Context limit for query and document together, including the prompt."""
-        return self.model.max_seq_length or MAX_LENGTH
+        length: int = self.model.max_seq_length
+        return length
 
     def _encoded(self, pairs: Sequence[TextPair]) -> tuple[Encoded, Encoded]:
         """Prompt, query and document as one text; a document that is too long is truncated.
@@ -179,25 +187,21 @@ def prompted(pair: TextPair) -> str:
 def _load_seq2seq(spec: RetrieverSpec, folder: Path, place: Placement) -> Seq2SeqRetriever:
     from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-    model, report = AutoModelForSeq2SeqLM.from_pretrained(
+    model = AutoModelForSeq2SeqLM.from_pretrained(
         str(folder),
         use_safetensors=True,
         dtype=getattr(torch, place.precision),
         trust_remote_code=False,
         local_files_only=True,
-        output_loading_info=True,
     )
-    if missing := sorted(report["missing_keys"]):
-        raise ValueError(f"{len(missing)} weights are missing, the first {missing[0]}")
+    require_complete([model])
     tokenizer = AutoTokenizer.from_pretrained(
         str(folder), trust_remote_code=False, local_files_only=True
     )
     answers = spec.answers or getattr(model.config, "answers", None) or ANSWERS
-    reranker = Reranker(spec.name, model.to(place.device), tokenizer, answers)
     limits = (spec.max_length, getattr(tokenizer, "model_max_length", None))
-    reranker.max_seq_length = min(
-        (int(limit) for limit in limits if limit and limit < 1e9), default=MAX_LENGTH
-    )
+    length = min((int(limit) for limit in limits if limit and limit < 1e9), default=MAX_LENGTH)
+    reranker = Reranker(spec.name, model.to(place.device), tokenizer, answers, length)
     return Seq2SeqRetriever(reranker, spec, place.precision)
 
 
