@@ -18,6 +18,7 @@ from poslens.attribution.retrievers.model_folder import contents
 from poslens.attribution.retrievers.safe_files import DamagedFolder
 from poslens.attribution.retrievers.specs import (
     BM25,
+    CODE_ALLOWED,
     CONFIGURED,
     PLANTED,
     STEMMED,
@@ -27,7 +28,6 @@ from poslens.attribution.retrievers.specs import (
     code_allowed,
     contents_of,
     data_folder,
-    permit_code,
     presets,
     weights_absent,
     with_calibration,
@@ -246,7 +246,7 @@ def allow_code(names: Iterable[str]) -> None:
     Raises:
         UserError: there is no such model.
     """
-    permit_code(resolve(name).source for name in names)
+    CODE_ALLOWED.update(resolve(name).source for name in names)
 
 
 def installed(spec: RetrieverSpec) -> bool:

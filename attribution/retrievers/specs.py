@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -371,13 +371,14 @@ def with_calibration(spec: RetrieverSpec, calibration: Calibration) -> Retriever
 
 CODE_SETTING = "POSLENS_ALLOW_CODE"
 
-_code_allowed: set[str] = set()
+CODE_ALLOWED: set[str] = set()
+"""Sources of models that may run the code of their repositories."""
 
 
 def code_allowed(spec: RetrieverSpec) -> bool:
     """Whether the code in the repository of `spec` may run."""
     names = {name.strip() for name in os.environ.get(CODE_SETTING, "").split(",")}
-    return spec.source in _code_allowed or bool(names & {spec.base, spec.hub_id} - {""})
+    return spec.source in CODE_ALLOWED or bool(names & {spec.base, spec.hub_id} - {""})
 
 
 def runs_bidirectional(spec: RetrieverSpec) -> bool:
@@ -408,8 +409,3 @@ def weights_absent(name: str) -> UserError:
     return UserError(
         f"{name}'s weights are not on this machine: only what its cache holds can be opened."
     )
-
-
-def permit_code(sources: Iterable[str]) -> None:
-    """Allow the models of these sources to run the code of their repositories."""
-    _code_allowed.update(sources)

@@ -272,7 +272,9 @@ def coded(
     from transformers import dynamic_module_utils
 
     monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
-    monkeypatch.setattr(specs, "_code_allowed", set())
+    allowed: set[str] = set()
+    for module in (specs, resolve):
+        monkeypatch.setattr(module, "CODE_ALLOWED", allowed)
     folder = Path(shutil.copytree(tiny_folder("bert"), tmp_path / "coded"))
     (folder / "mine.py").write_text(CODE.format(trap=str(tmp_path / "trap")))
     path = folder / "config.json"
