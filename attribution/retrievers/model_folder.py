@@ -24,8 +24,8 @@ from poslens.attribution.retrievers.safe_files import (
     VOCABULARY_BYTES,
     DamagedFolder,
     irregular,
+    parse_json,
     read_bytes,
-    read_json,
     require_shallow,
     shown,
     too_large,
@@ -169,11 +169,14 @@ class _Reader:
             _require_regular(entry, limit)
             if name == _CARD:
                 continue
-            self.files.append(folder / name)
+            path = folder / name
+            self.files.append(path)
             if _matches(name, _CONFIGS):
-                self.configs[str(PurePosixPath(place, name))] = read_json(folder / name)
+                self.configs[str(PurePosixPath(place, name))] = parse_json(
+                    read_bytes(path, limit), name
+                )
             elif name.endswith(".json"):
-                require_shallow(read_bytes(folder / name, limit), name)
+                require_shallow(read_bytes(path, limit), name)
         self._weights(place, entry_of)
         if _TEMPLATES in entry_of and entry_of[_TEMPLATES].is_dir():
             for entry in entries(folder / _TEMPLATES):

@@ -54,15 +54,6 @@ def read_bytes(path: Path, limit: int) -> bytes:
     return content
 
 
-def read_json(path: Path) -> Any:
-    """The value in a JSON file.
-
-    Raises:
-        DamagedFolder: it is not JSON, too deep, or too large.
-    """
-    return parse_json(read_bytes(path, CONFIG_BYTES), path.name)
-
-
 def parse_json(content: bytes, name: str) -> Any:
     """The value in `content`, which is checked by `require_shallow` before it is parsed.
 
