@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from poslens.attribution.curves.bootstrap import divided
+from poslens.attribution.curves.bootstrap import Values, divided
 from poslens.attribution.text import inside, unit_of, word_spans, words
 from poslens.attribution.types import (
     N_BINS,
@@ -31,8 +31,6 @@ Normalization = Literal["p99", "max", "none"]
 Resampling = Literal["bin_mean", "point"]
 NORMALIZATIONS: tuple[Normalization, ...] = ("p99", "max", "none")
 RESAMPLINGS: tuple[Resampling, ...] = ("bin_mean", "point")
-
-Floats = NDArray[np.float64]
 
 Aggregate = Literal["sum", "mean", "max"]
 """How token scores become the score of a word or sentence: see `aggregated`."""
@@ -51,7 +49,7 @@ _TOGETHER = 64
 """Number of documents whose curves are computed together."""
 
 
-def positions(resampling: Resampling) -> NDArray[np.float64]:
+def positions(resampling: Resampling) -> Values:
     """Relative positions [100] of a curve's points, used for axes, tables and the center of mass.
 
     `bin_mean` averages over bins, so a point is at the center of its bin, (b + 0.5) / 100. `point`
@@ -71,7 +69,7 @@ def length_bucket(n_tokens: int) -> str:
     return LENGTH_BUCKETS[sum(n_tokens > edge for edge in BUCKET_EDGES)]
 
 
-def normalize(scores: NDArray[np.floating], how: Normalization) -> NDArray[np.float64]:
+def normalize(scores: NDArray[np.floating], how: Normalization) -> Values:
     """Scale one document's scores [D] so that documents can be averaged.
 
     `p99` clips at the 99th percentile of the magnitudes and divides by it, as PosIR's scripts do;
@@ -83,7 +81,7 @@ def normalize(scores: NDArray[np.floating], how: Normalization) -> NDArray[np.fl
     return np.asarray(scaled, np.float64)
 
 
-def _normalized(rows: Floats, lengths: NDArray[np.int64], how: Normalization) -> Floats:
+def _normalized(rows: Values, lengths: NDArray[np.int64], how: Normalization) -> Values:
     """`normalize` for several documents' scores [N, longest], each padded with zeros."""
     if how == "none":
         return rows
@@ -106,9 +104,7 @@ def _normalized(rows: Floats, lengths: NDArray[np.int64], how: Normalization) ->
     return np.clip(rows, -limits, limits) / limits
 
 
-def resample(
-    scores: NDArray[np.floating], how: Resampling, bins: int = N_BINS
-) -> NDArray[np.float64]:
+def resample(scores: NDArray[np.floating], how: Resampling, bins: int = N_BINS) -> Values:
     """Resample D scores to `bins` points.
 
     `point` interpolates linearly between token indices scaled to [0, 1] (PosIR), so it uses two
@@ -121,7 +117,7 @@ def resample(
     return np.asarray(points, np.float64)
 
 
-def _resampled(rows: Floats, lengths: NDArray[np.int64], how: Resampling, bins: int) -> Floats:
+def _resampled(rows: Values, lengths: NDArray[np.int64], how: Resampling, bins: int) -> Values:
     """`resample` for several documents' scores [N, longest], each padded with zeros: [N, bins]."""
     if not lengths.all():
         raise ValueError("no tokens to resample")
@@ -132,20 +128,20 @@ def _resampled(rows: Floats, lengths: NDArray[np.int64], how: Resampling, bins: 
     return np.diff(_interpolated(filled, lengths, how, bins), axis=1) * bins / lengths[:, None]
 
 
-def _interpolated(values: Floats, lengths: NDArray[np.int64], how: Resampling, bins: int) -> Floats:
+def _interpolated(values: Values, lengths: NDArray[np.int64], how: Resampling, bins: int) -> Values:
     """Bitwise the same as numpy.interp of each row at a curve's points."""
     plans = [_places(n, how, bins) for n in lengths.tolist()]
     low = np.take_along_axis(values, np.stack([plan[0] for plan in plans]), 1)
     high = np.take_along_axis(values, np.stack([plan[1] for plan in plans]), 1)
     widths, past = np.stack([plan[2] for plan in plans]), np.stack([plan[3] for plan in plans])
-    curves: Floats = (high - low) / widths * past + low
+    curves: Values = (high - low) / widths * past + low
     return curves
 
 
 @lru_cache(maxsize=1024)
 def _places(
     n: int, how: Resampling, bins: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64], Floats, Floats]:
+) -> tuple[NDArray[np.int64], NDArray[np.int64], Values, Values]:
     """Where the points of a curve are among n tokens: the indices of the left and right neighbors,
     their distance, and the point's distance from the left one."""
     points = np.linspace(0, 1, bins if how == "point" else bins + 1)
@@ -251,7 +247,7 @@ def evidence_share(attribution: Attribution, span: EvidenceSpan) -> EvidenceShar
 
 def aggregated(
     scores: NDArray[np.floating], unit_of: NDArray[np.int64], n: int, how: Aggregate
-) -> NDArray[np.float64]:
+) -> Values:
     """Scores of units [n] from token scores [T]; NaN for a unit without tokens.
 
     `unit_of` [T] is each token's unit, -1 for none. `max` is the score of largest magnitude with
@@ -273,7 +269,7 @@ def aggregated(
 
 def unit_scores(
     tokenized: TokenizedText, scores: Array, spans: Sequence[tuple[int, int]], how: Aggregate
-) -> NDArray[np.float64]:
+) -> Values:
     """Score of each unit from the scores of its tokens [len(spans)]; NaN where no token was read.
 
     `spans` are all `words` or all `sentences` of the text, and tokens belong to them as in
@@ -284,9 +280,7 @@ def unit_scores(
     return aggregated(scores, unit_of(tokenized, spans), len(spans), how)
 
 
-def word_span_scores(
-    tokenized: TokenizedText, scores: Array, text: str, how: Aggregate
-) -> NDArray[np.float64]:
+def word_span_scores(tokenized: TokenizedText, scores: Array, text: str, how: Aggregate) -> Values:
     """As `unit_scores`, for the `word_spans` of a text: tokens of punctuation marks, and of the
     white space before them, count for no word, unless they reach into one ("°C")."""
     spans, every = word_spans(text), words(text)
@@ -309,7 +303,7 @@ def rank_correlation(a: NDArray[np.floating], b: NDArray[np.floating]) -> float 
     return float(rank_correlations(x[None], y[None])[0])
 
 
-def rank_correlations(a: NDArray[np.floating], b: NDArray[np.floating]) -> NDArray[np.float64]:
+def rank_correlations(a: NDArray[np.floating], b: NDArray[np.floating]) -> Values:
     """Spearman's rank correlation of each row [R] of a and b [R, K], which must be finite; NaN if a
     side is constant. Same as scipy's `spearmanr`, which takes half a millisecond for each row."""
     import pandas as pd  # here: few calls need it; scipy.stats takes a second to import

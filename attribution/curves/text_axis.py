@@ -15,7 +15,7 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from poslens.attribution.curves.bootstrap import MIN_DOCUMENTS, intervals, numbered, ratios
+from poslens.attribution.curves.bootstrap import MIN_DOCUMENTS, Values, intervals, numbered, ratios
 from poslens.attribution.curves.curve_summary import nothing_stored
 from poslens.attribution.curves.positions import (
     content_scores,
@@ -32,8 +32,6 @@ from poslens.attribution.types import (
     PositionCurve,
     TokenizedText,
 )
-
-Floats = NDArray[np.float64]
 
 _AXIS, _TEXT = "axis", "text"
 
@@ -103,7 +101,7 @@ def average(
     low = high = None
     if n_documents >= MIN_DOCUMENTS:
 
-        def read_there(some: Floats) -> Floats:
+        def read_there(some: Values) -> Values:
             # The mean over the pairs read there is a ratio of two means over all pairs. A draw can
             # contain no pair read there: one in 20,000 with 10 of 50 documents.
             values = some[:, drawn]
@@ -132,14 +130,14 @@ def average(
     )
 
 
-def curve_over_text(attribution: Attribution, n_characters: int) -> Floats:
+def curve_over_text(attribution: Attribution, n_characters: int) -> Values:
     """A document's curve over its whole text [100]; NaN where nothing was read. Curves of models
     that read different parts can therefore be subtracted."""
     scores = content_scores(attribution)
     return _over_text(attribution.document, scores, attribution.method, n_characters)
 
 
-def _over_text(document: TokenizedText, scores: Array, method: Method, n_characters: int) -> Floats:
+def _over_text(document: TokenizedText, scores: Array, method: Method, n_characters: int) -> Values:
     params = method.curve_params
     values = normalize(scores, params["normalization"])
     n = len(values)
@@ -155,11 +153,11 @@ def _over_text(document: TokenizedText, scores: Array, method: Method, n_charact
     sums = np.diff(np.interp(at, np.arange(n + 1) / n, filled))
     widths = np.diff(at) * n
     centers = (np.arange(N_BINS) + 0.5) / N_BINS
-    curve: Floats = np.divide(sums, widths, out=np.full(N_BINS, np.nan), where=centers <= read)
+    curve: Values = np.divide(sums, widths, out=np.full(N_BINS, np.nan), where=centers <= read)
     return curve
 
 
-def token_shares(document: TokenizedText, n_characters: int, at: ArrayLike) -> Floats:
+def token_shares(document: TokenizedText, n_characters: int, at: ArrayLike) -> Values:
     """Convert shares `at` [n] of the text's characters to relative positions [n] among the tokens
     read; NaN past the last character read. The characters of token j of D are mapped linearly to
     [j/D, (j+1)/D).
