@@ -46,16 +46,14 @@ def cells(positions: NDArray[np.floating]) -> Values:
     return np.concatenate(([0.0], (at[1:] + at[:-1]) / 2, [1.0]))
 
 
-def with_relocation(curve: NDArray[np.floating], relocation: Relocation) -> float | None:
-    """Spearman correlation of a curve [100] with the relocation curve, over the positions where the
-    evidence was read whole; None for fewer than 3 positions or if either is constant."""
-    at = averaged(curve, cells(relocation.positions), relocation.read_share)
-    return rank_correlation(at[relocation.whole], relocation.changes)
-
-
-def with_ablation(curve: NDArray[np.floating], ablation: Ablation) -> float | None:
-    """Spearman correlation of a curve [100] with the effects of the parts."""
-    return rank_correlation(averaged(curve, ablation.edges), ablation.effects.astype(np.float64))
+def causal_correlation(curve: NDArray[np.floating], effect: Relocation | Ablation) -> float | None:
+    """Spearman correlation of a curve [100] with the effects of the parts, or with the relocation
+    curve over the positions where the evidence was read whole; None for fewer than 3 of them or if
+    either is constant."""
+    if isinstance(effect, Ablation):
+        return rank_correlation(averaged(curve, effect.edges), effect.effects.astype(np.float64))
+    at = averaged(curve, cells(effect.positions), effect.read_share)
+    return rank_correlation(at[effect.whole], effect.changes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +87,9 @@ def agreement(
     rows: list[tuple[Hashable, float | None, Values]] = []
     n_truncated = 0
     for curve, effect, group in zip(curves, causal, groups, strict=True):
-        if isinstance(effect, Relocation):
-            value = with_relocation(curve, effect)
-        else:
-            value = with_ablation(curve, effect)
         if (causal_curve := effect.curve(N_GRID)) is not None:
             both = np.concatenate([resample(np.asarray(curve), "bin_mean", N_GRID), causal_curve])
-            rows.append((group, value, both))
+            rows.append((group, causal_correlation(curve, effect), both))
             n_truncated += effect.read_share < 1
 
     def correlate(means: Values) -> Values:

@@ -14,7 +14,7 @@ from poslens.attribution.curves.text_axis import curve_over_text
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
 from poslens.attribution.interventions.ablation import Ablation
-from poslens.attribution.interventions.agreement import with_ablation, with_relocation
+from poslens.attribution.interventions.agreement import causal_correlation
 from poslens.attribution.interventions.displacement import Displacement, displacement_method
 from poslens.attribution.interventions.relocation import Relocation
 from poslens.attribution.methods import METHODS
@@ -94,8 +94,8 @@ def _against_the_method(subject: CausePair, moved: dict[str, Relocation]) -> Non
         with column, panels.guarded():
             curve = document_curve(explained[name].attribution)
             correlations = {
-                "relocation": with_relocation(curve, moved[name]) if name in moved else None,
-                "ablation": with_ablation(curve, removed[name]),
+                "relocation": causal_correlation(curve, moved[name]) if name in moved else None,
+                "ablation": causal_correlation(curve, removed[name]),
             }
             words = ", ".join(
                 f"{value:+z.2f} with {cause}"

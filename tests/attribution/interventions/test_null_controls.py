@@ -21,9 +21,8 @@ from poslens.attribution.interventions.ablation import Ablation
 from poslens.attribution.interventions.agreement import (
     agreement,
     averaged,
+    causal_correlation,
     cells,
-    with_ablation,
-    with_relocation,
 )
 from poslens.attribution.interventions.displacement import (
     behind_prefix,
@@ -262,13 +261,13 @@ def test_cells_and_their_means_computed_by_hand() -> None:
 
 def test_agreement_is_spearman_over_the_positions_that_were_read() -> None:
     places = [0.05, 0.3, 0.5, 0.8, 0.95]
-    assert with_relocation(RISING, moved(places, [1, 2, 3, 4, 5])) == pytest.approx(1)
-    assert with_relocation(RISING[::-1], moved(places, [1, 2, 3, 4, 5])) == pytest.approx(-1)
+    assert causal_correlation(RISING, moved(places, [1, 2, 3, 4, 5])) == pytest.approx(1)
+    assert causal_correlation(RISING[::-1], moved(places, [1, 2, 3, 4, 5])) == pytest.approx(-1)
     scores = [3.0, 1.0, 2.0, 9.0, -9.0]
     expected = spearmanr(range(4), scores[:4]).statistic
     cut = moved(places, scores, read=np.array([1, 1, 1, 1, 0]))
-    assert with_relocation(RISING, cut) == pytest.approx(expected)
-    assert with_relocation(RISING, moved(places, [1] * 5)) is None
+    assert causal_correlation(RISING, cut) == pytest.approx(expected)
+    assert causal_correlation(RISING, moved(places, [1] * 5)) is None
 
 
 def test_agreement_with_ablation_uses_the_edges_of_the_parts() -> None:
@@ -286,7 +285,7 @@ def test_agreement_with_ablation_uses_the_edges_of_the_parts() -> None:
         0,
     )
     curve = np.concatenate([np.full(50, 1.0), np.full(10, 5.0), np.full(40, 2.0)])
-    assert with_ablation(curve, found) == pytest.approx(1)
+    assert causal_correlation(curve, found) == pytest.approx(1)
 
 
 def test_agreement_over_a_data_set() -> None:
@@ -296,7 +295,7 @@ def test_agreement_over_a_data_set() -> None:
     found = agreement("m", curves, causal, range(20))
     assert found.n == 20 and found.each is not None and found.means is not None
     assert found.means.value == pytest.approx(1) and (found.means.low or 0) > 0.8
-    by_hand = [with_relocation(c, r) for c, r in zip(curves, causal, strict=True)]
+    by_hand = [causal_correlation(c, r) for c, r in zip(curves, causal, strict=True)]
     assert found.each.value == pytest.approx(np.mean(by_hand))
     low, high = found.each.interval or (0, 0)
     assert low < found.each.value < high
