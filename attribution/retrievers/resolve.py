@@ -67,9 +67,10 @@ def register_folder(name: str, folder: Path) -> RetrieverSpec:
     return spec
 
 
-def _require_free(name: str) -> None:
-    """Check that the user can name a model so."""
-    if name in presets() or (name in _registered and _registered[name].remote):
+def _require_free(name: str, *, remote: bool = False) -> None:
+    """Check that the user can name a model so, or an endpoint if it is `remote`; registering one of
+    the same kind again replaces it."""
+    if name in presets() or (name in _registered and _registered[name].remote != remote):
         raise UserError(f"{name} is already the name of another model: use another name.")
 
 
@@ -93,8 +94,7 @@ def register_endpoint(value: str) -> RetrieverSpec:
         UserError: an invalid endpoint or key, or the name is taken.
     """
     address = endpoint_address.parse(value)
-    if address.name in presets() or not _registered.get(address.name, address.spec).remote:
-        raise UserError(f"{address.name} is already the name of another model: use another name.")
+    _require_free(address.name, remote=True)
     endpoint_address.key_of(address)
     endpoint_address.remember(address)
     _registered[address.name] = address.spec
