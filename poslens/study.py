@@ -23,7 +23,7 @@ from poslens.attribution.evaluation.comparison import adjusted_fields
 from poslens.attribution.nouns import uncapitalized
 from poslens.attribution.pairs import Pairs
 from poslens.attribution.retrievers.specs import RetrieverSpec
-from poslens.attribution.types import Provenance
+from poslens.attribution.types import Method, Provenance
 from poslens.cache.lru_cache import LRUCache
 from poslens.compute.compute import Compute
 from poslens.compute.coverage import Report
@@ -62,6 +62,13 @@ class Asked(Generic[Corpus]):
     spec: RetrieverSpec
     corpus: Corpus
     settings: Settings
+
+
+@dataclass(frozen=True)
+class AskedMethod(Asked[Corpus]):
+    """The same with a method or an intervention: for studies with a result for each of several."""
+
+    method: Method
 
 
 @dataclass(frozen=True)

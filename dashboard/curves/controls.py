@@ -15,8 +15,9 @@ from poslens.dashboard.widgets.run_board import run_board
 from poslens.dashboard.widgets.tables import column_settings, show_table
 from poslens.figures.figure_base import captioned
 from poslens.figures.palettes import Style
-from poslens.studies.curves.control import CONTROL, ControlPairs, ControlSubject
+from poslens.studies.curves.control import CONTROL, ControlPairs, ControlSubject, nulls_of
 from poslens.studies.curves.null_controls import control_job, query_controls_agree
+from poslens.study import AskedMethod
 from poslens.study_plan import so_far
 
 
@@ -24,11 +25,12 @@ def section(view: CurvesView, kind: Control) -> None:
     """Progress of the controls' curves, and the study `control` of what is stored."""
     compute, method, selection = view.compute, view.method, view.selection
     corpus = ControlPairs(view.data.name, selection.pairs, selection.words, view.data.pairs)
+    settings = CONTROL.parameters.settings({"control": kind})
     specs, subjects, jobs = view.specs(), list[ControlSubject](), list[Job]()
     for spec in specs:
-        subject = ControlSubject(spec, method, kind, corpus)
+        subject = AskedMethod(spec, corpus, settings, method)
         with panels.guarded():
-            run = control_job(compute, spec, method, kind, subject.nulls, view.scope)
+            run = control_job(compute, spec, method, kind, nulls_of(subject), view.scope)
             if run.active or run.n_done() < run.total:
                 label = f"{spec.name}, {CONTROLS[kind]}"
                 run_board([run], "curves.null.", f".{spec.name}", label=label)

@@ -110,7 +110,7 @@ def _tally(recorded: list[Answer], summary: SimulatabilitySummary) -> None:
     say.sentence(sentence)
     panels.downloads(
         "simulatability.answers",
-        [summary.asked.collection.name, "answers"],
+        [summary.asked.corpus.name, "answers"],
         SIMULATABILITY.provenances([summary]),
         tables={"Numbers": lambda: pd.DataFrame([asdict(given) for given in recorded])},
     )

@@ -47,7 +47,7 @@ from poslens.figures.matrix import needle_heatmap
 from poslens.paired import ItemMeasure, MeasuredModel
 from poslens.parameters import Integer, Numbers, Parameters, Settings
 from poslens.rows import PERCENT, PERCENTAGE_POINTS, ModelRow, Table, column
-from poslens.study import Figure, ModelSummary, Study, register
+from poslens.study import Asked, Figure, ModelSummary, Study, register
 from poslens.study_part import Number, StudyPart, number
 
 MAX_DOCUMENTS = 1000
@@ -67,22 +67,17 @@ class Documents:
 
 
 @dataclass(frozen=True)
-class Grid:
-    """The grid of one model: lengths in tokens, depths in percent, and `n` needles per cell.
-    `unread` lengths exceed the model's context limit and are excluded."""
+class Grid(Asked[Documents]):
+    """The grid of one model: the requested lengths in tokens, without those that exceed the model's
+    context limit (`unread`), and depths in percent."""
 
-    spec: RetrieverSpec
-    corpus: Documents
     lengths: tuple[int, ...]
-    depths: tuple[float, ...]
-    n: int
-    seed: int
     unread: tuple[int, ...]
 
     @property
     def method(self) -> Method:
         """The method under which cells are stored."""
-        return needle_method(self.n, self.seed)
+        return needle_method(self.settings.needles, self.settings.seed)
 
     def items(self) -> list[CellItem]:
         """The cells, by length and depth."""
@@ -93,7 +88,7 @@ class Grid:
         return [
             CellItem(self.corpus.dataset, length, depth, digest)
             for length in self.lengths
-            for depth in self.depths
+            for depth in self.settings.depths
         ]
 
 
@@ -303,15 +298,14 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
                 "lengths: add a shorter length."
             )
         unread = tuple(length for length in settings.lengths if length not in read)
-        needles = (settings.needles, settings.seed)
-        return [Grid(spec, corpus, read, settings.depths, *needles, unread)]
+        return [Grid(spec, corpus, settings, read, unread)]
 
     def job(self, compute: Compute, subject: Grid) -> Job:
         """A job that computes the missing cells; progress counts cells."""
 
         def worker(given: Compute, retriever: Retriever) -> Callable[[CellItem], NeedleCell]:
-            hidden = needles(subject.n, subject.seed)
-            texts = Haystacks(retriever, subject.corpus.texts, hidden, subject.seed)
+            n, seed = subject.settings.needles, subject.settings.seed
+            texts = Haystacks(retriever, subject.corpus.texts, needles(n, seed), seed)
             cache = recent_texts(given.root, given.identify(subject.spec).key, retriever)
             return lambda item: cell(texts, item.length, item.depth, cache)
 
@@ -347,7 +341,7 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
             for item in items
         }
         blind = family_of(subject.spec).order_blind
-        grid = NeedleGrid(subject.lengths, subject.depths, cells, blind)
+        grid = NeedleGrid(subject.lengths, subject.settings.depths, cells, blind)
         return NeedleSummary(model, subject, grid)
 
     def measured(self, summary: NeedleSummary) -> MeasuredModel:
@@ -414,13 +408,13 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
         asked = summary.asked
         lengths, depths = (
             listed([f"{number:,.10g}" for number in numbers])
-            for numbers in (asked.lengths, asked.depths)
+            for numbers in (asked.lengths, asked.settings.depths)
         )
         return of_model(
             summary.model,
             asked.method,
             asked.corpus.dataset,
-            n_queries=asked.n,
+            n_queries=asked.settings.needles,
             truncated=0,
             selection=(
                 asked.corpus.selection,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import ClassVar, cast
+from typing import ClassVar, TypeAlias, cast
 
 import plotly.graph_objects as go
 
@@ -47,7 +47,7 @@ from poslens.figures.palettes import Style
 from poslens.parameters import Integer, Parameters, Settings, Several, Switch
 from poslens.rows import Table, column
 from poslens.studies.faithfulness.figures import gains
-from poslens.study import Figure, Study, register
+from poslens.study import AskedMethod, Figure, Study, register
 
 FITTING = tuple(name for name, entry in METHODS.items() if entry.fits(FAMILY))
 DOCUMENTS = 12
@@ -55,22 +55,16 @@ DOCUMENTS = 12
 
 @dataclass(frozen=True)
 class PreferenceCorpus:
-    """The pairs, the pairs `among` which unrelated queries are drawn, the methods, and the models
-    with a known bias (conditions)."""
+    """The pairs, the pairs `among` which unrelated queries are drawn, and the models with a known
+    bias (conditions)."""
 
     pairs: tuple[TextPair, ...]
     among: Pairs
-    methods: tuple[Method, ...]
     conditions: tuple[Condition, ...]
 
 
-@dataclass(frozen=True)
-class PreferenceSubject:
-    """One method, which is measured on models with a known bias."""
-
-    spec: RetrieverSpec
-    method: Method
-    corpus: PreferenceCorpus
+PreferenceSubject: TypeAlias = AskedMethod[PreferenceCorpus]
+"""One method, which is measured on models with a known bias."""
 
 
 @dataclass(frozen=True)
@@ -245,10 +239,9 @@ class Preferences(Study[PreferenceCorpus, PreferenceSubject, PreferenceSummary])
 
     def corpus(self, data: DataSet, settings: Settings) -> PreferenceCorpus:
         """One pair for each of some English documents, and all pairs for unrelated queries."""
-        methods = tuple(make_method(name) for name in settings.methods)
         conditions = (ORDER_BLIND,) if settings.order_blind_only else CONDITIONS
         pairs = pairs_for(data, settings.documents)
-        return PreferenceCorpus(pairs, data.pairs, methods, conditions)
+        return PreferenceCorpus(pairs, data.pairs, conditions)
 
     def subjects(
         self, compute: Compute, spec: RetrieverSpec, corpus: PreferenceCorpus, settings: Settings
@@ -257,7 +250,7 @@ class Preferences(Study[PreferenceCorpus, PreferenceSubject, PreferenceSummary])
             raise UserError(
                 f"{spec.name} has no variants with a known position bias: select {BASE}."
             )
-        return [PreferenceSubject(spec, method, corpus) for method in corpus.methods]
+        return [AskedMethod(spec, corpus, settings, make_method(name)) for name in settings.methods]
 
     def job(self, compute: Compute, subject: PreferenceSubject) -> Job:
         """A job that attributes the pairs under each condition."""

@@ -28,7 +28,7 @@ from poslens.studies.cause.over_items import CauseItems, CauseSubject
 from poslens.studies.cause.study import CAUSE
 from poslens.studies.faithfulness.figures import gains
 from poslens.studies.selections import METHOD_CHOICE, OfPairs, methods_for
-from poslens.study import Figure, ModelSummary, register
+from poslens.study import AskedMethod, Figure, ModelSummary, register
 
 
 @dataclass(frozen=True)
@@ -121,23 +121,23 @@ class AgreementStudy(OfPairs[CauseItems, CauseSubject, AgreementSummary]):
         self, compute: Compute, spec: RetrieverSpec, corpus: CauseItems, settings: Settings
     ) -> list[CauseSubject]:
         methods = methods_for(compute, spec, settings.methods)
-        return [CauseSubject(spec, method, corpus) for method in methods]
+        return [AskedMethod(spec, corpus, settings, method) for method in methods]
 
     def job(self, compute: Compute, subject: CauseSubject) -> Job:
         """A job that applies the interventions and attributes the pairs; progress counts the
         results of both."""
-        model, spec, chosen = compute.identify(subject.spec), subject.spec, subject.chosen
+        model, spec, corpus = compute.identify(subject.spec), subject.spec, subject.corpus
         compute.require_fit(model, subject.method)
-        pairs, scope = chosen.pairs, chosen.scope
+        pairs, scope = corpus.pairs, corpus.scope
         parts = [
             (each.name, service.job(compute, spec, each, pairs, scope))
-            for each in chosen.interventions
+            for each in corpus.interventions
         ]
         attribution = compute.attribution_job(spec, subject.method, pairs, scope)
         parts.append((subject.method.name, attribution))
 
         label = f"{spec.name}, {subject.method.name}"
-        key = f"agreement, {chosen.interventions}, {scope}"
+        key = f"agreement, {corpus.interventions}, {scope}"
         return compute.joint_job(model, subject.method, key, parts, label=label, doing="agreement")
 
     def summarize(self, compute: Compute, subject: CauseSubject) -> AgreementSummary | None:
@@ -151,7 +151,7 @@ class AgreementStudy(OfPairs[CauseItems, CauseSubject, AgreementSummary]):
             return None
         try:
             agreements = {
-                each: _agreement(compute, subject, each) for each in subject.chosen.interventions
+                each: _agreement(compute, subject, each) for each in subject.corpus.interventions
             }
         except UserError as error:
             reasons = job.failures()
@@ -166,7 +166,7 @@ class AgreementStudy(OfPairs[CauseItems, CauseSubject, AgreementSummary]):
     def so_far(self, compute: Compute, subject: CauseSubject) -> AgreementSummary | None:
         """The agreement over the pairs that have both curves."""
         agreements = {}
-        for intervention in subject.chosen.interventions:
+        for intervention in subject.corpus.interventions:
             with suppress(UserError):  # no pair has both
                 agreements[intervention] = _agreement(compute, subject, intervention)
         if not agreements:
@@ -176,7 +176,7 @@ class AgreementStudy(OfPairs[CauseItems, CauseSubject, AgreementSummary]):
     def verdict(self, summary: AgreementSummary) -> str:
         """The correlation of the mean curves with each intervention, or why it is undefined."""
         title, name = METHODS[summary.asked.method.name].title, summary.name
-        total = len(summary.asked.chosen.pairs)
+        total = len(summary.asked.corpus.pairs)
         parts = [
             f"{each.name} "
             + (agreed.means.text("+.2f") if agreed.means else _undefined(agreed, total))
@@ -194,11 +194,11 @@ class AgreementStudy(OfPairs[CauseItems, CauseSubject, AgreementSummary]):
         return of_model(
             summary.model,
             f"agreement of {asked.method!r} with {causes}",
-            asked.chosen.dataset,
+            asked.corpus.dataset,
             n_pairs=first.n,
             n_documents=first.n_documents,
             truncated=first.n_truncated,
-            selection=(asked.chosen.selection, f"pairs: {', '.join(counts)}" if fewer else ""),
+            selection=(asked.corpus.selection, f"pairs: {', '.join(counts)}" if fewer else ""),
         )
 
 
@@ -210,7 +210,7 @@ def _undefined(agreement: Agreement, total: int) -> str:
 
 
 def _agreement(compute: Compute, subject: CauseSubject, intervention: Method) -> Agreement:
-    pairs = subject.chosen.pairs
+    pairs = subject.corpus.pairs
     return service.agreement_of(compute, subject.spec, subject.method, intervention, pairs)
 
 

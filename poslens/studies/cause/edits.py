@@ -151,8 +151,8 @@ class EditsStudy(OverItems[EditSummary]):
 
     def mean_effect(self, compute: Compute, subject: CauseSubject) -> EditSummary:
         model = compute.identify(subject.spec)
-        stored = service.stored(compute, subject.spec, subject.method, subject.chosen.pairs)
-        chosen = (subject.chosen.dataset, subject.chosen.selection)
+        stored = service.stored(compute, subject.spec, subject.method, subject.corpus.pairs)
+        chosen = (subject.corpus.dataset, subject.corpus.selection)
         key = (model.spec.name, model.key, repr(subject.method), *chosen, stored.digest)
         summary = self.summaries.get(
             key, lambda: _summary(model, subject, stored.results, len(stored.failed))
@@ -197,10 +197,10 @@ class EditsStudy(OverItems[EditSummary]):
         return of_documents(
             summary.model,
             asked.method,
-            asked.chosen.dataset,
+            asked.corpus.dataset,
             summary.n,
             summary.n_truncated,
-            asked.chosen.selection,
+            asked.corpus.selection,
         )
 
 
@@ -209,7 +209,7 @@ def _summary(
 ) -> EditSummary:
     curves = list(results.values())
     cosines = np.array([edits.cosines for edits in curves], dtype=np.float64)
-    groups: Sequence[Hashable] = columns_of(subject.chosen.pairs).documents_of(list(results))
+    groups: Sequence[Hashable] = columns_of(subject.corpus.pairs).documents_of(list(results))
 
     def means(position: int) -> tuple[Estimate, ...]:
         estimates = (estimate(cosines[:, position, [k]], groups) for k in range(cosines.shape[2]))

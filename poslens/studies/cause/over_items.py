@@ -6,7 +6,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from poslens.studies.cause.service import DataSetCause
 from poslens.studies.cause.tables import cause_measure
 from poslens.studies.curves.words import too_few
 from poslens.studies.selections import OfPairs, SelectedPairs, number_of, selected
-from poslens.study import ModelSummary
+from poslens.study import AskedMethod, ModelSummary
 
 
 @dataclass(frozen=True)
@@ -43,20 +43,15 @@ class CauseItems(SelectedPairs):
     names: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
 
-@dataclass(frozen=True)
-class CauseSubject:
-    """One intervention for one model."""
+CauseSubject: TypeAlias = AskedMethod[CauseItems]
+"""One intervention for one model."""
 
-    spec: RetrieverSpec
-    method: Method
-    chosen: CauseItems
 
-    @property
-    def label(self) -> str:
-        """What is moved, removed or compared."""
-        if self.method.name != "segments":
-            return self.method.name
-        return f"segments in {'random' if 'order' in self.method.params else 'original'} order"
+def label_of(intervention: Method) -> str:
+    """What is moved, removed or compared."""
+    if intervention.name != "segments":
+        return intervention.name
+    return f"segments in {'random' if 'order' in intervention.params else 'original'} order"
 
 
 @dataclass(frozen=True)
@@ -88,14 +83,13 @@ class OverItems(OfPairs[CauseItems, CauseSubject, Effect], Generic[Effect]):
         """
         if not corpus.of_pairs:
             require_vector(spec)
-        return [CauseSubject(spec, method, corpus) for method in corpus.interventions]
+        return [AskedMethod(spec, corpus, settings, method) for method in corpus.interventions]
 
     def job(self, compute: Compute, subject: CauseSubject) -> Job:
         """A job that applies the intervention to the items; progress counts items."""
-        chosen = subject.chosen
-        spec, method = subject.spec, subject.method
-        job = service.job(compute, spec, method, chosen.pairs, chosen.scope, chosen.names)
-        return replace(job, label=f"{subject.spec.name}, {subject.label}")
+        spec, method, corpus = subject.spec, subject.method, subject.corpus
+        job = service.job(compute, spec, method, corpus.pairs, corpus.scope, corpus.names)
+        return replace(job, label=f"{spec.name}, {label_of(method)}")
 
     @abstractmethod
     def mean_effect(self, compute: Compute, subject: CauseSubject) -> Effect:
@@ -111,7 +105,7 @@ class OverItems(OfPairs[CauseItems, CauseSubject, Effect], Generic[Effect]):
         Raises:
             UserError: every item failed, or none has a curve.
         """
-        items, spec, method = subject.chosen.pairs, subject.spec, subject.method
+        items, spec, method = subject.corpus.pairs, subject.spec, subject.method
         stored = service.stored(compute, spec, method, items)
         if len(stored.results) + len(stored.failed) < len(items):
             return None
@@ -120,14 +114,14 @@ class OverItems(OfPairs[CauseItems, CauseSubject, Effect], Generic[Effect]):
 
     def so_far(self, compute: Compute, subject: CauseSubject) -> Effect | None:
         """The mean effect once there are enough results."""
-        items, spec = subject.chosen.pairs, subject.spec
+        items, spec = subject.corpus.pairs, subject.spec
         stored = service.stored(compute, spec, subject.method, items)
         if too_few(spec.name, len(stored.results), len(items) - len(stored.failed)):
             return None
         return self.mean_effect(compute, subject) if stored.results else None
 
     def measured(self, summary: Effect) -> MeasuredModel:
-        names, id_of = summary.asked.chosen.names, summary.measure.label
+        names, id_of = summary.asked.corpus.names, summary.measure.label
         measure = replace(summary.measure, label=lambda item: names.get(id_of(item), id_of(item)))
         return MeasuredModel(summary.name, [measure])
 
@@ -190,7 +184,7 @@ def _points(summary: CauseSummary) -> Iterator[CurvePointRow]:
         mean, ends = at(curve.mean, bin_), (at(curve.ci_low, bin_), at(curve.ci_high, bin_))
         yield CurvePointRow(
             curve.model,
-            summary.asked.label,
+            label_of(summary.asked.method),
             float(position),
             None if mean is None else Estimate(mean, *ends, curve.n, curve.n_documents),
             curve.n,
@@ -205,11 +199,11 @@ class CurveStudy(OverItems[CauseSummary]):
 
     def mean_effect(self, compute: Compute, subject: CauseSubject) -> CauseSummary:
         """The mean curve and its last-minus-first difference."""
-        chosen, spec, method = subject.chosen, subject.spec, subject.method
+        corpus, spec, method = subject.corpus, subject.spec, subject.method
         cause = service.data_set_cause(
-            compute, spec, method, chosen.pairs, chosen.dataset, chosen.selection
+            compute, spec, method, corpus.pairs, corpus.dataset, corpus.selection
         )
-        measure = cause_measure(compute, spec, method, chosen.pairs)
+        measure = cause_measure(compute, spec, method, corpus.pairs)
         return CauseSummary(cause.model, subject, measure, measure.test(), cause)
 
     def provenance(self, summary: CauseSummary) -> Provenance:

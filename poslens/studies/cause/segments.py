@@ -31,6 +31,7 @@ from poslens.studies.cause.over_items import (
     CurveStudy,
     basis,
     documents_for,
+    label_of,
     notes_of,
 )
 from poslens.study import Figure, register
@@ -54,13 +55,13 @@ class SegmentRow(ModelRow):
 
 def _segments(summary: CauseSummary) -> list[SegmentRow]:
     curve = summary.cause.summary.curve
-    parts, counts = summary.asked.label, (curve.n, curve.n_truncated, curve.n_failed)
+    parts, counts = label_of(summary.asked.method), (curve.n, curve.n_truncated, curve.n_failed)
     return [SegmentRow(curve.model, parts, *counts, summary.test, notes_of(summary))]
 
 
 def _drawn(summaries: Sequence[CauseSummary], style: Style) -> go.Figure:
     curves = [
-        replace(curve, model=f"{curve.model}, {each.asked.label}")
+        replace(curve, model=f"{curve.model}, {label_of(each.asked.method)}")
         for each in summaries
         for curve in [each.cause.summary.curve]
     ]
@@ -107,7 +108,7 @@ class SegmentsStudy(CurveStudy):
     def verdict(self, summary: CauseSummary) -> str:
         """How the similarity to the whole text changes with the position."""
         name, test = summary.name, summary.test
-        parts = summary.asked.label
+        parts = label_of(summary.asked.method)
         if test is None:
             return f"{name}: {parts} have no result."
         change = change_in_words(test.difference, ".4f")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 import plotly.graph_objects as go
 
@@ -14,7 +14,6 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.comparison import INDEX_MARGIN, Comparison
 from poslens.attribution.interventions.null_controls import (
     CONTROLS,
-    Control,
     ControlledCurve,
     controls_for,
 )
@@ -22,7 +21,7 @@ from poslens.attribution.methods import METHOD_TITLES, METHODS, make_method
 from poslens.attribution.nouns import counted
 from poslens.attribution.pairs import Pairs
 from poslens.attribution.retrievers.specs import RetrieverSpec
-from poslens.attribution.types import N_BINS, Method, Provenance
+from poslens.attribution.types import N_BINS, Provenance
 from poslens.compute.compute import Compute
 from poslens.compute.provenance import of_controlled
 from poslens.compute.runs import Job
@@ -36,7 +35,7 @@ from poslens.studies.curves.null_controls import (
     controls,
 )
 from poslens.studies.selections import READABLE, OfPairs, SelectedPairs, number_of, selected
-from poslens.study import Figure, ModelSummary, register
+from poslens.study import AskedMethod, Figure, ModelSummary, register
 
 
 @dataclass(frozen=True)
@@ -46,19 +45,13 @@ class ControlPairs(SelectedPairs):
     among: Pairs
 
 
-@dataclass(frozen=True)
-class ControlSubject:
-    """One model with one method and control."""
+ControlSubject: TypeAlias = AskedMethod[ControlPairs]
+"""One model with one method and control."""
 
-    spec: RetrieverSpec
-    method: Method
-    kind: Control
-    chosen: ControlPairs
 
-    @property
-    def nulls(self) -> Pairs:
-        """The control pairs."""
-        return controls(self.kind, self.chosen.pairs, self.chosen.among)
+def nulls_of(subject: ControlSubject) -> Pairs:
+    """The control pairs."""
+    return controls(subject.settings.control, subject.corpus.pairs, subject.corpus.among)
 
 
 @dataclass(frozen=True)
@@ -109,7 +102,7 @@ def _rows(summary: ControlSummary) -> Iterator[ControlRow]:
     yield ControlRow(
         summary.name,
         asked.method.name,
-        CONTROLS[asked.kind],
+        CONTROLS[asked.settings.control],
         curve.n,
         curve.n_documents,
         summary.comparison,
@@ -119,7 +112,7 @@ def _rows(summary: ControlSummary) -> Iterator[ControlRow]:
 
 
 def _points(summary: ControlSummary) -> Iterator[ControlPointRow]:
-    curve, control = summary.curve, CONTROLS[summary.asked.kind]
+    curve, control = summary.curve, CONTROLS[summary.asked.settings.control]
     for b in range(N_BINS):
         low, high = (
             None if end is None else float(end[b]) for end in (curve.ci_low, curve.ci_high)
@@ -199,16 +192,16 @@ class ControlStudy(OfPairs[ControlPairs, ControlSubject, ControlSummary]):
             raise UserError(
                 f"The control {settings.control} {why}: choose from {', '.join(fitting)}."
             )
-        return [ControlSubject(spec, method, settings.control, corpus)]
+        return [AskedMethod(spec, corpus, settings, method)]
 
     def job(self, compute: Compute, subject: ControlSubject) -> Job:
         """A job that attributes the pairs and their controls; progress counts both."""
-        model, spec, chosen = compute.identify(subject.spec), subject.spec, subject.chosen
+        model, spec, corpus = compute.identify(subject.spec), subject.spec, subject.corpus
         compute.require_fit(model, subject.method)
-        kind, method, scope = subject.kind, subject.method, chosen.scope
+        kind, method, scope = subject.settings.control, subject.method, corpus.scope
         parts = [
-            ("pairs", compute.attribution_job(spec, method, chosen.pairs, scope)),
-            (CONTROLS[kind], control_job(compute, spec, method, kind, subject.nulls, scope)),
+            ("pairs", compute.attribution_job(spec, method, corpus.pairs, scope)),
+            (CONTROLS[kind], control_job(compute, spec, method, kind, nulls_of(subject), scope)),
         ]
         doing = f"{METHODS[method.name].title}, {CONTROLS[kind]}"
         key = f"control {kind}, {scope}"
@@ -231,14 +224,14 @@ class ControlStudy(OfPairs[ControlPairs, ControlSubject, ControlSummary]):
             return None
 
     def _of_stored(self, compute: Compute, subject: ControlSubject) -> ControlSummary:
-        spec, method, chosen = subject.spec, subject.method, subject.chosen
-        curve = controlled(compute, spec, method, subject.kind, chosen.pairs, chosen.among)
+        spec, corpus, kind = subject.spec, subject.corpus, subject.settings.control
+        curve = controlled(compute, spec, subject.method, kind, corpus.pairs, corpus.among)
         return ControlSummary(compute.identify(spec), subject, curve, curve.comparison)
 
     def remarks(self, summaries: Sequence[ControlSummary]) -> list[str]:
         """How many pairs are left out, and how many controls have no attribution."""
         asked, remarks = summaries[0].asked, list[str]()
-        if n := len(asked.chosen.pairs) - len(asked.nulls):
+        if n := len(asked.corpus.pairs) - len(nulls_of(asked)):
             them = "it" if n == 1 else "them"
             remarks.append(
                 f"{counted(n, 'pair')} left out, because the control can't be made of {them}."
@@ -258,9 +251,9 @@ class ControlStudy(OfPairs[ControlPairs, ControlSubject, ControlSummary]):
 
     def provenance(self, summary: ControlSummary) -> Provenance:
         asked = summary.asked
-        chosen = asked.chosen
+        corpus = asked.corpus
         return of_controlled(
-            summary.model, asked.method, chosen.dataset, summary.curve, chosen.selection
+            summary.model, asked.method, corpus.dataset, summary.curve, corpus.selection
         )
 
 

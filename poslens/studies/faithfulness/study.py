@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 import plotly.graph_objects as go
@@ -26,7 +26,7 @@ from poslens.attribution.evaluation.faithfulness import (
 from poslens.attribution.evaluation.faithfulness_summary import FaithfulnessSummary, summarize
 from poslens.attribution.pairs import columns_of
 from poslens.attribution.retrievers.specs import RetrieverSpec
-from poslens.attribution.types import Method, Provenance
+from poslens.attribution.types import Provenance
 from poslens.cache.storage.results import Stored
 from poslens.compute.compute import Compute
 from poslens.compute.provenance import ModelIdentity, of_model, removed_units
@@ -46,17 +46,15 @@ from poslens.studies.selections import (
     number_of,
     selected,
 )
-from poslens.study import Figure, ModelSummary, register
+from poslens.study import AskedMethod, Figure, ModelSummary, register
+
+TestedOrder: TypeAlias = AskedMethod[SelectedPairs]
+"""One order of units, a method's or one by position, on one model."""
 
 
-@dataclass(frozen=True)
-class TestedOrder:
-    """One order of units, a method's or one by position, on one model."""
-
-    spec: RetrieverSpec
-    method: Method
-    parameters: ErasureParameters
-    tested: SelectedPairs
+def _parameters(subject: TestedOrder) -> ErasureParameters:
+    settings = subject.settings
+    return ErasureParameters(unit=settings.unit, n_random=settings.random_orders)
 
 
 @dataclass(frozen=True)
@@ -222,19 +220,17 @@ class FaithfulnessTest(OfPairs[SelectedPairs, TestedOrder, OrderSummary]):
     def subjects(
         self, compute: Compute, spec: RetrieverSpec, corpus: SelectedPairs, settings: Settings
     ) -> list[TestedOrder]:
-        parameters = ErasureParameters(unit=settings.unit, n_random=settings.random_orders)
         methods = methods_for(compute, spec, settings.methods)
         return [
-            TestedOrder(spec, method, parameters, corpus)
-            for method in (*methods, *service.BASELINES)
+            AskedMethod(spec, corpus, settings, method) for method in (*methods, *service.BASELINES)
         ]
 
     def job(self, compute: Compute, subject: TestedOrder) -> Job:
         """A job that attributes and tests the pairs; progress counts pairs."""
         compute.require_fit(compute.identify(subject.spec), subject.method)
-        tested, parameters = subject.tested, subject.parameters
+        corpus, parameters = subject.corpus, _parameters(subject)
         return service.job(
-            compute, subject.spec, subject.method, tested.pairs, tested.scope, parameters
+            compute, subject.spec, subject.method, corpus.pairs, corpus.scope, parameters
         )
 
     def summarize(self, compute: Compute, subject: TestedOrder) -> OrderSummary | None:
@@ -244,7 +240,7 @@ class FaithfulnessTest(OfPairs[SelectedPairs, TestedOrder, OrderSummary]):
             UserError: every test failed, or no document scores higher than an empty one.
         """
         stored = _stored(compute, subject)
-        if len(stored.results) + len(stored.failed) < len(subject.tested.pairs):
+        if len(stored.results) + len(stored.failed) < len(subject.corpus.pairs):
             return None
         if not stored.results:
             raise UserError(
@@ -259,8 +255,8 @@ class FaithfulnessTest(OfPairs[SelectedPairs, TestedOrder, OrderSummary]):
         if not stored.results:
             return None
         model = compute.identify(subject.spec)
-        tested = (subject.tested.dataset, subject.tested.selection)
-        how = (repr(subject.method), repr(subject.parameters))
+        tested = (subject.corpus.dataset, subject.corpus.selection)
+        how = (repr(subject.method), repr(_parameters(subject)))
         key = (model.spec.name, model.key, *how, *tested, stored.digest)
         return self.summaries.get(key, lambda: _summary(model, subject, stored))
 
@@ -295,24 +291,24 @@ class FaithfulnessTest(OfPairs[SelectedPairs, TestedOrder, OrderSummary]):
         return of_model(
             summary.model,
             f"{means.parameters!r} of {means.method!r}",
-            summary.asked.tested.dataset,
+            summary.asked.corpus.dataset,
             n_pairs=means.n,
             n_documents=means.n_documents,
             truncated=means.n_truncated,
-            selection=summary.asked.tested.selection,
+            selection=summary.asked.corpus.selection,
             units=removed_units(means),
         )
 
 
 def _stored(compute: Compute, subject: TestedOrder) -> Stored[Faithfulness]:
-    pairs = subject.tested.pairs
-    return service.stored(compute, subject.spec, subject.method, pairs, subject.parameters)
+    pairs = subject.corpus.pairs
+    return service.stored(compute, subject.spec, subject.method, pairs, _parameters(subject))
 
 
 def _summary(
     model: ModelIdentity, subject: TestedOrder, stored: Stored[Faithfulness]
 ) -> OrderSummary:
-    results, columns = stored.results, columns_of(subject.tested.pairs)
+    results, columns = stored.results, columns_of(subject.corpus.pairs)
     summary = summarize(list(results.values()), columns.documents_of(list(results)))
     # Orders are compared on the same model only.
     gains = {

@@ -90,7 +90,7 @@ def questions(summary: SimulatabilitySummary, seed: int) -> list[Question]:
     generator = random.Random(seed)
     order = list(range(len(summary.choices)))
     generator.shuffle(order)
-    n, asked = summary.asked.words, []
+    n, asked = summary.asked.settings.words, []
     for row, number in enumerate(order):
         choice, condition = summary.choices[number], CONDITIONS[row % 2]
         words = [
@@ -122,7 +122,7 @@ def answer(
         asked.spec.name,
         summary.model.key.fingerprint,
         repr(asked.measure),
-        asked.collection.name,
+        asked.corpus.name,
         question.choice.choice_id,
         question.document,
         question.condition,
@@ -133,7 +133,7 @@ def answer(
 def of_summary(answers: Sequence[Answer], summary: SimulatabilitySummary) -> list[Answer]:
     """The answers to questions of this model, method and data set."""
     asked = summary.asked
-    key = (summary.model.key.fingerprint, repr(asked.measure), asked.collection.name)
+    key = (summary.model.key.fingerprint, repr(asked.measure), asked.corpus.name)
     return [a for a in answers if (a.fingerprint, a.measure, a.dataset) == key]
 
 

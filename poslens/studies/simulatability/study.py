@@ -106,14 +106,14 @@ class Simulatability(Study[Collection, Simulated, SimulatabilitySummary]):
         """
         require_ranking(spec)
         return [
-            Simulated(spec, method, corpus, settings.queries, settings.words)
+            Simulated(spec, corpus, settings, method)
             for method in methods_for(compute, spec, settings.methods)
         ]
 
     def job(self, compute: Compute, subject: Simulated) -> Job:
         """A job that ranks the corpus and attributes the scores of the two documents of each query;
         progress counts queries while it ranks, and then documents."""
-        model, spec, collection = compute.identify(subject.spec), subject.spec, subject.collection
+        model, spec, collection = compute.identify(subject.spec), subject.spec, subject.corpus
         compute.require_fit(model, subject.method)
         setup = RankingSetup(collection)
         total = subject.n_queries
@@ -140,7 +140,7 @@ class Simulatability(Study[Collection, Simulated, SimulatabilitySummary]):
         return compute.model_job(
             model,
             subject.measure,
-            f"{collection.name} {subject.queries}",
+            f"{collection.name} {subject.settings.queries}",
             total,
             work,
             partial(self.job, subject=subject),
@@ -163,22 +163,22 @@ class Simulatability(Study[Collection, Simulated, SimulatabilitySummary]):
             subject.spec.name,
             model.key.fingerprint,
             repr(subject.measure),
-            subject.collection.digest,
-            subject.queries,
+            subject.corpus.digest,
+            subject.settings.queries,
         )
         return self.summaries.get(key, lambda: summary_of(compute, subject, model, candidates))
 
     def verdict(self, summary: SimulatabilitySummary) -> str:
-        asked, views = summary.asked, summary.views
-        name = asked.title
+        asked, name = summary.asked, summary.asked.title
         if summary.gain is None:
             return f"{name}: nothing could be predicted."
-        shares = {view: value.value for view, value in views.items() if value is not None}
+        shares = {view: value.value for view, value in summary.views.items() if value is not None}
         return (
             f"{name}: the share of correct predictions {share_change(summary.gain)} with the "
-            f"method's {asked.words} words instead of random ones, from {shares['random']:.1%} to "
-            f"{shares['explanation']:.1%}. {summary.gain.in_words(100, POINTS)} The words most "
-            f"similar to the query give {shares['similar']:.1%}."
+            f"method's {asked.settings.words} words instead of random ones, from "
+            f"{shares['random']:.1%} to {shares['explanation']:.1%}. "
+            f"{summary.gain.in_words(100, POINTS)} The words most similar to the query give "
+            f"{shares['similar']:.1%}."
         )
 
     def remarks(self, summaries: Sequence[SimulatabilitySummary]) -> list[str]:
@@ -196,10 +196,10 @@ class Simulatability(Study[Collection, Simulated, SimulatabilitySummary]):
         return of_model(
             summary.model,
             repr(asked.measure),
-            asked.collection.name,
+            asked.corpus.name,
             n_queries=len(summary.choices),
-            n_documents=asked.collection.survey.n,
-            selection=f"up to {asked.queries:,} queries; documents of ranks 1 and 2",
+            n_documents=asked.corpus.survey.n,
+            selection=f"up to {asked.settings.queries:,} queries; documents of ranks 1 and 2",
             control="random words",
         )
 

@@ -23,7 +23,6 @@ from poslens.attribution.evaluation.simulatability import (
     predictions,
 )
 from poslens.attribution.methods import METHOD_TITLES, METHODS
-from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.text import word_spans
 from poslens.attribution.types import Attribution, Method, TextPair
 from poslens.cache.lru_cache import LRUCache
@@ -32,21 +31,14 @@ from poslens.compute.provenance import ModelIdentity
 from poslens.rows import PERCENT, PERCENTAGE_POINTS, ModelRow, Table, column
 from poslens.studies.ranking import service as ranking
 from poslens.studies.ranking.service import RankingSetup
-from poslens.study import ModelSummary
+from poslens.study import AskedMethod, ModelSummary
 
 VERSION = 1
 
 
 @dataclass(frozen=True)
-class Simulated:
-    """The subject: a model, a method, a corpus, the maximum number of queries, and the number of
-    words of each document."""
-
-    spec: RetrieverSpec
-    method: Method
-    collection: Collection
-    queries: int
-    words: int
+class Simulated(AskedMethod[Collection]):
+    """A model and a method over a corpus with queries."""
 
     @property
     def title(self) -> str:
@@ -56,12 +48,12 @@ class Simulated:
     @property
     def n_queries(self) -> int:
         """The number of queries."""
-        return min(self.queries, len(self.collection.queries))
+        return min(self.settings.queries, len(self.corpus.queries))
 
     @property
     def measure(self) -> Method:
         """The measure with its parameters, for keys and captions."""
-        parameters = {"method": repr(self.method), "words": self.words, "version": VERSION}
+        parameters = {"method": repr(self.method), "words": self.settings.words, "version": VERSION}
         return Method("simulatability", parameters)
 
 
@@ -98,9 +90,9 @@ _ranked: LRUCache[tuple[Candidates, ...]] = LRUCache(8)
 def candidates_of(compute: Compute, subject: Simulated) -> tuple[Candidates, ...] | None:
     """The two highest-ranked documents of each query; None while the ranking is missing. Queries
     that retrieve fewer than two documents, or two with equal scores, are left out."""
-    spec, collection = subject.spec, subject.collection
+    spec, collection = subject.spec, subject.corpus
     fingerprint = compute.identify(spec).key.fingerprint
-    key = (str(compute.root), fingerprint, collection.digest, subject.queries)
+    key = (str(compute.root), fingerprint, collection.digest, subject.settings.queries)
     if (candidates := _ranked.find(key)) is not None:
         return candidates
     rankings = ranking.stored_rankings(compute, spec, RankingSetup(collection))
@@ -110,10 +102,10 @@ def candidates_of(compute: Compute, subject: Simulated) -> tuple[Candidates, ...
 
 
 def _first_two(subject: Simulated, rankings: Mapping[str, Ranking]) -> tuple[Candidates, ...]:
-    collection, queries = subject.collection, subject.collection.queries
+    collection, queries = subject.corpus, subject.corpus.queries
     asked = [
         query
-        for query in spread_evenly(queries, subject.queries)
+        for query in spread_evenly(queries, subject.settings.queries)
         if len(scores := rankings[query.query_id].scores[:2]) == 2 and scores[0] > scores[1]
     ]
     keys = {key for query in asked for key in rankings[query.query_id].document_ids[:2]}
@@ -174,7 +166,7 @@ def summary_of(
             "both documents: select another method."
         )
     simulator = Simulator(sorted(texts))
-    credits = [predictions(simulator, choice, subject.words) for choice in choices]
+    credits = [predictions(simulator, choice, subject.settings.words) for choice in choices]
     rows = {view: np.array([credit[view] for credit in credits]) for view in VIEWS}
     return SimulatabilitySummary(
         model,
@@ -259,7 +251,7 @@ def _method_rows(summary: SimulatabilitySummary) -> Iterator[MethodRow]:
         asked.spec.name,
         asked.method.name,
         len(summary.choices),
-        asked.words,
+        asked.settings.words,
         **summary.views,
         gain=summary.gain,
         over_similar=summary.over_similar,
@@ -270,7 +262,7 @@ def _query_rows(summary: SimulatabilitySummary) -> Iterator[QueryRow]:
     asked = summary.asked
     for number, choice in enumerate(summary.choices):
         higher, lower = (
-            side.text(side.largest(asked.words)) for side in (choice.higher, choice.lower)
+            side.text(side.largest(asked.settings.words)) for side in (choice.higher, choice.lower)
         )
         yield QueryRow(
             asked.spec.name,
