@@ -269,12 +269,12 @@ def write_debiased(
 def _write_card(summary: DebiasSummary, verdict: str) -> None:
     """Write the results on the held-out half to the card of a debiased model."""
     folder = folder_of(summary.model.spec)
-    manifest, plain, changes = read_manifest(folder), summary.plain, summary.changes
-    if manifest is None or plain is None or changes is None:
+    manifest, plain = read_manifest(folder), summary.plain
+    if manifest is None or plain is None:
         return
     rows = []
     for name, (title, form) in _ON_CARD.items():
-        before, after, change = (getattr(each, name) for each in (plain, summary, changes))
+        before, after, change = (getattr(each, name) for each in (plain, summary, summary.changes))
         if before is not None and after is not None:
             change_text = change.text(form) if change else "–"
             rows.append((title, before.text(form), after.text(form), change_text))

@@ -10,7 +10,7 @@ from poslens.attribution.evaluation.comparison import Comparison
 from poslens.attribution.evaluation.ranking_measures import NDCG
 from poslens.rows import PERCENT, PERCENTAGE_POINTS, ModelRow, Table, column
 from poslens.studies.debias.points import HALF
-from poslens.studies.debias.summary import NO_CHANGES, DebiasSummary
+from poslens.studies.debias.summary import DebiasSummary
 from poslens.studies.ranking.rows import PERMUTED, PSI, P
 from poslens.studies.ranking.tables import first_rank
 
@@ -154,7 +154,7 @@ class TrainingCheckRow:
 
 
 def _point_rows(summary: DebiasSummary) -> Iterable[DebiasRow]:
-    changes, calibration = summary.changes or NO_CHANGES, summary.point.calibration
+    changes, calibration = summary.changes, summary.point.calibration
     ranking = summary.ranking
     yield DebiasRow(
         summary.name,
@@ -194,7 +194,7 @@ def _selection_rows(summary: DebiasSummary) -> Iterable[SelectionRow]:
     test = summary.test
     if test is None or summary.plain is not None:
         return
-    changes, before, after = test.changes or NO_CHANGES, test.before, test.after
+    changes, before, after = test.changes, test.before, test.after
     yield SelectionRow(
         summary.name,
         test.name,

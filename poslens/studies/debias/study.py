@@ -12,6 +12,7 @@ from poslens.attribution.datasets import DataSet
 from poslens.attribution.debiasing.export import require_new
 from poslens.attribution.debiasing.recipe import TrainingRecipe
 from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.comparison import adjusted_fields
 from poslens.attribution.evaluation.ranking_measures import NDCG
 from poslens.attribution.evaluation.recommendation import on_quality_front
 from poslens.attribution.nouns import counted
@@ -56,7 +57,7 @@ from poslens.studies.debias.points import (
     points,
     require_trainable,
 )
-from poslens.studies.debias.summary import DebiasSummary, held_out_test, with_holm
+from poslens.studies.debias.summary import CHANGED, NO_CHANGES, DebiasSummary, held_out_test
 from poslens.studies.positions.study import POSITIONS
 from poslens.studies.ranking import service as rankings
 from poslens.study import Figure, Study, register
@@ -274,11 +275,12 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
         before = [
             None if each.point.kind == "plain" else plain.get(each.point.base) for each in summaries
         ]
-        changes = with_holm(
+        changes = adjusted_fields(
             [
-                None if old is None else each.against(old)
+                NO_CHANGES if old is None else each.against(old)
                 for each, old in zip(summaries, before, strict=True)
-            ]
+            ],
+            CHANGED,
         )
         summaries = [
             replace(each, plain=old, changes=change)
@@ -322,7 +324,7 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
         if (rank := summary.rank_effect) is not None:
             parts.append(f"nDCG@10 with the evidence first minus last {rank.text('+.3f')}")
         if quality is not None:
-            change = summary.changes.quality if summary.changes else None
+            change = summary.changes.quality
             by = f" (change {change.text()})" if change else ""
             parts.append(f"nDCG@10 {quality.value:.3f} over {counted(quality.n, 'query')}{by}")
         if (ranking := summary.ranking) is not None:
@@ -396,7 +398,7 @@ def selection_sentence(plain: DebiasSummary) -> str:
     test = plain.test
     if test is None:
         return "No recommendation yet: some settings are not ranked."
-    if test.changes is None or test.recommendation is None:
+    if test.recommendation is None:
         return (
             f"{NO_CHANGE}: on the {len(test.selected_on):,} queries used for selection, no setting "
             f"has a higher harmonic mean of {NDCG} over positions than {plain.name}."

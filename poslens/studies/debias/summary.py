@@ -70,16 +70,11 @@ class Changes:
 
 
 NO_CHANGES = Changes()
+CHANGED = tuple(field.name for field in fields(Changes))
+"""The names of all changes."""
 
 _qualities: LRUCache[Quality | None] = LRUCache(256)
 _changes: LRUCache[Change | None] = LRUCache(256)
-
-
-def with_holm(changes: Sequence[Changes | None]) -> list[Changes | None]:
-    """The changes with p values adjusted (Holm) for all of their comparisons."""
-    names = [field.name for field in fields(Changes)]
-    with_p = iter(adjusted_fields([change for change in changes if change], names))
-    return [None if change is None else next(with_p) for change in changes]
 
 
 @dataclass(frozen=True)
@@ -87,10 +82,10 @@ class DebiasSummary:
     """The measures of one point. `differences` are relocation differences by pair: score with
     the evidence in the last third minus that in the first. `unretrieved` are the ranks of
     sentences of held-out documents, `positions` the ranks of relocated documents, and `saliency` is
-    the mean saliency curve of held-out pairs. `plain` is the summary of the plain model, and
-    `changes` are relative to it; both are None for the plain model itself. `test` is the test of
-    the best calibration setting if nothing is trained. Measures that the data set does not allow
-    are None or empty."""
+    the mean saliency curve of held-out pairs. `plain` is the summary of the plain model, None
+    for that model itself, and `changes` are relative to it. `test` is the test of the best
+    calibration setting if nothing is trained. Measures that the data set does not allow are None or
+    empty."""
 
     point: DebiasPoint
     model: ModelIdentity
@@ -102,7 +97,7 @@ class DebiasSummary:
     positions: PositionSummary | None = None
     saliency: DataSetCurve | None = None
     plain: DebiasSummary | None = None
-    changes: Changes | None = None
+    changes: Changes = NO_CHANGES
     recommended: bool = False
     on_front: bool | None = None
     test: HeldOutTest | None = None
@@ -228,7 +223,7 @@ class DebiasSummary:
         """Why an undecided change in position bias has fewer documents than are held out, or why no
         change was measured, as a sentence; empty otherwise, and if pairs failed for reasons of
         their own."""
-        changes, corpus = self.changes or NO_CHANGES, self.point.corpus
+        changes, corpus = self.changes, self.point.corpus
         n, of_bias = len(corpus.held_out), (changes.effect, changes.rank_effect)
         if not corpus.n_movable:
             return "No held-out document has evidence that can be moved."
@@ -258,7 +253,7 @@ class DebiasSummary:
         the tested one."""
         if not self.trains:
             return self.test.recommendation if self.test and self.tested else None
-        return None if self.changes is None else self.changes.recommendation()
+        return None if self.plain is None else self.changes.recommendation()
 
 
 def quality_of(ranked: Ranked, rows: NDArray[np.bool_] | None = None) -> Quality | None:
@@ -299,15 +294,15 @@ def _with_evidence(
 class HeldOutTest:
     """The version (`name`) with the highest harmonic mean on one half of the documents, with its
     calibration as text (`setting`), tested on the queries of the other half: measures of the plain
-    model `before` and of that version `after`. `changes` and `recommendation` are None if the plain
-    model itself was selected. `selected_on` are the ids of the queries that it was selected on."""
+    model `before` and of that version `after`. Without changes and recommendation, the plain model
+    itself was selected. `selected_on` are the ids of the queries that it was selected on."""
 
     name: str
     setting: str
     selected_on: frozenset[str]
     before: Quality
     after: Quality
-    changes: Changes | None
+    changes: Changes
     recommendation: Recommendation | None
 
 
@@ -332,9 +327,9 @@ def held_out_test(summaries: Sequence[DebiasSummary]) -> HeldOutTest | None:
     calibration = summaries[best].point.calibration
     chosen = (summaries[best].name, calibration.words if calibration else "", selected_on)
     if change is None:
-        return HeldOutTest(*chosen, before, after, None, None)
-    (changes,) = with_holm([Changes(quality=change.mean, harmonic=change.harmonic, psi=change.psi)])
-    assert changes is not None
+        return HeldOutTest(*chosen, before, after, NO_CHANGES, None)
+    of_ranking = Changes(quality=change.mean, harmonic=change.harmonic, psi=change.psi)
+    (changes,) = adjusted_fields([of_ranking], CHANGED)
     advice = setting_advice(changes, summaries[0].ranking, summaries[best].ranking)
     return HeldOutTest(*chosen, before, after, changes, advice)
 

@@ -36,7 +36,7 @@ from poslens.studies.curves.words import index_sentence, too_few
 from poslens.studies.debias.front import quality_front
 from poslens.studies.debias.points import NO_POSITIONS
 from poslens.studies.debias.study import DEBIAS, selection_sentence
-from poslens.studies.debias.summary import NO_CHANGES, HeldOutTest, quality_of
+from poslens.studies.debias.summary import HeldOutTest, quality_of
 from poslens.studies.ranking import service as rankings
 from poslens.studies.ranking.figures import evidence_bins
 from poslens.study_part import (
@@ -351,7 +351,7 @@ def _calibration(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
 
 def _changes(test: HeldOutTest) -> list[Number]:
     """Changes on the held-out queries."""
-    changes = test.changes or NO_CHANGES
+    changes = test.changes
     harmonic = "change in the harmonic mean of nDCG@10 over positions"
     numbers = (
         ("ndcg_at_10_change", "change in nDCG@10", changes.quality),
