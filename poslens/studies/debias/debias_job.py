@@ -229,40 +229,37 @@ _ON_CARD = {
 """Title and form of each measure on the card of a debiased model."""
 
 
-def write_calibrated(compute: Compute, summaries: Sequence[DebiasSummary], folder: Path) -> str:
-    """Write the recommended calibrated model to a new folder, if there is one; returns as
-    `Study.write_product`.
-
-    Raises:
-        UserError: the folder exists.
-    """
-    from poslens.attribution.retrievers.calibrated_transformer import export
-
-    recommended = [summary for summary in summaries if summary.recommended]
-    if not recommended:
-        return "No calibrated model is recommended, so nothing is written."
-    (calibrated,) = recommended
-    retriever = compute.retriever(calibrated.model)
-    with retriever.lock:
-        export(retriever, folder)
-    return ""
-
-
-def write_debiased(
-    summaries: Sequence[DebiasSummary], verdict: Callable[[DebiasSummary], str], folder: Path
+def write_model(
+    compute: Compute,
+    summaries: Sequence[DebiasSummary],
+    verdict: Callable[[DebiasSummary], str],
+    folder: Path,
 ) -> str:
-    """Write the debiased model, with the results on its card, to a new folder, if there is one;
-    returns as `Study.write_product`.
+    """Write the debiased model, with the results on its card, or without training the recommended
+    calibrated one, to a new folder, if there is one; returns as `Study.write_product`.
 
     Raises:
         UserError: the folder exists, or cannot be written.
     """
-    trained = [summary for summary in summaries if summary.point.kind == "debiased"]
-    if not trained:
-        return "No model was debiased, so nothing is written."
-    (debiased,) = trained
-    _write_card(debiased, verdict(debiased))
-    copy_model(folder_of(debiased.model.spec), folder)
+    from poslens.attribution.retrievers.calibrated_transformer import export
+
+    trains = all(summary.trains for summary in summaries)
+    chosen = [
+        summary
+        for summary in summaries
+        if (summary.point.kind == "debiased" if trains else summary.recommended)
+    ]
+    if not chosen:
+        why = "No model was debiased" if trains else "No calibrated model is recommended"
+        return f"{why}, so nothing is written."
+    (summary,) = chosen
+    if trains:
+        _write_card(summary, verdict(summary))
+        copy_model(folder_of(summary.model.spec), folder)
+    else:
+        retriever = compute.retriever(summary.model)
+        with retriever.lock:
+            export(retriever, folder)
     return ""
 
 

@@ -34,8 +34,7 @@ from poslens.studies.debias.debias_job import (
     point_job,
     positions_subject,
     stages,
-    write_calibrated,
-    write_debiased,
+    write_model,
 )
 from poslens.studies.debias.debias_rows import TABLES
 from poslens.studies.debias.debias_sources import selection_sources, sources, training_source
@@ -388,9 +387,7 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
         self, compute: Compute, summaries: Sequence[DebiasSummary], folder: Path
     ) -> str:
         """Write the debiased model, or without training the recommended calibrated one."""
-        if summaries and not summaries[0].trains:
-            return write_calibrated(compute, summaries, folder)
-        return write_debiased(summaries, self.verdict, folder)
+        return write_model(compute, summaries, self.verdict, folder)
 
 
 def selection_sentence(plain: DebiasSummary) -> str:
