@@ -44,13 +44,8 @@ from poslens.studies.passport.service import ModelPassport
 from poslens.study import Asked, Figure, Study, register
 from poslens.study_part import MAX_PAIRS, Scope
 
-NUMBERS = {
-    RELOCATION.key: "last_minus_first",
-    "position_effect": "first_minus_last",
-    "ranking": "ndcg_at_10",
-    "audit": "unretrieved",
-}
-"""The compared number of each part of a passport, by its key."""
+PARTS = (RELOCATION.key, "position_effect", "ranking", "audit")
+"""The parts of a passport whose measures are compared."""
 
 SALIENCY = make_method("saliency")
 
@@ -245,13 +240,14 @@ class Differences(Study[DataSet, Asked[DataSet], MeasuredSummary]):
 def _passport(compute: Compute, subject: Asked[DataSet]) -> ModelPassport:
     """The passport of the measures, from stored results."""
     n = subject.settings.pairs
-    return passports.passport(compute, subject.spec, subject.corpus, MAX_PAIRS, NUMBERS, n)
+    return passports.passport(compute, subject.spec, subject.corpus, MAX_PAIRS, PARTS, n)
 
 
 def _measures(card: ModelPassport) -> dict[str, ItemMeasure]:
-    """The measures of the numbers that the passport has, by part."""
-    numbers = ((part, card.number(part, key)) for part, key in NUMBERS.items())
-    return {part: each.measure for part, each in numbers if each and each.measure}
+    """The measure of each part that has numbers, by the part's key."""
+    return {
+        part.key: number.measure for part in card.parts for number in part.numbers if number.measure
+    }
 
 
 def _saliency_job(scope: Scope) -> Job | None:
