@@ -22,7 +22,6 @@ from poslens.commands.answers import answer_from, source
 from poslens.compute.compute import Compute
 from poslens.compute.provenance import ModelIdentity, poslens_version
 from poslens.compute.runs import Job, RunKey, failures_of, in_turn
-from poslens.figures.figure_base import captioned
 from poslens.studies.audit.study import AUDIT
 from poslens.studies.cause import service as interventions
 from poslens.studies.cause.service import DEFAULT_PAIRS
@@ -65,15 +64,11 @@ def question_of(study: Study[Any, Any, Any]) -> PartQuestion:
         summaries = stored(study, compute, [subject])
         if not summaries:
             return jobs, None
-        figure = study.figures[0]
-        provenance = tuple(study.provenances(summaries))
         return jobs, PartAnswer(
             study.verdict(summaries[0]),
             declared.numbers(summaries[0]),
-            lambda style: captioned(
-                figure.draw(summaries, style), study.provenances(summaries, figure.title), style
-            ),
-            provenance,
+            lambda style: study.draw(summaries, style),
+            tuple(study.provenances(summaries)),
         )
 
     return PartQuestion(
