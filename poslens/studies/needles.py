@@ -68,8 +68,8 @@ class Documents:
 
 @dataclass(frozen=True)
 class Grid(Asked[Documents]):
-    """The grid of one model: the requested lengths in tokens, without those that exceed the model's
-    context limit (`unread`), and depths in percent."""
+    """The grid of one model: the requested `lengths` in tokens, without those that exceed the
+    model's context limit (`unread`)."""
 
     lengths: tuple[int, ...]
     unread: tuple[int, ...]

@@ -58,7 +58,7 @@ from poslens.studies.bias.tables import (
     test_rows,
 )
 from poslens.studies.selections import READABLE
-from poslens.study import Figure, Study, register
+from poslens.study import Asked, Figure, Study, register
 
 UNREADABLE = "A model cannot read one of the two documents."
 LEVEL = 0.05
@@ -280,7 +280,7 @@ class BiasTests(Study[tuple[BiasPairs, ...], BiasSubject, BiasSummary]):
     ) -> list[BiasSubject]:
         """One subject with all tests that have pairs to score; none without such tests."""
         tests = tuple(pairs for pairs in corpus if distinct(pairs))
-        return [BiasSubject(spec, tests, settings.measure)] if tests else []
+        return [Asked(spec, tests, settings)] if tests else []
 
     def job(self, compute: Compute, subject: BiasSubject) -> Job:
         """A job that scores the pairs that have no scores yet; progress counts pairs."""
@@ -293,8 +293,8 @@ class BiasTests(Study[tuple[BiasPairs, ...], BiasSubject, BiasSummary]):
 
             return Batched(scores)
 
-        items = _items(subject.tests)
-        tests = "; ".join(f"{test.test} of {test.source}" for test in subject.tests)
+        items = _items(subject.corpus)
+        tests = "; ".join(f"{test.test} of {test.source}" for test in subject.corpus)
         return item_job(
             compute,
             subject.spec,
@@ -311,11 +311,11 @@ class BiasTests(Study[tuple[BiasPairs, ...], BiasSubject, BiasSummary]):
         """Each test with at least one scored pair, evaluated on the stored scores."""
         model = compute.identify(subject.spec)
         stored = bias_scores.store(compute.root).select(
-            model.key, BIAS_SCORES, _items(subject.tests)
+            model.key, BIAS_SCORES, _items(subject.corpus)
         )
         tests = tuple(
             test
-            for test in (_tested(pairs, stored) for pairs in subject.tests)
+            for test in (_tested(pairs, stored) for pairs in subject.corpus)
             if test.scores or not test.missing
         )
         return BiasSummary(model, subject, tests) if tests else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import plotly.graph_objects as go
 
@@ -11,20 +12,12 @@ from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.evaluation.bias_pairs import BiasPairs
 from poslens.attribution.evaluation.bias_tests import TESTS, BiasResult, PairScores
 from poslens.attribution.retrievers import limits
-from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.figures.figure_base import canvas, intervals, labeled_bars, legend_name, with_legend
 from poslens.figures.palettes import PRESETS, Style, escape, text_width, wrap
 from poslens.rows import P_VALUE, ModelRow, column
-from poslens.study import ModelSummary
+from poslens.study import Asked, ModelSummary
 
-
-@dataclass(frozen=True)
-class BiasSubject:
-    """The tests of one model, and the measure that bars show."""
-
-    spec: RetrieverSpec
-    tests: tuple[BiasPairs, ...]
-    measure: str = "t"
+BiasSubject: TypeAlias = Asked[tuple[BiasPairs, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +227,7 @@ def bias_chart(summaries: Sequence[BiasSummary], style: Style) -> go.Figure:
     Whiskers are 95% intervals. A label replaces a bar without a value. The customdata of a bar is
     [model, name of the test and its variant].
     """
-    measure = summaries[0].asked.measure
+    measure = summaries[0].asked.settings.measure
     tests = [test for summary in summaries for test in summary.tests]
     axis = next((_AXES[test.pairs.test] for test in tests if test.pairs.variant), "")
     figure = canvas("bias_tests", style, axis, MEASURES[measure])

@@ -48,7 +48,7 @@ class Simulated(AskedMethod[Collection]):
     @property
     def n_queries(self) -> int:
         """The number of queries."""
-        return min(self.settings.queries, len(self.corpus.queries))
+        return min(int(self.settings.queries), len(self.corpus.queries))
 
     @property
     def measure(self) -> Method:

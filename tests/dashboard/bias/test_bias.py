@@ -25,9 +25,10 @@ from poslens.compute.runs import Run
 from poslens.dashboard.__main__ import app
 from poslens.figures.palettes import PRESETS, Style, text_width
 from poslens.studies.bias.study import BIAS_STUDY, provenance_of
-from poslens.studies.bias.tables import MEASURES, BiasSubject, BiasSummary, ScoredTest, bias_chart
+from poslens.studies.bias.tables import MEASURES, BiasSummary, ScoredTest, bias_chart
 from poslens.studies.explain.minus import contrast_note, contrasted, fitting
 from poslens.studies.explain.tables import explained_frame
+from poslens.study import Asked
 from tests.support.pages import SECONDS, page_file
 
 PAGE = page_file("cause")
@@ -61,7 +62,7 @@ def results(
 ) -> dict[str, BiasSummary]:
     found = {}
     for spec in (resolve("MiniLM-primacy"), resolve("MiniLM-recency"), bm25()):
-        run = BIAS_STUDY.job(compute, BiasSubject(spec, tests)).start()
+        run = BIAS_STUDY.job(compute, Asked(spec, tests, BIAS_STUDY.parameters.settings())).start()
         run.wait()
         assert not run.error and run.progress.done == 84
         found[spec.name] = summary_of(compute, spec, tests)
@@ -69,7 +70,7 @@ def results(
 
 
 def summary_of(compute: Compute, spec: RetrieverSpec, tests: tuple[BiasPairs, ...]) -> BiasSummary:
-    summary = BIAS_STUDY.summarize(compute, BiasSubject(spec, tests))
+    summary = BIAS_STUDY.summarize(compute, Asked(spec, tests, BIAS_STUDY.parameters.settings()))
     assert summary is not None
     return summary
 
@@ -83,7 +84,7 @@ def of(summary: BiasSummary, test: str) -> ScoredTest:
 def run_of(spec: RetrieverSpec, dataset: str = "sample-bias", **chosen: Any) -> Run:
     """The run that the page started."""
     corpus = BIAS_STUDY.corpus(datasets.read(dataset), BIAS_STUDY.parameters.settings(chosen))
-    run = BIAS_STUDY.job(service(), BiasSubject(spec, corpus)).run
+    run = BIAS_STUDY.job(service(), Asked(spec, corpus, BIAS_STUDY.parameters.settings())).run
     assert run is not None
     return run
 
@@ -158,7 +159,7 @@ def test_identical_documents_are_excluded_and_counted(compute: Compute) -> None:
     others = [pair for pair in pairs.pairs if not pair.identical][:2]
     some = BiasPairs("position", (*same[:3], *others), pairs.source)
     spec = with_corpus(resolve("BM25"), "sample")
-    BIAS_STUDY.job(compute, BiasSubject(spec, (some,))).start().wait()
+    BIAS_STUDY.job(compute, Asked(spec, (some,), BIAS_STUDY.parameters.settings())).start().wait()
     (found,) = summary_of(compute, spec, (some,)).tests
     assert (found.result.n, found.result.n_identical, found.missing) == (2, 3, 0)
     assert found.result.remarks[0] == "3 pairs with identical documents excluded."
@@ -195,7 +196,8 @@ def test_a_contrast_is_drawn_with_both_signs(compute: Compute, tests, method: st
 
 @pytest.mark.parametrize("measure", MEASURES)
 def test_the_chart_contains_every_result(results, measure: str) -> None:
-    shown = [replace(one, asked=replace(one.asked, measure=measure)) for one in results.values()]
+    settings = BIAS_STUDY.parameters.settings({"measure": measure})
+    shown = [replace(one, asked=replace(one.asked, settings=settings)) for one in results.values()]
     figure = BIAS_STUDY.draw(shown, Style())
     narrow = BIAS_STUDY.draw(shown, PRESETS["single column"])
     assert narrow.layout.xaxis.tickfont.size >= PRESETS["single column"].small, "6.75 pt"
@@ -316,7 +318,7 @@ def test_a_missing_model_is_reported_once_and_the_others_run() -> None:
 
 def test_fewer_than_ten_pairs_are_shown_with_a_warning() -> None:
     tests = (pairs_for(datasets.read("sample-bias"), "literal", limit=5),)
-    BIAS_STUDY.job(service(), BiasSubject(bm25(), tests)).start().wait()
+    BIAS_STUDY.job(service(), Asked(bm25(), tests, BIAS_STUDY.parameters.settings())).start().wait()
     page = opened(models=["BM25"], pairs="5", tests=["literal"])
     assert page.dataframe[0].value["n"].tolist() == [5]
     assert any("Only 5 documents" in warning.value for warning in page.warning)

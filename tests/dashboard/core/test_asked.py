@@ -22,8 +22,8 @@ from poslens.attribution.retrievers.sparse import SparseRetriever
 from poslens.compute.compute import Compute, service
 from poslens.dashboard.widgets import choices
 from poslens.studies.bias.study import BIAS_STUDY
-from poslens.studies.bias.tables import BiasSubject
 from poslens.studies.cause import service as interventions
+from poslens.study import Asked
 from tests.support import tiny_families
 from tests.support.pages import open_page
 from tests.support.requests_of import n_requests
@@ -81,7 +81,9 @@ def test_everything_that_cause_computes_for_a_pair_goes_through_the_queue(
 
 def test_a_contrast_goes_through_the_queue(words: str, threads: list[str]) -> None:
     pairs = pairs_for(datasets.read(words), "brevity", limit=2)
-    BIAS_STUDY.job(service(), BiasSubject(choices.spec("BM25", words), (pairs,))).start().wait()
+    BIAS_STUDY.job(
+        service(), Asked(choices.spec("BM25", words), (pairs,), BIAS_STUDY.parameters.settings())
+    ).start().wait()
     threads.clear()
     item = pairs.pairs[0].item_id
     query = {"dataset": words, "models": ["BM25"], "tests": ["brevity"], "item": item}

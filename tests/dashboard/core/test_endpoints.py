@@ -47,7 +47,6 @@ from poslens.studies import declared
 from poslens.studies.audit.study import AUDIT
 from poslens.studies.audit.summary import measured_limit
 from poslens.studies.bias.study import BIAS_STUDY
-from poslens.studies.bias.tables import BiasSubject
 from poslens.studies.cause import service as interventions
 from poslens.studies.cause.figures import relocation_scores
 from poslens.studies.cause.tables import relocation_frame
@@ -327,7 +326,10 @@ def test_a_link_to_a_contrast_of_documents_sends_nothing(
 ) -> None:
     spec = resolve.register_endpoint(f"E5={server.url}")
     tests = (pairs_for(datasets.read(SAMPLE_BIAS), "brevity", "end", 250),)
-    assert finished(BIAS_STUDY.job(own_service, BiasSubject(spec, tests))) == ""
+    assert (
+        finished(BIAS_STUDY.job(own_service, Asked(spec, tests, BIAS_STUDY.parameters.settings())))
+        == ""
+    )
     asked = {"models": ["E5"], "test": "brevity", "item": "brevity_bias/iss"}
     asked_before_sending(
         open_page("cause", tab="Bias tests", tests=["brevity"], **asked), server, 2

@@ -37,10 +37,10 @@ from poslens.figures.figure_base import captioned
 from poslens.figures.palettes import PRESETS, Style
 from poslens.heatmap.data import View
 from poslens.studies.bias.study import BIAS_STUDY, provenance_of
-from poslens.studies.bias.tables import BiasSubject
 from poslens.studies.cause.figures import minus_null_curves
 from poslens.studies.curves import null_controls
 from poslens.studies.ranking import service as ranking_service
+from poslens.study import Asked
 from tests.support.pages import open_page
 from tests.test_imports import FILES, dotted, name_of, parse
 
@@ -111,8 +111,8 @@ def test_minus_null_names_its_control_and_counts_its_own_pairs(
 def test_bias_tests_count_truncated_documents(compute: Compute, sample: DataSet) -> None:
     spec = resolve("MiniLM")
     tests = tuple(pairs_for(sample, name, "end", 6) for name in ("position", "brevity"))
-    BIAS_STUDY.job(compute, BiasSubject(spec, tests)).start().wait()
-    summary = BIAS_STUDY.summarize(compute, BiasSubject(spec, tests))
+    BIAS_STUDY.job(compute, Asked(spec, tests, BIAS_STUDY.parameters.settings())).start().wait()
+    summary = BIAS_STUDY.summarize(compute, Asked(spec, tests, BIAS_STUDY.parameters.settings()))
     assert summary is not None
     moved, short = summary.tests
     cut = sum(scores.truncated for scores in short.scores.values())
@@ -291,8 +291,8 @@ def test_the_interval_of_rows_that_differ_is_stated_for_each_kind() -> None:
 def test_bias_tests_without_an_interval_name_none(compute: Compute, bm25) -> None:
     data = datasets.read("sample-bias")
     tests = (pairs_for(data, "position", "end", 12),)
-    BIAS_STUDY.job(compute, BiasSubject(bm25, tests)).start().wait()
-    summary = BIAS_STUDY.summarize(compute, BiasSubject(bm25, tests))
+    BIAS_STUDY.job(compute, Asked(bm25, tests, BIAS_STUDY.parameters.settings())).start().wait()
+    summary = BIAS_STUDY.summarize(compute, Asked(bm25, tests, BIAS_STUDY.parameters.settings()))
     assert summary is not None
     (tested,) = summary.tests
     assert tested.result.low is not None

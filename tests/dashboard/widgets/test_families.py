@@ -24,9 +24,9 @@ from poslens.compute.compute import Compute, service
 from poslens.dashboard.__main__ import app
 from poslens.dashboard.widgets.method_choice import unfit_methods
 from poslens.studies.bias.study import BIAS_STUDY
-from poslens.studies.bias.tables import BiasSubject
 from poslens.studies.explain.minus import contrasted, fitting
 from poslens.studies.faithfulness import service as faithfulness_service
+from poslens.study import Asked
 from tests.support import tiny_families
 from tests.support.pages import SECONDS, open_page, shown_scores
 
@@ -249,10 +249,10 @@ def test_bias_tests_and_contrasts_work_for_every_family(neural: tuple[Path, str]
     folder, method = neural
     spec, compute = resolve.register_folder("mine", folder), service()
     pairs = pairs_for(datasets.read("sample-bias"), "repetition", limit=2)
-    run = BIAS_STUDY.job(compute, BiasSubject(spec, (pairs,))).start()
+    run = BIAS_STUDY.job(compute, Asked(spec, (pairs,), BIAS_STUDY.parameters.settings())).start()
     run.wait()
     assert not run.error
-    summary = BIAS_STUDY.summarize(compute, BiasSubject(spec, (pairs,)))
+    summary = BIAS_STUDY.summarize(compute, Asked(spec, (pairs,), BIAS_STUDY.parameters.settings()))
     assert summary is not None
     (found,) = summary.tests
     assert found.result.n == 2 and not found.failed
