@@ -306,6 +306,9 @@ class WhyStudy(Study[WhyCorpus, Asked[WhyCorpus], WhySummary]):
         top = f"the top {summary.asked.settings.top:,}"
         missed = f"{summary.name} misses {n:,} of {total:,} query-document pairs{in_percent}"
         head = f"{missed}: the relevant document is not in {top}." if n else f"{missed} in {top}."
+        n_documents = next(iter(summary.explained.values())).n_documents
+        if not n and n_documents <= summary.asked.settings.top:
+            head += f" It includes all {counted(n_documents, 'document')}: choose a smaller top."
         parts = [
             f"{cause} {share.text('.0%')}"
             for cause in sorted(CAUSES, key=summary.count, reverse=True)

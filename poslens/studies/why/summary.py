@@ -347,7 +347,9 @@ class CauseRow(ModelRow):
         title="control in the top k",
     )
     all_misses: int = column("Number of all misses of the model.", shown=False)
-    wanted: int = column("Number of query-document pairs, missed or not.", shown=False)
+    wanted: int = column(
+        "Number of query-document pairs, missed or not.", title="all pairs", shown=False
+    )
 
 
 @dataclass(frozen=True)

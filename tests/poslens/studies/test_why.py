@@ -291,6 +291,14 @@ def test_a_query_without_judgments_is_named_by_its_id(tmp_path: Path) -> None:
     assert "used as text" not in named.stderr and "d3 is at rank 1 of 3" in named.stderr
 
 
+def test_a_top_that_includes_the_whole_corpus_is_reported(tmp_path: Path) -> None:
+    """No document can be missed, whatever the model does."""
+    asked = ("--model", "BM25", "--dataset", str(write(tmp_path / "set")))
+    note = "It includes all 3 documents: choose a smaller top."
+    assert note in run(*asked, "--top", "3").stderr
+    assert "choose a smaller top" not in run(*asked, "--top", "2").stderr
+
+
 def test_a_word_that_is_not_an_id_is_reported_as_text(corpus: str) -> None:
     """It may be a mistyped id."""
     asked = ("--model", "BM25", "--dataset", corpus, "--document", "long")
