@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+_PATHS = ("/", "./", "../", "~")
+"""What only a path begins with, not a preset or a hub id."""
+
+
 def resolve(name: str, posir: bool = False) -> RetrieverSpec:
     """The retriever given by a name, a folder or NAME=FOLDER, each with optional suffixes such as
     @mean; `posir` adds the PosIR paper's settings."""
@@ -33,6 +37,8 @@ def resolve(name: str, posir: bool = False) -> RetrieverSpec:
     # Folders are registered again, because the name may have been registered for another one.
     elif folder and _of_folder(name) and _of_folder(folder):
         name = _registered(Path(folder).resolve()) + suffix
+    elif not folder and (name.startswith(_PATHS) or exists(name)) and _of_folder(name):
+        raise UserError(f"{name} is not a folder: use the folder with the model's files.")
     if name not in resolve.known():
         from poslens.cache.storage.store import Store
         from poslens.compute.stored_models import remember
