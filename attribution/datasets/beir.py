@@ -42,6 +42,7 @@ from poslens.attribution.datasets.streams import File, has_foreign_bytes, json_l
 from poslens.attribution.datasets.tables import json_row, rows, suffix
 from poslens.attribution.datasets.types import Judgment, Rejection
 from poslens.attribution.errors import UserError
+from poslens.attribution.nouns import counted
 from poslens.attribution.text import clean
 from poslens.attribution.types import TextPair
 
@@ -221,7 +222,10 @@ def _qrels(file: File) -> Iterator[Row]:
                 continue
             problem = NOT_UTF8 if has_foreign_bytes(line) else ""
             if len(cells) != len(COLUMNS):
-                problem = f"the line has {len(cells)} cells, not query-id, corpus-id and score"
+                problem = (
+                    f"the line has {counted(len(cells), 'cell')}: write query-id, corpus-id and "
+                    "score, separated by tabs"
+                )
             yield Row(number, dict(zip(names_of(COLUMNS), cells, strict=False)), problem)
 
 

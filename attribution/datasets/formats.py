@@ -86,7 +86,8 @@ def detect(path: Path) -> str:
         for entry in FORMATS.values():
             if entry.fits(path):
                 return entry.name
-    formats = listed([entry.description for entry in FORMATS.values()], "or")
+    # The format that is detected last, a file of one's own, is the likeliest.
+    formats = listed([entry.description for entry in reversed(FORMATS.values())], "or")
     raise UserError(f"{path.name} is not in a known format: {formats}.")
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypedDict
 import typer
 
 from poslens.attribution.errors import UserError
+from poslens.attribution.nouns import plural
 from poslens.commands.answers import Model, answer_from, print_json
 from poslens.commands.command_options import DATA_HELP, print_error, several_models
 from poslens.commands.command_output import LineFormat, cli_command
@@ -226,12 +227,17 @@ def _print_datasets(every: Mapping[str, DataSet], format: LineFormat) -> None:
     _print_aligned(
         (
             name,
-            f"{len(each.pairs):8} {'pairs' if each.pairs.has_queries else 'documents':9} "
+            f"{len(each.pairs):8} {_unit(each):9} "
             f"{len(each.rejected):6} rejected",
             each.title,
         )
         for name, each in every.items()
     )
+
+
+def _unit(data: DataSet) -> str:
+    unit = "pair" if data.pairs.has_queries else "document"
+    return unit if len(data.pairs) == 1 else plural(unit)
 
 
 @app.command()

@@ -85,7 +85,8 @@ def test_judgments_without_a_pair_are_counted(tmp_path: Path) -> None:
     assert said[4] == "q9/d1: query q9 does not exist"
     assert said[5] == "q1/d9: document d9 does not exist"
     assert said[6] == "q1/d1: an earlier row judges the same pair"
-    assert "2 cells" in said[7] and "'much' is not a number" in said[8]
+    assert "has 2 cells: write query-id, corpus-id and score, separated by tabs" in said[7]
+    assert "'much' is not a number" in said[8]
     assert "The document is empty" in said[10]
 
 

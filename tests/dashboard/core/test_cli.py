@@ -242,6 +242,8 @@ def test_a_model_equals_itself() -> None:
         (["explain", "--query", "x", "--document-file", "/dev/zero"], "has more than 2,000,000"),
         (["explain", "--query", "x", "--document-file", "/nonexistent"], "can't be read"),
         (["explain", "--query", "x", "--document", "y", "--model", "nope"], "There is no model"),
+        (["rank", "--model", "./nope"], "./nope is not a folder: use the folder with the model's"),
+        (["rank", "--model", __file__], "is not a folder: use the folder with the model's files."),
         (["explain", "--query", "x", "--document", "y", "--method", "nope"], "no method 'nope'"),
         (["explain", "--query", "x", "--document", "y", "--model", "mpnet"], "models fetch mpnet"),
         (
@@ -299,6 +301,7 @@ def test_data_sets_are_listed_next_to_one_that_cannot_be_read(tmp_path: Path) ->
     first, second = result.stderr.strip().splitlines()
     assert first.startswith("gone: ") and "is not a folder or a file" in first
     assert second.startswith("bad: ") and "no valid pair" in second
+    assert "1 pair  " in run("datasets", given[0]).stdout
 
 
 @pytest.mark.parametrize("option", ["--data=docs=texts.csv", "--dataset=./texts.csv"])
