@@ -9,9 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from poslens.attribution.curves.bootstrap import Estimate
+from poslens.attribution.datasets import TYPED
 from poslens.attribution.evaluation.comparison import TEST, TEST_BY_ERROR
 from poslens.attribution.methods import METHODS
 from poslens.attribution.nouns import number_text
@@ -59,7 +61,9 @@ _NAMED = 6
 _NOT_IN_NOTE = ("dataset", "dataset_files", "model_source", "weights", "precision", "prompts")
 """Provenance that only the caption or the comment has."""
 _P = re.compile(r"(^|[ _])p([ _]holm)?$")
-_PERMUTATION = "p of PSI: share of permutations of the evidence positions whose PSI is as large"
+_PERMUTATION = (
+    "The p of PSI is the share of permutations of the evidence positions whose PSI is as large"
+)
 
 
 def latex(frame: pd.DataFrame, entries: Sequence[Mapping[str, Any]], name: str) -> bytes:
@@ -98,14 +102,14 @@ def latex(frame: pd.DataFrame, entries: Sequence[Mapping[str, Any]], name: str) 
     if width > _PAGE:
         rows = _narrowed(headings, rows, [len(indices) > 1 for _, indices in columns])
     label = re.sub(r"[^A-Za-z0-9.:-]+", "-", name).strip("-") or "table"
-    head = rf"\caption{{{escaped(_caption(frame, entries))}}}\label{{tab:{label}}}"
+    head = rf"\caption{{{_minus(_caption(frame, entries))}}}\label{{tab:{label}}}"
     constants = "; ".join(
         f"{titles[each]}: {value}"
         for each, value in same.items()
         if any(str(entry.get(each)) != value for entry in entries)
     )
     parts = [constants and f"in every row, {constants}", *_notes(names, entries)]
-    note = rf"\footnotesize\sloppy {escaped(' '.join(map(_sentence, filter(None, parts))))}"
+    note = rf"\footnotesize\sloppy {_minus(' '.join(map(_sentence, filter(None, parts))))}"
     kinds = "".join(kind_of[indices[0]] for _, indices in columns)
     top = [r"\toprule", _line(headings, kinds, "b"), r"\midrule"]
     lines = [_line(row, kinds, "c") for row in rows]
@@ -236,6 +240,7 @@ def _caption(frame: pd.DataFrame, entries: Sequence[Mapping[str, Any]]) -> str:
     if not title or (len(methods) == 1 and methods[0].partition("(")[0] in METHODS):
         title = ", ".join(filter(None, (title, *dict.fromkeys(map(method_words, methods)))))
     named = listed(models) if len(models) <= _NAMED else f"{len(models)} models"
+    data_sets = ["typed texts" if name == TYPED else name for name in data_sets]
     counts = [
         in_words(entries[0])[key]
         for key in ("n_pairs", "n_queries", "n_documents")
@@ -316,6 +321,8 @@ def _cells(
             yield f"{text} [{', '.join(of_ends)}]" if of_ends else text
         elif isinstance(value, float) or is_of_share(form):
             yield estimate_text(Estimate(float(value), *interval), form)
+        elif isinstance(value, bool | np.bool_):
+            yield "yes" if value else "no"
         else:
             yield " ".join(str(value).split())
 
@@ -343,10 +350,15 @@ def _line(cells: Sequence[str], kinds: str, place: str) -> str:
     return rf"{line} \\"
 
 
+def _minus(text: str) -> str:
+    """Escaped text, in which a hyphen before a number is a minus sign."""
+    return re.sub(r"(?<![\w}-])-(?=\d)", "$-$", escaped(text))
+
+
 def _signed(cell: str, kind: str) -> str:
-    """An escaped cell, in which a hyphen before a number is a minus sign; numbers (`kind` r) have
-    no exponent in the notation of programs."""
-    text = re.sub(r"(?<![\w}-])-(?=\d)", "$-$", escaped(cell))
+    """An escaped cell with minus signs; numbers (`kind` r) have no exponent in the notation of
+    programs."""
+    text = _minus(cell)
     if kind == "r":
         text = re.sub(r"(\d)e([+-])0*(\d+)", _power, text)
     # Line ends and rules can have an argument in brackets, and a starred form.
