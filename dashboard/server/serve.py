@@ -202,19 +202,30 @@ def drawn() -> None:
 
 
 def _warm_up(given: Sequence[RetrieverSpec]) -> None:
-    """Import what every page needs, and identify the endpoints' models. The default model is
-    loaded, shipped results are unpacked, and other pages' studies are imported only after the first
-    page has been drawn, which may need none of them."""
+    """Import what every page needs, check the given models' folders, and identify the endpoints'
+    models. The default model is loaded, shipped results are unpacked, and other pages' studies are
+    imported only after the first page has been drawn, which may need none of them.
+
+    Raises:
+        UserError: a given folder can't be loaded.
+    """
     silence_libraries()
+    from poslens.attribution.retrievers.load import plan
     from poslens.attribution.retrievers.specs import presets
     from poslens.compute.compute import service
     from poslens.studies import declared
+
+    for spec in given:
+        if spec.source.startswith("folder:"):
+            plan(spec)
 
     def after_the_first_page() -> None:
         _drawn.wait(_FIRST_PAGE_S)
         try:
             default = given[0] if given else next(iter(presets().values()))
             service().retriever(service().identify(default))
+        except UserError as error:  # pages report it too
+            print(error, file=sys.stderr, flush=True)
         except BaseException:
             logging.getLogger(__name__).exception("the default model could not be loaded early")
         unpacking = None
