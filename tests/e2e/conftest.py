@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -249,12 +250,10 @@ def context() -> BrowserContext:
     return _started().context
 
 
-def opened(
-    context: BrowserContext, faults: list[str], width: int, theme: str, height: int = 1000
-) -> Page:
+def opened(context: BrowserContext, faults: list[str], width: int, theme: str) -> Page:
     """An empty tab, whose dialogs and script errors are collected in `faults`."""
     page = context.new_page()
-    page.set_viewport_size({"width": width, "height": height})
+    page.set_viewport_size({"width": width, "height": 1000})
     page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
     page.on("dialog", lambda dialog: (faults.append(dialog.message), dialog.dismiss()))
     page.on("pageerror", lambda error: faults.append(str(error)))
@@ -392,28 +391,46 @@ def go(tab: tuple[Page, list[str]]) -> Iterator[Visit]:
     assert faults == []
 
 
+@pytest.fixture(scope="module")
+def heatmap_tabs(context: BrowserContext) -> Iterator[tuple[list[Page], list[str]]]:
+    """The tabs of `show`, and the dialogs and errors of their pages."""
+    pages = list[Page]()
+    yield pages, []
+    for page in pages:
+        page.close()
+
+
 @pytest.fixture
-def show(context: BrowserContext, tmp_path: Path) -> Iterator[Show]:
-    """`show(panes, view, width=800, theme="dark")`: the heatmap's standalone page.
+def show(
+    context: BrowserContext, heatmap_tabs: tuple[list[Page], list[str]], tmp_path: Path
+) -> Iterator[Show]:
+    """`show(panes, view, width=800, theme="dark")`: the heatmap's standalone page, each of a test
+    in a separate tab. The module's tests share their tabs: opening one takes as long as the page.
 
     No dialog may open, and no error may occur on any of them.
     """
-    pages: list[Page] = []
-    faults: list[str] = []
+    tabs, faults = heatmap_tabs
+    faults.clear()
+    number = count()
 
     def open_page(
         panes: Sequence[Pane], view: View | None = None, width: int = 1440, **options: Any
     ) -> Page:
-        path = tmp_path / f"{len(pages)}.html"
+        tab = next(number)
+        path = tmp_path / f"{tab}.html"
         html = to_html(panes, view or View(), [{"method": "m"}], Style(font_size=16, **options))
         path.write_text(html, encoding="utf-8")
-        page = opened(context, faults, width, "light", height=900)
-        page.on("console", lambda line: faults.append(line.text) if line.type == "error" else None)
+        if tab == len(tabs):
+            page = opened(context, faults, width, "light")
+            page.on(
+                "console", lambda line: faults.append(line.text) if line.type == "error" else None
+            )
+            tabs.append(page)
+        page = tabs[tab]
+        page.set_viewport_size({"width": width, "height": 900})
+        page.mouse.move(0, 0)  # where the previous test left it, it could be over a word
         page.goto(path.as_uri())
-        pages.append(page)
         return page
 
     yield open_page
-    for page in pages:
-        page.close()
     assert not faults
