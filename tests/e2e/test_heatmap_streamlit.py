@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page
 
-from tests.e2e.conftest import TIMEOUT_MS, idle, until
+from tests.e2e.conftest import Visit, idle, until
 from tests.e2e.waiting import expect
 from tests.support.ports import free_port
 from tests.support.served import ROOT, served
@@ -72,17 +72,10 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-def page(url: str, browser: Browser) -> Iterator[Page]:
-    page = browser.new_page(viewport={"width": 1440, "height": 900}, color_scheme="dark")
-    page.set_default_timeout(TIMEOUT_MS)
-    faults: list[str] = []
-    page.on("pageerror", lambda error: faults.append(str(error)))
-    page.on("dialog", lambda dialog: faults.append(dialog.message))
-    page.goto(url)
+def page(url: str, visit: Visit) -> Page:
+    page = visit(url, theme="dark")
     page.wait_for_selector(".hm-text")
-    yield idle(page)
-    page.close()
-    assert not faults
+    return idle(page)
 
 
 def expect_view(page: Page, text: str) -> None:
@@ -156,13 +149,13 @@ def test_it_follows_the_theme_and_shows_markup_as_text(page: Page) -> None:
     assert page.locator(".hm img").count() == 0
 
 
-@pytest.mark.parametrize("width", [1440, 800])
-def test_no_horizontal_overflow(page: Page, width: int) -> None:
-    page.set_viewport_size({"width": width, "height": 900})
-    page.wait_for_function("width => innerWidth === width", arg=width)
-    page.wait_for_function("document.documentElement.scrollWidth <= innerWidth")
+def test_no_horizontal_overflow(page: Page) -> None:
     heatmap = page.locator(".hm")  # in a shadow tree, which only a locator can search
-    until(page, lambda: heatmap.evaluate("node => node.scrollWidth <= node.clientWidth"))
+    for width in (1440, 800):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.wait_for_function("width => innerWidth === width", arg=width)
+        page.wait_for_function("document.documentElement.scrollWidth <= innerWidth")
+        until(page, lambda: heatmap.evaluate("node => node.scrollWidth <= node.clientWidth"))
 
 
 def test_changing_pairs_sends_texts_but_no_script(page: Page) -> None:
