@@ -159,13 +159,6 @@ def test_settings_of_one_study_are_not_those_of_another(app: App, visit: Visit) 
     expect(page.get_by_text("Control: move another sentence").first).to_be_visible()
 
 
-def test_an_old_address_opens_the_page_with_its_query(app: App, visit: Visit) -> None:
-    page = visit(f"{app.url}/bias?models=BM25")
-    expect(page.get_by_role("heading", level=1)).to_contain_text("Cause: ")
-    expect(page.get_by_role("tab", name="Bias tests")).to_have_attribute("aria-selected", "true")
-    expect(page).to_have_url(re.compile("/cause.*models=BM25"))
-
-
 def test_a_run_is_shown_and_can_be_stopped_on_every_page(start_app: Start, visit: Visit) -> None:
     app = start_app()
     page = visit(f"{app.url}/curves?models=MiniLM")

@@ -66,31 +66,6 @@ def test_a_run_is_compared_with_a_model(run_app: App, visit: Visit) -> None:
     no_error(page)
 
 
-def test_with_the_prompt_of_posir_nothing_is_ranked_yet(run_app: App, visit: Visit) -> None:
-    page = visit(
-        f"{run_app.url}/ranking?tab=Rankings&dataset=mine&models=MiniLM&models=MiniLM-recency"
-    )
-    prompt = page.get_by_text("PosIR prompt and context limit")
-    press(page.get_by_text("Search settings"), prompt.is_visible)
-    press(prompt, lambda: "posir=true" in page.url)
-    compute_rankings(page)
-    expect(page.get_by_text("retrieve relevant passages that answer").first).to_be_attached()
-    no_error(page)
-
-
-def test_failed_queries_can_be_listed(run_app: App, visit: Visit) -> None:
-    page = visit(f"{run_app.url}/ranking?tab=Rankings&dataset=mine&models=BM25")
-    start = page.locator(START)
-    expect(start.or_(page.get_by_text("4 of 4 queries; select"))).to_be_visible()
-    idle(page)
-    if start.count():
-        press(start, lambda: not start.count())
-    expect(page.get_by_text("4 of 4 queries; select")).to_be_visible()
-    idle(page).get_by_text("not in the top 10", exact=True).click()
-    expect(page.get_by_text("0 of 4 queries; select")).to_be_visible()
-    no_error(page)
-
-
 def test_the_old_address_of_published_curves_opens_figure_5_on_curves(
     run_app: App, visit: Visit, tmp_path: Path
 ) -> None:
