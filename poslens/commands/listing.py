@@ -227,8 +227,7 @@ def _print_datasets(every: Mapping[str, DataSet], format: LineFormat) -> None:
     _print_aligned(
         (
             name,
-            f"{len(each.pairs):8} {_unit(each):9} "
-            f"{len(each.rejected):6} rejected",
+            f"{len(each.pairs):8} {_unit(each):9} {len(each.rejected):6} rejected",
             each.title,
         )
         for name, each in every.items()

@@ -109,7 +109,9 @@ def test_a_server_does_not_start_with_a_folder_that_is_no_model(
     asked = ("run", "--model", str(tmp_path / "mine"), "--port", str(free_port()))
     code, out, said = forked.run(*asked, env={"POSLENS_HOME": str(tmp_path / "home")})
     assert code == 2 and out == "" and "Traceback" not in said
-    assert said.strip().endswith("mine has no weights in its folder: it needs a *.safetensors file.")
+    assert said.strip().endswith(
+        "mine has no weights in its folder: it needs a *.safetensors file."
+    )
 
 
 TERMS = ["explain", "--query", "ice", "--model", "BM25", "--method", "terms"]
