@@ -66,11 +66,13 @@ def null_pair(pair: TextPair) -> TextPair:
     similar length where there is one: moving that sentence should not change the rank.
 
     Raises:
-        UserError: every sentence overlaps the evidence.
+        UserError: the evidence has no words, or every sentence overlaps it.
     """
     assert pair.evidence is not None
     spans, span = sentences(pair.document, pair.language), pair.evidence
     touched = overlapping(spans, span)
+    if not touched:
+        raise UserError("The evidence has no words: mark a passage with words.")
     others = [other for i, other in enumerate(spans) if i not in touched]
     if not others:
         raise UserError("The evidence covers every sentence of the document.")

@@ -178,7 +178,7 @@ class Positions(Study[Moved, Asked[Moved], PositionSummary]):
         if settings.null and len(nulls) < len(pairs):
             notes.append(
                 f"{len(pairs) - len(nulls):,} pairs have no null control: their evidence covers "
-                "every sentence of the document."
+                "every sentence of the document, or has no words."
             )
         return Moved(
             data.name,

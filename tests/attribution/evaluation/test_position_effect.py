@@ -156,6 +156,9 @@ def test_invalid_pairs_are_refused_in_one_sentence() -> None:
     everything = replace(pair(), evidence=EvidenceSpan(0, len(pair().document)))
     with pytest.raises(UserError, match="covers every sentence"):
         null_pair(everything)
+    space = len(SENTENCES[0])
+    with pytest.raises(UserError, match="has no words"):
+        null_pair(replace(pair(), evidence=EvidenceSpan(space, space + 1)))
     with pytest.raises(ValueError, match="no ranks"):
         PositionRanks("p", np.array([0, 1]))
     assert position_effect([]) is None
