@@ -167,6 +167,7 @@ def no_effect(name: str, failed: Mapping[str, str], n: int) -> UserError:
 
 QUERIES, DOCUMENTS = "Number of queries.", "Number of distinct documents of these queries."
 AT = "nDCG@10 with the evidence {}, 0 to 1."
+MIDDLE = AT.format("in the middle (mean of two positions if their number is even)")
 EFFECT = (
     "nDCG@10 with the evidence first minus last, paired within the query, -1 to 1; positive is "
     "primacy."
@@ -186,7 +187,7 @@ class PositionEffectRow(ModelRow):
     queries: int = column(QUERIES)
     documents: int = column(DOCUMENTS)
     first: Estimate | None = column(AT.format("first"))
-    middle: Estimate | None = column(AT.format("in the middle"))
+    middle: Estimate | None = column(MIDDLE)
     last: Estimate | None = column(AT.format("last"))
     first_minus_last: Estimate | None = column(EFFECT, form="+.3f")
     verdict: str = column(VERDICT)
@@ -235,7 +236,7 @@ class PositionGroupRow(ModelRow):
     queries: int = column(QUERIES)
     documents: int = column(DOCUMENTS)
     first: Estimate | None = column(AT.format("first"))
-    middle: Estimate | None = column(AT.format("in the middle"))
+    middle: Estimate | None = column(MIDDLE)
     last: Estimate | None = column(AT.format("last"))
     first_minus_last: Estimate | None = column(EFFECT, form="+.3f")
     controlled_psi: Estimate | None = column(PSI, title="controlled PSI", one_sided=True)
@@ -247,7 +248,10 @@ class PositionQueryRow(ModelRow):
 
     query: str = column("The query.")
     rank_first: int = column("Rank with the evidence first, from 1.", title="rank, first")
-    rank_middle: int = column("Rank with the evidence in the middle.", title="rank, middle")
+    rank_middle: int = column(
+        "Rank with the evidence in the middle; of two middle positions, at the first.",
+        title="rank, middle",
+    )
     rank_last: int = column("Rank with the evidence last.", title="rank, last")
     first_minus_last: float = column(EFFECT, form="+.3f")
     best: int = column("Best rank at any position.", shown=False)

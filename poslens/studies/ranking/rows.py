@@ -33,7 +33,8 @@ class MeasuresRow(ModelRow):
     queries: int = column(QUERIES, shown=False)
     documents: int = column("Number of documents in the corpus.", shown=False)
     resampled: int = column(
-        "Number of relevant documents; intervals other than those of S@10 resample these.",
+        "Number of documents that intervals resample, except those of S@10: of each query, the one "
+        "with the evidence, or else the first relevant one.",
         key="documents resampled",
         shown=False,
     )
