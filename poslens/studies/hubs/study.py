@@ -217,17 +217,19 @@ class Hubs(Study[Collection, Asked[Collection], HubSummary]):
         )
 
     def remarks(self, summaries: Sequence[HubSummary]) -> list[str]:
-        """Queries that retrieve nothing, and those whose top k depends on the order of the
-        corpus."""
+        """Queries that retrieve only relevant documents or nothing, and those whose top k depends
+        on the order of the corpus."""
         remarks = []
         for summary in summaries:
             degrees, top = summary.original, summary.asked.settings.top
             queries = counted(degrees.n_queries, "query")
             if 0 < degrees.n_without < degrees.n_queries:
-                verb = "retrieves" if degrees.n_without == 1 else "retrieve"
-                remarks.append(
-                    f"{summary.name}: {degrees.n_without:,} of {queries} {verb} nothing."
+                words = (
+                    "retrieves no document other than its relevant ones"
+                    if degrees.n_without == 1
+                    else "retrieve no document other than their relevant ones"
                 )
+                remarks.append(f"{summary.name}: {degrees.n_without:,} of {queries} {words}.")
             if degrees.n_tied:
                 remarks.append(
                     f"{summary.name}: for {degrees.n_tied:,} of {queries}, documents at ranks "
