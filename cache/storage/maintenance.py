@@ -32,10 +32,10 @@ _NONSENSE = (sqlite3.Error, pa.ArrowException, ValueError, TypeError, LookupErro
 @dataclass(frozen=True, slots=True)
 class StoredFile:
     """One model's results under one method. `method` has no curve parameters; `variants` are those
-    for which curves are stored. `results` and `failed` also count tests, interventions and
-    embeddings, but nothing that is `ADDITIONAL`. `datasets` has the number of results and failures
-    by data set; embeddings and maps belong to none. `bytes` includes the log; `last_used` is in
-    seconds since 1970. `problem` is empty, or one sentence if the file can't be read."""
+    for which curves are stored. `results` and `failed` also count tests, interventions,
+    embeddings and maps, but nothing that is `ADDITIONAL`. `datasets` has the number of results and
+    failures by data set; embeddings and maps belong to none. `bytes` includes the log; `last_used`
+    is in seconds since 1970. `problem` is empty, or one sentence if the file can't be read."""
 
     path: Path
     model: ModelKey
@@ -95,7 +95,7 @@ def _stored_file(path: Path) -> StoredFile | None:
                 if name in current and name.startswith("{")
             )
             counts = db.execute(
-                "SELECT dataset, count(*), count(reason) FROM result WHERE kind NOT IN (?, ?, ?) "
+                "SELECT dataset, count(*), count(reason) FROM result WHERE kind NOT IN (?, ?) "
                 "GROUP BY dataset ORDER BY dataset",
                 ADDITIONAL,
             ).fetchall()

@@ -29,7 +29,7 @@ SEARCH, ENCODING_TIME = "search", "encoding_time"
 """Names of kinds with one row for a whole corpus, next to the results of its items: the state of an
 unfinished search, and how long a model encodes a document."""
 
-ADDITIONAL = (MAP, OTHER + SEARCH, OTHER + ENCODING_TIME)
+ADDITIONAL = (OTHER + SEARCH, OTHER + ENCODING_TIME)
 """Kinds that are not counted as results."""
 
 _SUMMARY = [field for field in blocks.schema_of(SUMMARY) if field.name not in ("id", "text")]

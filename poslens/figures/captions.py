@@ -17,7 +17,7 @@ _LINE_CHARACTERS = 80
 _OTHER_TITLES = {
     "bias_scores": "bias tests",
     "deletion_insertion": "faithfulness",
-    "embedding": "text vectors",
+    "embedding": "text vectors and maps",
     "late_chunks": "late chunking",
     "needle": "needles",
     "others": "scores of other documents",

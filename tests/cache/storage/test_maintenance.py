@@ -225,6 +225,8 @@ def test_verify_also_reads_other_kinds_of_results(store: Store, result) -> None:
     vectors.put_map(MODEL, "map", np.ones((2, 2), np.float32))
     assert verify(store, MODEL, METHOD) == Verified(6, (), 0)
     assert verify(store, MODEL, EMBEDDING) == Verified(3, (), 0)
+    listed = {file.method.name: file.results for file in listing(store)}
+    assert listed[EMBEDDING.name] == 3, "a map counts as a result"
     with sql(store) as db:
         db.execute(
             "UPDATE result SET payload = zeroblob(9) WHERE kind LIKE 'other%' AND item = 'b'"
