@@ -36,6 +36,7 @@ from tests.support.forked import Forked  # noqa: E402
 if TYPE_CHECKING:
     from poslens.attribution.datasets import DataSet
     from poslens.attribution.retrievers.dense import DenseRetriever
+    from tests.support.children import Children
 
 # Shared machines are slow at times, so a slow example is not a failure.
 settings.register_profile("poslens", deadline=None, max_examples=60)
@@ -115,6 +116,23 @@ def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forked]:
     process = Forked(tmp_path_factory.mktemp("forked"))
     yield process
     process.close()
+
+
+@pytest.fixture(scope="module")
+def children() -> Iterator[Children]:
+    """The child processes of `shared_children`."""
+    from tests.support.children import Children
+
+    started = Children()
+    yield started
+    started.end()
+
+
+@pytest.fixture
+def shared_children(children: Children) -> Iterator[None]:
+    """Read untrusted files in child processes that the module's tests share."""
+    with children.shared():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -35,6 +35,7 @@ REFERENCE = next(
 needs_reference = pytest.mark.skipif(
     REFERENCE is None, reason="the published data (shared/reference) is not beside the repository"
 )
+pytestmark = pytest.mark.usefixtures("shared_children")
 ENDS = {"Qwen3-Embedding-8B": (0.938, 0.671, 0.424), "NV-Embed-v2": (0.069, 0.562, 0.639)}
 CURVES = np.random.default_rng(1).random((6, 100))
 

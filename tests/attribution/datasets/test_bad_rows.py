@@ -18,6 +18,8 @@ from poslens.attribution.datasets.schema import as_grade
 from poslens.attribution.errors import UserError
 from tests.support.format_files import write
 
+pytestmark = pytest.mark.usefixtures("shared_children")
+
 GOOD = {"query": "when", "document": "Fog lifts."}
 
 

@@ -21,6 +21,8 @@ from poslens.attribution.datasets.streams import File
 from poslens.attribution.datasets.types import DataSet
 from poslens.attribution.errors import UserError
 
+pytestmark = pytest.mark.usefixtures("shared_children")
+
 HEADER = "query-id\tcorpus-id\tscore\n"
 CORPUS = [
     {"_id": "d1", "title": "Fog", "text": "It lifts at noon."},

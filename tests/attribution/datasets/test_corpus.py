@@ -21,6 +21,8 @@ from poslens.attribution.evaluation.ranking_measures import NDCG, RECALL, measur
 from poslens.attribution.evaluation.search import rankings, search, search_lexical
 from tests.support.format_files import Rows, write
 
+pytestmark = pytest.mark.usefixtures("shared_children")
+
 Texts = dict[str, str]
 
 

@@ -15,6 +15,8 @@ from poslens.attribution.datasets import formats
 from poslens.attribution.errors import UserError
 from poslens.attribution.interventions.segments import documents_of
 
+pytestmark = pytest.mark.usefixtures("shared_children")
+
 ROWS = [("a", "Tides", "The Moon pulls."), ("b", "", "Rain falls.")]
 
 

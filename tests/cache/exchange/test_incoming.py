@@ -30,6 +30,7 @@ from poslens.cache.storage.maintenance import listing
 from poslens.cache.storage.rows import ROW
 from poslens.cache.storage.store import ModelKey, Store
 
+pytestmark = pytest.mark.usefixtures("shared_children")
 METHOD = make_method("saliency")
 MODEL = ModelKey("M", "0123456789abcdef", json.dumps({"spec": {"name": "M"}, "weights": "w"}))
 SOURCE = RowSource(MODEL, Method(METHOD.name, METHOD.params))

@@ -31,6 +31,7 @@ from poslens.cache.exchange.part_files import (
 from poslens.cache.storage.rows import ROW
 from poslens.cache.storage.store import ModelKey, Store
 
+pytestmark = pytest.mark.usefixtures("shared_children")
 METHOD = make_method("saliency")
 MODEL = ModelKey("M", "0123456789abcdef", '{"weights": "w"}')
 

@@ -29,6 +29,7 @@ from poslens.cache.storage.store import ModelKey, Store
 from tests.support.counts import Count, counts
 from tests.support.forked import Forked
 
+pytestmark = pytest.mark.usefixtures("shared_children")
 METHOD = make_method("saliency")
 ABOUT = json.dumps({"spec": {"name": "M"}, "weights": "w" * 16, "precision": "float32"})
 MODEL = ModelKey("M", "0123456789abcdef", ABOUT)
