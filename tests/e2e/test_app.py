@@ -277,27 +277,6 @@ def test_export_figures_and_the_heatmap(app: App, visit: Visit, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("address", "sentence"),
     [
-        ("/?dataset=nope", "There is no data set 'nope'"),
-        ("/?pair=nope", "The pair architecture-classical-orders-q1 is shown instead."),
-        ("/?models=nope", "There is no model 'nope'"),
-        ("/?models=mpnet", "models fetch mpnet"),
-        ("/?text=Own+text&q=words&d=%E2%80%8B", "MiniLM reads no word of the"),
-        ("/?text=Own+text&q=%5BSEP%5D&d=words", "MiniLM reads no word of the"),
-        ("/curves?models=..%2F..%2Fetc", "There is no model"),
-        ("/compare?a=MiniLM&b=nope", "There is no model 'nope'"),
-    ],
-)
-def test_invalid_addresses_are_answered_in_one_sentence(
-    app: App, go: Visit, address: str, sentence: str
-) -> None:
-    page = go(f"{app.url}{address}")
-    expect(page.get_by_text(sentence).first).to_be_visible()
-    no_error(page)
-
-
-@pytest.mark.parametrize(
-    ("address", "sentence"),
-    [
         ("/passport?dataset=nope", "There is no data set 'nope'"),
         ("/curves?method=nope", "There is no method 'nope'"),
     ],

@@ -1,13 +1,16 @@
-"""An address with a parameter that no page has is answered in one sentence above the page."""
+"""What an address names in vain, or with a parameter that no page has, is answered in one sentence
+above the page."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from poslens.attribution.retrievers import resolve
 from poslens.dashboard.widgets import address
 from tests.support.pages import DASHBOARD, SECONDS, open_page
 
@@ -75,5 +78,39 @@ def test_each_parameter_is_one_of_a_page() -> None:
 
 @pytest.mark.parametrize("name", ["explain", "curves"])
 def test_the_app_reports_it(name: str) -> None:
-    app = open_page(name, modle="MiniLM").run()
+    app = open_page(name, modle="MiniLM", models="BM25").run()
     assert not app.exception and "modle" in app.main.warning[0].value
+
+
+OWN = {"text": "Own text", "models": "tiny"}
+
+
+@pytest.mark.parametrize(
+    ("name", "query", "sentence"),
+    [
+        ("explain", {"dataset": "nope", "models": "BM25"}, "There is no data set 'nope'"),
+        (
+            "explain",
+            {"pair": "nope", "models": "BM25"},
+            "The pair architecture-classical-orders-q1 is shown instead.",
+        ),
+        ("explain", {"models": "nope"}, "There is no model 'nope'"),
+        ("explain", {"models": "mpnet"}, "models fetch mpnet"),
+        ("explain", {**OWN, "q": "words", "d": "\u200b"}, "tiny reads no word of the"),
+        ("explain", {**OWN, "q": "[SEP]", "d": "words"}, "tiny reads no word of the"),
+        ("curves", {"models": "../../etc"}, "There is no model"),
+        ("compare", {"a": "BM25", "b": "nope"}, "There is no model 'nope'"),
+    ],
+)
+def test_what_an_address_names_in_vain_is_answered_in_one_sentence(
+    own_service: None,
+    tiny_folder: Callable[..., Path],
+    name: str,
+    query: dict[str, str],
+    sentence: str,
+) -> None:
+    resolve.register_folder("tiny", tiny_folder("bert"))
+    app = open_page(name, **query).run()
+    assert not app.exception
+    answers = [one.value for one in (*app.warning, *app.error, *app.info, *app.caption)]
+    assert any(sentence in one.replace("\\", "") for one in answers), answers
