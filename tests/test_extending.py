@@ -26,7 +26,7 @@ from poslens.attribution.datasets import formats
 from poslens.attribution.errors import UserError
 from poslens.attribution.methods import METHODS, attribute_batches, make_method
 from poslens.attribution.methods.perturbation import Perturbed
-from poslens.attribution.retrievers.base import joint
+from poslens.attribution.retrievers.base import embedded
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.retrievers.family import FAMILIES
 from poslens.attribution.retrievers.load import load
@@ -158,7 +158,7 @@ def test_the_example_of_a_family_works(install: Install, no_new_families: None) 
     ]
     # Methods that need more than the family has are refused in one sentence.
     for ask in (
-        lambda: joint(retriever),
+        lambda: embedded(retriever),
         lambda: score_texts(retriever, [(pair.query, pair.document)]),
         lambda: Perturbed(retriever, pair, "document"),
         lambda: list(document_coverage.coverage(retriever, [pair])),

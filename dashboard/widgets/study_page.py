@@ -30,6 +30,7 @@ from poslens.dashboard.widgets.run_board import (
 from poslens.dashboard.widgets.tables import column_settings, show_table
 from poslens.figures.figure_base import captioned
 from poslens.figures.palettes import Style
+from poslens.figures.plain import plain
 from poslens.parameters import (
     Choice,
     Integer,
@@ -213,7 +214,7 @@ def study_section(
 def chosen_result(summaries: Sequence[Any], label: str, key: str) -> Any:
     """The result of the model that the user selects, at first that of the first model."""
     by_name = {summary.name: summary for summary in summaries}
-    return by_name[st.selectbox(label, list(by_name), key=key) or summaries[0].name]
+    return by_name[st.selectbox(plain(label), list(by_name), key=key) or summaries[0].name]
 
 
 def study_with(

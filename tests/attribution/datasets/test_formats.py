@@ -390,7 +390,7 @@ def test_the_error_of_an_unknown_format_lists_the_known_ones(tmp_path: Path) -> 
         with pytest.raises(UserError) as caught:
             detect(tmp_path / name)
         message = str(caught.value)
-        assert message.startswith(f"{name} is not in a known format: PosIR")
+        assert message.startswith(f"{name} is not in a known format: a .csv")
         for looked_for in (
             "BEIR",
             "MultiClaim",

@@ -26,7 +26,7 @@ def test_datasets_counts_the_given_data(tmp_path: Path) -> None:
     done = run("datasets", "--data", f"mine={own}", "--data", f"c={tmp_path / 'foil.jsonl'}")
     assert done.exit_code == 0
     listed = {line.split()[0]: line.split() for line in done.stdout.splitlines()}
-    assert listed["mine"][1:5] == ["1", "pairs", "1", "rejected"]
+    assert listed["mine"][1:5] == ["1", "pair", "1", "rejected"]
     assert listed["c"][1:5] == ["2", "pairs", "0", "rejected"] and listed["c"][-1] == "(ColDeR)"
     entries = json.loads(run("datasets", "--data", f"mine={own}", "--format", "json").stdout)
     (mine,) = (entry for entry in entries if entry["name"] == "mine")

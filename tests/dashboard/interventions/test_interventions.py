@@ -327,7 +327,7 @@ def test_the_verdict_on_incomplete_curves_counts_what_is_missing(
     (subject,) = AGREEMENT.subjects(compute, bm25, corpus, settings)
 
     def verdict(n: int) -> str:
-        few = replace(subject, chosen=replace(corpus, pairs=Pairs(corpus.pairs[:n])))
+        few = replace(subject, corpus=replace(corpus, pairs=Pairs(corpus.pairs[:n])))
         AGREEMENT.job(compute, few).start().wait()
         results = so_far(AGREEMENT, compute, [subject], [AGREEMENT.job(compute, subject)])
         (sentence,) = results.verdicts
@@ -458,8 +458,8 @@ def test_runs_over_different_pairs_have_different_keys(sample: DataSet) -> None:
 
 def test_the_provenance_of_agreement_counts_the_pairs_of_each_intervention() -> None:
     few, many = (Agreement("BM25", n, n - 1, 0, 0, None, None) for n in (3, 5))
-    chosen = SimpleNamespace(dataset="sample", selection="6 pairs")
-    asked: Any = SimpleNamespace(method=OCCLUSION, chosen=chosen)
+    corpus = SimpleNamespace(dataset="sample", selection="6 pairs")
+    asked: Any = SimpleNamespace(method=OCCLUSION, corpus=corpus)
     model = service().identify(resolve("BM25"))
     each = AGREEMENT.provenance(AgreementSummary(model, asked, {MOVE: few, CUT: many}))
     assert (each.n_pairs, each.n_documents) == (5, 4)

@@ -286,8 +286,6 @@ def test_data_without_evidence_and_cross_encoders_are_refused(
     (tmp_path / "plain.csv").write_text("query,document\na,One b. Two c.\n")
     found = run("--model", "BM25", "--dataset", str(tmp_path / "plain.csv"))
     assert found.exit_code == 2 and "choose a data set with evidence spans" in found.stderr
-    with pytest.raises(UserError, match='by can only be "position"'):
-        poslens.rank("BM25", corpus, by="length")
     with pytest.raises(UserError, match="There is no parameter 'null'"):
         poslens.rank("BM25", corpus, null=True)
 
