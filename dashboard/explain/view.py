@@ -23,6 +23,7 @@ from poslens.compute.runs import duration
 from poslens.dashboard.explain import comparison
 from poslens.dashboard.explain.matrix import matrix_view, terms_view
 from poslens.dashboard.explain.subject import BOTH, DATA_SET, PAIR, ExplainedSubject
+from poslens.dashboard.server import first_heatmap
 from poslens.dashboard.server.own_texts import service_for
 from poslens.dashboard.server.waiting import stopped, wait
 from poslens.dashboard.widgets import choices, links, null_controls, panels, say
@@ -41,9 +42,9 @@ from poslens.studies.explain.tables import explained_frame
 from poslens.studies.published import means as published_means
 
 PAUSE_S, FIRST_PAUSE_S = 0.15, 2.0
-"""Seconds before charts are sent to the browser: usually, and the first time in a browser tab. A
-chart that arrives with the heatmap delays the heatmap by 250 ms; the first one, which loads
-Plotly's script, by two seconds."""
+"""Seconds before charts are sent to the browser: usually, and at most for the first heatmap of a
+browser tab. A chart that arrives with the heatmap delays the heatmap by 250 ms; the first one,
+which loads Plotly's script, by a second or more."""
 SIDE_BY_SIDE, MINUS = "side by side", "A − B"
 
 
@@ -153,14 +154,15 @@ def _draw(subject: ExplainedSubject, key: str, comparing: bool) -> None:
 
 
 def _let_the_text_be_drawn() -> None:
-    loaded = "charts.known"  # session key: this browser tab has loaded Plotly
-    until = time.monotonic() + (PAUSE_S if loaded in st.session_state else FIRST_PAUSE_S)
-    while time.monotonic() < until:
+    drawn = first_heatmap.of_tab().drawn
+    before = drawn.is_set()
+    until = time.monotonic() + (PAUSE_S if before else FIRST_PAUSE_S)
+    while time.monotonic() < until and (before or not drawn.is_set()):
         time.sleep(0.05)
         # Reading the session state ends the script if the user has clicked in the meantime, so that
         # Streamlit handles the click immediately.
-        st.session_state.get(loaded)
-    st.session_state[loaded] = True
+        st.session_state.get("waiting")
+    drawn.set()
 
 
 def _tools(subject: ExplainedSubject) -> str:

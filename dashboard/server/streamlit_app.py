@@ -14,11 +14,12 @@ from starlette.middleware import Middleware
 from poslens.dashboard.server import fragment_queue, people
 from poslens.dashboard.server.access import LOOPBACK, Access
 from poslens.dashboard.server.access_middleware import AccessMiddleware
+from poslens.dashboard.server.first_heatmap import FirstHeatmaps
 from poslens.dashboard.server.responses import Headers, PageHead, RenamedPages
 from poslens.dashboard.server.static_files import StaticFiles
 
 SCRIPT = Path(__file__).parents[1] / "app.py"
-MIDDLEWARE = (Headers, AccessMiddleware, StaticFiles, RenamedPages, PageHead)
+MIDDLEWARE = (Headers, AccessMiddleware, StaticFiles, FirstHeatmaps, RenamedPages, PageHead)
 """What a request passes, in order, before Streamlit's own middleware."""
 
 # By default, Streamlit shows paths of this machine in its error boxes.

@@ -10,6 +10,7 @@ from typing import Any
 import streamlit as st
 from streamlit.components.v2 import component as register
 
+from poslens.dashboard.server import first_heatmap
 from poslens.heatmap.assets import component_script
 from poslens.heatmap.data import Pane, View, payload
 
@@ -38,6 +39,7 @@ def heatmap(panes: Sequence[Pane], view: View, key: str) -> View:
     data["digest"] = _digest([texts, data["columns"]])
     data["beside"] = _digest(beside)
     data["forced"] = forced
+    data["drawn"] = first_heatmap.address()
     result = _mount(
         key=key, data=data, default={"view": view.to_dict()}, on_view_change=lambda: None
     )

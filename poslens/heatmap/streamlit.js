@@ -5,6 +5,7 @@
 const mounted = new WeakMap();
 let code = null;
 let loading = null;
+let reported = false;
 
 function load() {
   loading ??= import(new URL(CODE, document.baseURI).href).then((module) => {
@@ -43,6 +44,11 @@ function draw(heatmap) {
   }
   heatmap.digest = data.digest;
   heatmap.beside = data.beside;
+  if (data.drawn && !reported) {
+    reported = true;
+    const report = () => fetch(new URL(data.drawn, document.baseURI));
+    requestAnimationFrame(() => setTimeout(report)); // once the heatmap is on screen
+  }
 }
 
 export default function component(latest) {

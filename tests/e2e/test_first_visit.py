@@ -38,6 +38,21 @@ def test_a_pair_is_shown_and_its_files_state_which_mean_they_contain(
         assert '"selection": "all pairs"' in said, "the mean's pairs"
 
 
+def test_a_tab_reports_only_its_first_heatmap(shipped_app: App, browser: Browser) -> None:
+    with browser.new_context() as context:
+        page = context.new_page()
+        with page.expect_response("**/drawn/*", timeout=TIMEOUT_MS) as reported:
+            page.goto(shipped_app.url)
+        assert reported.value.status == 204
+        expect(page.locator(".js-plotly-plot").first).to_be_visible(timeout=TIMEOUT_MS)
+        requests = list[str]()
+        page.on("request", lambda request: requests.append(request.url))
+        idle(page).get_by_role("button", name="Next").first.click()
+        idle(page).get_by_role("link", name="Compare", exact=True).click()
+        expect(page.locator(".hm-pane[data-side=document]")).to_have_count(2)
+        assert not [url for url in requests if "/drawn/" in url]
+
+
 def test_a_touch_screen_shows_charts_without_a_toolbar(shipped_app: App, browser: Browser) -> None:
     with browser.new_context(has_touch=True, is_mobile=True) as context:
         page = context.new_page()
