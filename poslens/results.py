@@ -38,7 +38,6 @@ from poslens.studies.passport import cohort
 from poslens.studies.passport import service as passports
 from poslens.studies.passport.document import FORMATS as PASSPORT_FORMATS
 from poslens.studies.passport.document import document_bytes
-from poslens.studies.passport.parts import RELOCATION
 from poslens.studies.passport.service import ModelPassport as Card
 from poslens.study import Study
 
@@ -246,7 +245,7 @@ class Passport(Result, Mapping[str, "Passport"]):
         draw = {part.key: part.draw for part in self.cards[0].parts if part.draw is not None}
         if not draw:
             raise passports.no_results(self.cards)
-        default = RELOCATION.key if RELOCATION.key in draw else next(iter(draw))
+        default = passports.RELOCATION.key if passports.RELOCATION.key in draw else next(iter(draw))
         return chosen(draw, table or default, f"{first}'s passport", "figure of")(style)
 
     def save(
@@ -268,7 +267,7 @@ class Passport(Result, Mapping[str, "Passport"]):
         if size or palette:
             raise UserError(
                 "Cards have their own size and palette: name a part to draw, as in "
-                f'save(path, "{RELOCATION.key}", size=..., palette=...).'
+                f'save(path, "{passports.RELOCATION.key}", size=..., palette=...).'
             )
         return written(path, document_bytes(self.cards, fmt))
 

@@ -13,12 +13,11 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from poslens.attribution.curves.bootstrap import MIN_DOCUMENTS, Estimate
+from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.datasets.types import spread_words
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.comparison import documents_needed, judged
-from poslens.attribution.evaluation.comparison_words import change_in_words
+from poslens.attribution.interventions.relocation import movable
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Provenance, TextPair
 from poslens.compute.compute import Compute
@@ -197,10 +196,10 @@ class PartQuestion:
 
 @dataclass(frozen=True)
 class StudyPart:
-    """What a study declares for its part of a passport. Jobs, finding (the verdict), figure (the
+    """What a study declares for its part of a passport. Jobs, finding (the verdicts), figure (the
     first) and provenance are those of the study. `numbers` returns those of a summary. `settings`
-    are parameters that differ from the study's defaults, and `subject` restricts the study's
-    subject to a scope."""
+    are parameters that differ from the study's defaults, and `subject` restricts each of the
+    study's subjects to a scope."""
 
     key: str
     title: str
@@ -212,36 +211,14 @@ class StudyPart:
     needs_queries: bool = False
 
 
-# -- sentences -------------------------------------------------------------------------------------
+def moved_pairs(subject: Any, scope: Scope) -> Any:
+    """A subject of selected pairs, with those that the scope moves instead.
 
-
-def shift_sentence(
-    what: str,
-    difference: Estimate | None,
-    where: str,
-    meaning: str,
-    margin: float,
-    form: str = ".3f",
-) -> str:
-    """How `what` changes from the first to the last positions (`where`), and its meaning, as in
-    `side_sentence`."""
-    if difference is None or difference.interval is None:
-        items = "documents" if difference is None else difference.resampled
-        few = difference is not None and difference.n_resampled < MIN_DOCUMENTS
-        needs = f": an interval needs {MIN_DOCUMENTS}" if few else ""
-        return f"Too few {items} to decide whether position matters{needs}."
-    meaning = side_sentence(difference, margin, meaning, "Equivalent")
-    return f"{what} {change_in_words(difference, form)} {where}. {meaning}"
-
-
-def side_sentence(difference: Estimate, margin: float, meaning: str, equivalent: str) -> str:
-    """The meaning of a difference of the last minus the first positions: `meaning` with the side
-    that has more in place of {}."""
-    verdict = judged(difference, margin)
-    if verdict == "too few documents":
-        n, units = documents_needed(difference, margin), difference.resampled
-        would = f"; about {n:,} {units} would be needed" if n else ""
-        return f"Too few {units} to decide{would}."
-    if verdict == "equivalent":
-        return f"{equivalent} within the margin of {margin:g}."
-    return meaning.format("end" if verdict == "higher" else "beginning")
+    Raises:
+        UserError: the scope moves fewer than two.
+    """
+    if len(scope.moved) < 2:
+        raise UserError("Fewer than two pairs of this data set have evidence that can be moved.")
+    selection = scope.selection(scope.moved, len(movable(scope.data.pairs)[0]), MOVABLE)
+    pairs = type(subject.corpus.pairs)(scope.moved)
+    return replace(subject, corpus=replace(subject.corpus, pairs=pairs, selection=selection))

@@ -12,6 +12,7 @@ import plotly.graph_objects as go
 from poslens.attribution.curves.bootstrap import MIN_DOCUMENTS, Estimate
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
+from poslens.attribution.interventions.relocation import relocation_method
 from poslens.attribution.methods import METHODS, make_method
 from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.types import Provenance
@@ -39,8 +40,7 @@ from poslens.rows import Table
 from poslens.studies.cause.service import DEFAULT_PAIRS
 from poslens.studies.cause.tables import cause_measure
 from poslens.studies.passport import service as passports
-from poslens.studies.passport.parts import RELOCATE, RELOCATION
-from poslens.studies.passport.service import ModelPassport
+from poslens.studies.passport.service import RELOCATION, ModelPassport
 from poslens.study import Asked, Figure, Study, register
 from poslens.study_part import MAX_PAIRS, Scope
 
@@ -188,7 +188,7 @@ class Differences(Study[DataSet, Asked[DataSet], MeasuredSummary]):
         measures = _measures(card)
         if RELOCATION.key in measures:
             measures[RELOCATION.key] = cause_measure(
-                scope.compute, scope.spec, RELOCATE, scope.moved
+                scope.compute, scope.spec, relocation_method(), scope.moved
             )
         if summary.curves is not None:
             documents = {pair.pair_id: pair.document for pair in scope.moved}

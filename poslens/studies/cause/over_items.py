@@ -153,9 +153,10 @@ DOCUMENTS = number_of("documents")
 class CauseSummary(MeanEffect):
     """The mean curve of one intervention. `measure` has the last-minus-first difference of each
     item; scores are in standard deviations of the model's scores, because models have different
-    scales."""
+    scales. `unscaled` has the same differences in units of the score."""
 
     cause: DataSetCause
+    unscaled: ItemMeasure
 
 
 @dataclass(frozen=True)
@@ -204,7 +205,8 @@ class CurveStudy(OverItems[CauseSummary]):
             compute, spec, method, corpus.pairs, corpus.dataset, corpus.selection
         )
         measure = cause_measure(compute, spec, method, corpus.pairs)
-        return CauseSummary(cause.model, subject, measure, measure.test(), cause)
+        unscaled = cause_measure(compute, spec, method, corpus.pairs, scaled=False)
+        return CauseSummary(cause.model, subject, measure, measure.test(), cause, unscaled)
 
     def provenance(self, summary: CauseSummary) -> Provenance:
         return summary.cause.provenance()
@@ -221,6 +223,10 @@ def notes_of(summary: CauseSummary) -> str:
     notes = summary.cause.notes
     more = [f"and {len(notes) - 3} more"] if len(notes) > 3 else []
     return "; ".join([*notes[:3], *more])
+
+
+SIDES = {"lower": "beginning", "higher": "end"}
+"""The side of a text that has more, by the verdict of its last minus its first third."""
 
 
 def basis(test: Comparison) -> str:

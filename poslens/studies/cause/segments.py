@@ -26,6 +26,7 @@ from poslens.studies.cause.over_items import (
     DOCUMENTS,
     NOTES,
     POINTS,
+    SIDES,
     CauseItems,
     CauseSummary,
     CurveStudy,
@@ -35,6 +36,7 @@ from poslens.studies.cause.over_items import (
     notes_of,
 )
 from poslens.study import Figure, register
+from poslens.study_part import Number, StudyPart, number
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,27 @@ def _drawn(summaries: Sequence[CauseSummary], style: Style) -> go.Figure:
     return mean_curves(curves, style, y_title=COSINE)
 
 
+def _numbers(summary: CauseSummary) -> list[Number]:
+    key = "shuffled" if _shuffled(summary) else "segments"
+    parts = label_of(summary.asked.method)
+    name = f"cosine, last minus first third, {parts} (negative: primacy)"
+    return number(key, name, summary.cause.last_minus_first)
+
+
+def _shuffled(summary: CauseSummary) -> bool:
+    return "order" in summary.asked.method.params
+
+
+PART = StudyPart(
+    "segments",
+    "Weight of each position in the document vector",
+    f"Each text is split into up to {N_SEGMENTS} consecutive segments of similar length. Only "
+    "vectors are compared; no documents are ranked.",
+    "documents",
+    _numbers,
+)
+
+
 class SegmentsStudy(CurveStudy):
     """Compares the vectors of a document's parts with that of the whole document."""
 
@@ -97,6 +120,7 @@ class SegmentsStudy(CurveStudy):
     figures = (
         Figure("Cosine with the whole text's vector by position", _drawn, intervals="curve"),
     )
+    part = PART
 
     def corpus(self, data: DataSet, settings: Settings) -> CauseItems:
         """The documents, as pairs without a query."""
@@ -112,10 +136,13 @@ class SegmentsStudy(CurveStudy):
         if test is None:
             return f"{name}: {parts} have no result."
         change = change_in_words(test.difference, ".4f")
-        return (
+        sentence = (
             f"{name}, {parts}: the cosine with the whole text {change} from the first to the last "
             f"third ({basis(test)})."
         )
+        if _shuffled(summary) and (side := SIDES.get(test.verdict)):
+            sentence += f" Content near the {side} of a text weighs more in its vector."
+        return sentence
 
 
 SEGMENTS = register(SegmentsStudy())

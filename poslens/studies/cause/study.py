@@ -26,6 +26,7 @@ from poslens.studies.cause.figures import causal_curves
 from poslens.studies.cause.over_items import (
     NOTES,
     POINTS,
+    SIDES,
     CauseItems,
     CauseSummary,
     CurveStudy,
@@ -35,6 +36,7 @@ from poslens.studies.cause.over_items import (
 from poslens.studies.cause.service import DataSetCause
 from poslens.studies.selections import READABLE, number_of, selected
 from poslens.study import Figure, register
+from poslens.study_part import Number, StudyPart, moved_pairs, number
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,30 @@ def _curves(name: str, summaries: Sequence[CauseSummary], style: Style) -> go.Fi
     return stacked(figures, style)
 
 
+def _numbers(summary: CauseSummary) -> list[Number]:
+    cause = summary.cause
+    change = "score with the evidence in the last third minus first third (negative: primacy)"
+    lost = "mean score with the evidence read whole, minus mean score with it truncated"
+    difference = cause.last_minus_first
+    return [
+        *number("last_minus_first", change, difference, "+.4f", measure=summary.unscaled),
+        *number("lost", lost, cause.lost, "+.4f"),
+    ]
+
+
+PART = StudyPart(
+    "relocation",
+    "Effect of the evidence's position on the score",
+    "Moving evidence removes it from its context. The first and last third include only positions "
+    "where the model reads the evidence whole; pairs without such a position in each of the two "
+    "thirds are left out.",
+    "pairs",
+    _numbers,
+    {"interventions": ("relocation",)},
+    moved_pairs,
+)
+
+
 class CauseStudy(CurveStudy):
     """Moves the evidence or removes parts of each document, and measures the score."""
 
@@ -161,6 +187,7 @@ class CauseStudy(CurveStudy):
         Figure("Relocation", partial(_curves, "relocation"), half=True, intervals="curve"),
         Figure("Ablation", partial(_curves, "ablation"), half=True, intervals="curve"),
     )
+    part = PART
 
     def corpus(self, data: DataSet, settings: Settings) -> CauseItems:
         """The pairs. If relocation is among the interventions, all of them use only pairs whose
@@ -225,7 +252,7 @@ class CauseStudy(CurveStudy):
             f"of what the model reads ({tested})."
         )
         verdict = test.verdict if test is not None else ""
-        if side := {"lower": "beginning", "higher": "end"}.get(verdict):
+        if side := SIDES.get(verdict):
             sentence += f" Documents score higher with the evidence near the {side}."
         if cause.lost is not None and (size := size_in_words(cause.lost, ".4f")):
             less = "lower" if cause.lost.value >= 0 else "higher"

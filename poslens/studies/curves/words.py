@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from poslens.attribution.curves.bootstrap import MIN_DOCUMENTS, Estimate
 from poslens.attribution.curves.curve_summary import CurveSummary
 from poslens.attribution.curves.positions import BANDS
-from poslens.attribution.evaluation.comparison import INDEX_MARGIN
+from poslens.attribution.evaluation.comparison import INDEX_MARGIN, documents_needed, judged
 from poslens.attribution.nouns import counted
 from poslens.attribution.text import listed
 from poslens.attribution.types import PositionCurve
-from poslens.study_part import side_sentence
 
 NUMBERS = (
     "Center of mass: 0 = start, 1 = end. Primacy-recency index, -1 to 1: negative = more "
@@ -124,6 +123,14 @@ def index_sentence(what: str, index: Estimate | None) -> str:
     """The primacy-recency index of `what`, and its meaning."""
     if index is None:
         return f"{what}: the curve has no primacy-recency index."
-    leaning = "Attribution leans toward the {} of the tokens read."
-    meaning = side_sentence(index, INDEX_MARGIN, leaning, "Equivalent to 0")
+    verdict = judged(index, INDEX_MARGIN)
+    if verdict == "too few documents":
+        n, units = documents_needed(index, INDEX_MARGIN), index.resampled
+        would = f"; about {n:,} {units} would be needed" if n else ""
+        meaning = f"Too few {units} to decide{would}."
+    elif verdict == "equivalent":
+        meaning = f"Equivalent to 0 within the margin of {INDEX_MARGIN:g}."
+    else:
+        side = "end" if verdict == "higher" else "beginning"
+        meaning = f"Attribution leans toward the {side} of the tokens read."
     return f"{what}: the primacy-recency index is {index.text('+.3f')}. {meaning}"

@@ -37,7 +37,7 @@ class PartEntry(TypedDict):
     """A part of a passport."""
 
     title: Annotated[str, "Title of the part."]
-    finding: Annotated[str, "Result in one sentence; empty without numbers."]
+    finding: Annotated[str, "Result in words, for studies their verdict; empty without numbers."]
     limits: Annotated[str, "What the part doesn't show."]
     absent: Annotated[str, "Reason for missing numbers in one sentence, otherwise empty."]
     numbers: Annotated[dict[str, NumberEntry], "Measures by key."]

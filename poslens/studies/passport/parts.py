@@ -1,5 +1,5 @@
-"""Parts of a passport that no study declares: attribution curves, interventions, and rankings with
-and without attention calibration."""
+"""Parts of a passport that no study declares: attribution curves, and rankings with and without
+attention calibration."""
 
 from __future__ import annotations
 
@@ -9,16 +9,9 @@ from dataclasses import replace
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.curves.curve_summary import CurveSummary
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.comparison import SCORE_MARGIN
 from poslens.attribution.evaluation.ranking_measures import NDCG
 from poslens.attribution.interventions.null_controls import QUERY_CONTROLS
-from poslens.attribution.interventions.relocation import movable, relocation_method
-from poslens.attribution.interventions.segments import (
-    N_SEGMENTS,
-    documents_of,
-    require_vector,
-    segments_method,
-)
+from poslens.attribution.interventions.segments import documents_of
 from poslens.attribution.methods import METHODS, make_method
 from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.specs import RetrieverSpec
@@ -28,9 +21,7 @@ from poslens.compute.provenance import of_controlled, with_interval
 from poslens.compute.runs import Job
 from poslens.figures.curves import mean_curves
 from poslens.figures.figure_base import quantity
-from poslens.studies.cause import service as interventions
-from poslens.studies.cause.figures import COSINE, causal_curves, minus_null_curves
-from poslens.studies.cause.tables import cause_measure
+from poslens.studies.cause.figures import minus_null_curves
 from poslens.studies.curves import null_controls
 from poslens.studies.curves.words import index_sentence, too_few
 from poslens.studies.debias.front import quality_front
@@ -40,7 +31,6 @@ from poslens.studies.debias.summary import HeldOutTest, quality_of
 from poslens.studies.ranking import service as rankings
 from poslens.studies.ranking.figures import evidence_bins
 from poslens.study_part import (
-    MOVABLE,
     NO_QUERIES,
     ONE_SIDED,
     Number,
@@ -48,7 +38,6 @@ from poslens.study_part import (
     PartQuestion,
     Scope,
     number,
-    shift_sentence,
 )
 from poslens.study_plan import stored
 
@@ -167,107 +156,6 @@ NULL_CONTROL = PartQuestion(
     "pairs",
     _null_control,
     needs_queries=True,
-)
-
-
-# -- interventions ---------------------------------------------------------------------------------
-
-RELOCATE = relocation_method()
-SEGMENTS_IN = {"order": segments_method("segments"), "random order": segments_method("shuffled")}
-
-
-def _relocation(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
-    """The score by the position to which the evidence is moved."""
-    compute, spec, moved = scope.compute, scope.spec, scope.moved
-    if len(moved) < 2:
-        raise UserError("Fewer than two pairs of this data set have evidence that can be moved.")
-    jobs = [interventions.job(compute, spec, RELOCATE, moved, scope.name)]
-    if too_few(spec.name, jobs[0].n_done(), len(moved)):
-        return jobs, None
-    selection = scope.selection(moved, len(movable(scope.data.pairs)[0]), MOVABLE)
-    cause = interventions.data_set_cause(compute, spec, RELOCATE, moved, scope.data.name, selection)
-    change = "score with the evidence in the last third minus first third (negative: primacy)"
-    lost = "mean score with the evidence read whole, minus mean score with it truncated"
-    measure = cause_measure(compute, spec, RELOCATE, moved, scaled=False)
-    return jobs, PartAnswer(
-        shift_sentence(
-            "The score",
-            cause.last_minus_first,
-            "when the evidence moves from the first to the last third",
-            "Documents score higher with the evidence near the {}.",
-            SCORE_MARGIN,
-            ".4f",
-        ),
-        [
-            *number("last_minus_first", change, cause.last_minus_first, "+.4f", measure=measure),
-            *number("lost", lost, cause.lost, "+.4f"),
-        ],
-        lambda style: causal_curves([cause], style),
-        (cause.provenance(),),
-    )
-
-
-def _segments(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
-    """Cosines of segments with the whole text, in order and in random order."""
-    compute, spec, documents = scope.compute, scope.spec, scope.documents
-    require_vector(spec)
-    names = interventions.document_names(scope.data)
-    jobs = [
-        interventions.job(compute, spec, method, documents, scope.name, names)
-        for method in SEGMENTS_IN.values()
-    ]
-    if any(too_few(spec.name, job.n_done(), len(documents)) for job in jobs):
-        return jobs, None
-    selection = scope.selection(documents, len(documents_of(scope.data.pairs)), "documents")
-    causes = {
-        order: interventions.data_set_cause(
-            compute, spec, method, documents, scope.data.name, selection
-        )
-        for order, method in SEGMENTS_IN.items()
-    }
-    provenance = tuple(cause.provenance() for cause in causes.values())
-    curves = [
-        replace(cause.summary.curve, model=f"segments in {order}")
-        for order, cause in causes.items()
-    ]
-    return jobs, PartAnswer(
-        shift_sentence(
-            "With a text's segments in random order, a segment's similarity to the shuffled text",
-            causes["random order"].last_minus_first,
-            "from the first to the last third of that text",
-            "Content near the {} of a text weighs more in its vector.",
-            SCORE_MARGIN,
-        ),
-        [
-            part
-            for order, cause in causes.items()
-            for part in number(
-                "segments" if order == "order" else "shuffled",
-                f"cosine, last minus first third, segments in {order} (negative: primacy)",
-                cause.last_minus_first,
-            )
-        ],
-        lambda style: mean_curves(curves, style, y_title=COSINE),
-        provenance,
-    )
-
-
-RELOCATION = PartQuestion(
-    "relocation",
-    "Effect of the evidence's position on the score",
-    "Moving evidence removes it from its context. The first and last third include only positions "
-    "where the model reads the evidence whole; pairs without such a position in each of the two "
-    "thirds are left out.",
-    "pairs",
-    _relocation,
-)
-SEGMENTS = PartQuestion(
-    "segments",
-    "Weight of each position in the document vector",
-    f"Each text is split into up to {N_SEGMENTS} consecutive segments of similar length. Only "
-    "vectors are compared; no documents are ranked.",
-    "documents",
-    _segments,
 )
 
 

@@ -24,7 +24,9 @@ from poslens.compute.provenance import ModelIdentity, poslens_version
 from poslens.compute.runs import Job, RunKey, failures_of, in_turn
 from poslens.studies.audit.study import AUDIT
 from poslens.studies.cause import service as interventions
+from poslens.studies.cause.segments import SEGMENTS
 from poslens.studies.cause.service import DEFAULT_PAIRS
+from poslens.studies.cause.study import CAUSE
 from poslens.studies.needles import NEEDLE_STUDY
 from poslens.studies.passport.answers import (
     ItemEntry,
@@ -38,8 +40,6 @@ from poslens.studies.passport.parts import (
     CALIBRATION,
     NULL_CONTROL,
     RANKING,
-    RELOCATION,
-    SEGMENTS,
     curve_method,
 )
 from poslens.studies.positions.study import POSITIONS
@@ -58,15 +58,15 @@ def question_of(study: Study[Any, Any, Any]) -> PartQuestion:
     def read(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
         compute, settings = scope.compute, study.parameters.settings(declared.settings)
         corpus = study.corpus(scope.data, settings)
-        (planned,) = study.subjects(compute, scope.spec, corpus, settings)
-        subject = declared.subject(planned, scope)
-        jobs = [study.job(compute, subject)]
-        summaries = stored(study, compute, [subject])
-        if not summaries:
+        planned = study.subjects(compute, scope.spec, corpus, settings)
+        subjects = [declared.subject(subject, scope) for subject in planned]
+        jobs = [study.job(compute, subject) for subject in subjects]
+        summaries = stored(study, compute, subjects)
+        if len(summaries) < len(subjects):
             return jobs, None
         return jobs, PartAnswer(
-            study.verdict(summaries[0]),
-            declared.numbers(summaries[0]),
+            " ".join(map(study.verdict, summaries)),
+            [number for summary in summaries for number in declared.numbers(summary)],
             lambda style: study.draw(summaries, style),
             tuple(study.provenances(summaries)),
         )
@@ -76,6 +76,8 @@ def question_of(study: Study[Any, Any, Any]) -> PartQuestion:
     )
 
 
+RELOCATION = question_of(CAUSE)
+
 QUESTIONS: dict[str, PartQuestion] = {
     question.key: question
     for question in (
@@ -83,7 +85,7 @@ QUESTIONS: dict[str, PartQuestion] = {
         NULL_CONTROL,
         RELOCATION,
         question_of(POSITIONS),
-        SEGMENTS,
+        question_of(SEGMENTS),
         RANKING,
         question_of(WHY),
         question_of(NEEDLE_STUDY),

@@ -18,7 +18,6 @@ from poslens.attribution.evaluation.position_effect import (
 )
 from poslens.attribution.interventions.relocation import (
     N_POSITIONS,
-    movable,
     relocation_method,
     require_movable,
 )
@@ -49,7 +48,7 @@ from poslens.studies.positions.summary import (
 from poslens.studies.ranking.service import collection_of
 from poslens.studies.why.search import require_ranking
 from poslens.study import Asked, Figure, Study, register
-from poslens.study_part import CONSTANT, MOVABLE, ONE_SIDED, Number, Scope, StudyPart, number
+from poslens.study_part import CONSTANT, MOVABLE, ONE_SIDED, Number, StudyPart, moved_pairs, number
 
 
 def _change(effect: Comparison, moved: str, order_blind: bool) -> str:
@@ -59,12 +58,6 @@ def _change(effect: Comparison, moved: str, order_blind: bool) -> str:
         change = change_in_words(effect.difference.times(-1))
         return f"nDCG@10 {change} when {moved} moves from the first to the last position"
     return f"nDCG@10 with {moved} first minus last is {effect.difference.text('+.3f')}"
-
-
-def _of_scope(subject: Asked[Moved], scope: Scope) -> Asked[Moved]:
-    """The subject with the pairs that the scope moves."""
-    selection = scope.selection(scope.moved, len(movable(scope.data.pairs)[0]), MOVABLE)
-    return replace(subject, corpus=replace(subject.corpus, pairs=scope.moved, selection=selection))
 
 
 _PSI = (
@@ -97,7 +90,7 @@ PART = StudyPart(
     "evidence counts as the only relevant one.",
     "queries",
     _numbers,
-    subject=_of_scope,
+    subject=moved_pairs,
 )
 
 

@@ -21,19 +21,24 @@ from poslens.attribution import datasets
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.curves.curve_summary import primacy_recency_index
 from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.comparison import SCORE_MARGIN, judged
 from poslens.attribution.evaluation.ranking_measures import NDCG
+from poslens.attribution.interventions.relocation import Relocation, relocation_method
 from poslens.attribution.methods import METHODS, make_method
 from poslens.attribution.retrievers.base import Encoded
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.retrievers.lexical import with_corpus
 from poslens.attribution.retrievers.resolve import register_folder, resolve
 from poslens.attribution.types import Side
+from poslens.cache.kinds.interventions import causes
 from poslens.compute.compute import Compute, service
 from poslens.compute.runs import Job
 from poslens.dashboard.__main__ import app
 from poslens.export.browser import Page, in_page
 from poslens.export.latex import latex
 from poslens.figures.palettes import Style
+from poslens.studies.cause.segments import SEGMENTS
+from poslens.studies.cause.study import CAUSE
 from poslens.studies.check.baseline import read_baseline
 from poslens.studies.check.measures import MEASURES
 from poslens.studies.curves.words import index_sentence
@@ -41,7 +46,8 @@ from poslens.studies.passport import service as passports
 from poslens.studies.passport.document import document_bytes, printed_html
 from poslens.studies.passport.service import ModelPassport
 from poslens.studies.ranking import service as rankings
-from poslens.study_part import Part, PartAnswer, PartQuestion, Scope, shift_sentence
+from poslens.study_part import Part, PartAnswer, PartQuestion, Scope
+from poslens.study_plan import stored
 from tests.support import tiny_families
 from tests.support.chromium import chromium
 from tests.support.nouns import NOUNS
@@ -109,7 +115,9 @@ def test_numbers_equal_those_of_their_services(
     # The planted bias: attribution is at the beginning, and moving the evidence there raises the
     # score.
     assert "leans toward the beginning" in part(primacy, "attribution").finding
-    assert part(primacy, "relocation").finding.startswith("The score drops by 0.")
+    assert part(primacy, "relocation").finding.startswith(
+        "MiniLM-primacy: the score drops by 0.0498 ["
+    )
     assert value(primacy, "relocation", "last_minus_first") < 0
 
 
@@ -215,13 +223,69 @@ def test_findings_claim_no_more_than_their_intervals_allow(
     index = Estimate(0.03, *interval, n=20)
     sentence = index_sentence("Saliency", index)
     assert message in sentence and "+0.030" in sentence
-    moves = shift_sentence("The score", index, "towards the end", "The {} is higher.", 0.05)
-    rises, equal = message.startswith("Attribution"), message.startswith("Equivalent")
-    decided = interval != (None, None)
-    assert moves.startswith("The score rises by 0.030" if decided else "Too few documents")
-    assert moves.endswith("whether position matters: an interval needs 10.") != decided
-    assert moves.endswith("towards the end. The end is higher.") == rises
-    assert moves.endswith("towards the end. Equivalent within the margin of 0.05.") == equal
+
+
+@pytest.mark.parametrize(
+    ("differences", "by_interval", "verdict"),
+    [
+        # Large compared with a cosine, small compared with these scores, of which 1 is a third of
+        # a standard deviation.
+        ([0.02, -0.02] * 6, "too few documents", "equivalent"),
+        # No difference is negative, so the bootstrap interval is above 0, but p = 0.067.
+        ([0.0] * 8 + [1.0, 2.0, 3.0, 1.0], "higher", "too few documents"),
+    ],
+)
+def test_the_verdict_on_relocation_is_that_of_the_study(
+    differences: list[float], by_interval: str, verdict: str, tmp_path: Path
+) -> None:
+    """Planted differences on which p and margin of the study decide otherwise than an interval of
+    raw scores."""
+    data = datasets.read_upload("mine.csv", ROWS.encode())
+    compute, spec, method = Compute(tmp_path), resolve("BM25"), relocation_method()
+    planted = [
+        Relocation(
+            spec.name,
+            pair.pair_id,
+            np.array([0.1, 0.9], np.float32),
+            np.array([score, score + difference], np.float32),
+            np.ones(2, np.float32),
+            original=score,
+            evidence=0.5,
+            read_share=1.0,
+            note="",
+            seconds=0.0,
+        )
+        for score, (pair, difference) in enumerate(zip(data.pairs, differences, strict=True))
+    ]
+    key = compute.identify(spec).key
+    causes(compute.root, method).put(key, method, list(zip(data.pairs, planted, strict=True)))
+    settings = CAUSE.parameters.settings({"interventions": ("relocation",)})
+    subjects = CAUSE.subjects(compute, spec, CAUSE.corpus(data, settings), settings)
+    (summary,) = stored(CAUSE, compute, subjects)
+    assert judged(summary.cause.last_minus_first, SCORE_MARGIN) == by_interval
+    assert summary.test is not None and summary.test.verdict == verdict
+    (one,) = passports.passport(compute, spec, data, only=["relocation"]).parts
+    assert one.finding == CAUSE.verdict(summary)
+    assert ("score higher with the evidence" in one.finding) == (verdict == "higher")
+    moved = one.numbers[0]
+    assert moved.estimate.value == pytest.approx(np.mean(differences), abs=1e-6)
+    assert moved.measure is not None and [row[0] for row in moved.measure.rows.values()] == (
+        pytest.approx(differences, abs=1e-6)
+    )
+
+
+def test_the_verdicts_on_segments_are_those_of_the_study(
+    primacy: ModelPassport, shipped: Compute, sample: datasets.DataSet
+) -> None:
+    settings = SEGMENTS.parameters.settings({})
+    corpus = SEGMENTS.corpus(sample, settings)
+    subjects = SEGMENTS.subjects(shipped, resolve("MiniLM-primacy"), corpus, settings)
+    verdicts = [SEGMENTS.verdict(summary) for summary in stored(SEGMENTS, shipped, subjects)]
+    assert part(primacy, "segments").finding == " ".join(verdicts)
+    assert verdicts[1].endswith(
+        "(p < 0.001, Holm-adjusted over 2 tests). Content near the beginning of a text weighs more "
+        "in its vector."
+    )
 
 
 def test_the_curve_of_a_signed_method_has_a_caveat(
