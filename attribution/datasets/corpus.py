@@ -53,10 +53,11 @@ class Query:
 
     `relevant` maps document keys to grades from 1, including documents that the corpus lacks;
     `pairs` maps those in the corpus to the data set's pair ids. `evidence` is the mid-point of the
-    (first) evidence relative to its document's characters, and `document_tokens` the data set's
-    token count of that document; None if unknown. `span` is the evidence in the document of the
-    pair `evidence_pair`. `groups` are those of the collection's groups to which the query belongs,
-    and `splits` the properties by which a benchmark splits queries, such as ("year", "2020").
+    evidence relative to its document's characters (of several documents with evidence, the one with
+    the smallest key), and `document_tokens` the data set's token count of that document; None if
+    unknown. `span` is the evidence in the document of the pair `evidence_pair`. `groups` are those
+    of the collection's groups to which the query belongs, and `splits` the properties by which a
+    benchmark splits queries, such as ("year", "2020").
     """
 
     query_id: str
@@ -80,8 +81,8 @@ class Query:
     @property
     def document(self) -> str:
         """Key of the document that intervals resample: the one that contains the evidence, or else
-        the first relevant one."""
-        return self.evidence_document or next(iter(self.relevant), self.query_id)
+        the relevant one with the smallest key. The order of judgments must not matter."""
+        return self.evidence_document or min(self.relevant, default=self.query_id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -245,11 +245,19 @@ def _query(query_id: str, judged: Sequence[Judgment | LostDocument]) -> Query:
     paired = [judgment for judgment in judged if isinstance(judgment, Judgment)]
     if not paired:
         return query
-    first = next((each for each in paired if each.pair.evidence is not None), paired[0])
+
+    def place(judgment: Judgment) -> tuple[str, int]:
+        span = judgment.pair.evidence
+        return key_of(judgment.part, judgment.document_id), span.start if span else 0
+
+    # The order of judgments must not decide which evidence counts.
+    placed = [each for each in paired if each.pair.evidence is not None]
+    first = min(placed or paired, key=place)
     pair, span = first.pair, first.pair.evidence
+    pairs = {key_of(each.part, each.document_id): each.pair.pair_id for each in paired}
     return replace(
         query,
-        pairs={key_of(each.part, each.document_id): each.pair.pair_id for each in paired},
+        pairs=pairs | {key_of(first.part, first.document_id): pair.pair_id},
         evidence=None if span is None else span.midpoint(len(pair.document)),
         document_tokens=pair.document_tokens,
         span=span,

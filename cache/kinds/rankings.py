@@ -168,12 +168,14 @@ class RankingStore:
 
     @property
     def _placed(self) -> list[Key]:
-        """Keys of the queries with evidence. The collection's fingerprint covers the document but
-        not the evidence span."""
+        """Keys of the queries with evidence. The collection's fingerprint covers the documents but
+        neither the evidence span nor which of several documents contains it."""
         keys = []
         for query in self.collection.queries:
             if query.evidence is not None:
                 where = f"{query.span.start}-{query.span.end}" if query.span else ""
+                if len(query.pairs) > 1:
+                    where += f" of {query.evidence_document}"
                 text = f"{self.fingerprint}:{where}"
                 keys.append(Key(self.collection.name, query.query_id, text))
         return keys

@@ -34,7 +34,7 @@ class MeasuresRow(ModelRow):
     documents: int = column("Number of documents in the corpus.", shown=False)
     resampled: int = column(
         "Number of documents that intervals resample, except those of S@10: of each query, the one "
-        "with the evidence, or else the first relevant one.",
+        "with the evidence, or else the relevant one whose id sorts first.",
         key="documents resampled",
         shown=False,
     )

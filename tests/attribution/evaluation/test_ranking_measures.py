@@ -30,7 +30,7 @@ from poslens.attribution.evaluation.ranking_measures import (
 )
 from poslens.attribution.evaluation.search import Ranking
 from poslens.attribution.pairs import Pairs
-from poslens.attribution.types import TextPair
+from poslens.attribution.types import EvidenceSpan, TextPair
 
 
 def query(name: str, relevant: dict[str, int], language: str | None = None, **fields) -> Query:
@@ -318,3 +318,49 @@ def test_equal_values_of_few_documents_leave_room_for_others(value: float) -> No
     assert mean_over_queries(np.full(9, value), documents[:9]).interval is None
     half = mean_over_queries(np.full(15, 0.5), documents)
     assert half.interval == (0.5, 0.5), "no share, so the formula says nothing about it"
+
+
+@pytest.mark.parametrize("with_evidence", [False, True])
+def test_the_order_of_judgments_does_not_matter(with_evidence: bool) -> None:
+    """20 queries with three relevant documents each, most of them also relevant to others."""
+    lot = np.random.default_rng(5)
+    keys = [f"d{i:02}" for i in range(24)]
+    judged = [
+        (f"q{i:02}", str(key)) for i in range(20) for key in lot.choice(keys, 3, replace=False)
+    ]
+    text = {key: f"{'Filler. ' * int(lot.integers(1, 9))}Fact {key}. More." for key in keys}
+
+    def evaluated(rows: list[tuple[str, str]]):
+        pairs, ids = [], {}
+        for name, key in rows:
+            start = text[key].index("Fact")
+            span = EvidenceSpan(start, start + 8) if with_evidence else None
+            pairs.append(TextPair(f"{name}/{key}", f"what is {name}", text[key], span))
+            ids[pairs[-1].pair_id] = name, key
+        read = from_pairs(DataSet("toy", "Toy", Pairs(pairs), ids=ids))
+        ranked = [ranking(name, *np.random.default_rng(n).permutation(keys)) for n, name in names]
+        units = {each.query_id: (each.document, each.evidence) for each in read.queries}
+        return units, evaluate("m", ranked, read)
+
+    names = list(enumerate(dict.fromkeys(name for name, _ in judged)))
+    units, expected = evaluated(judged)
+    assert len({document for document, _ in units.values()}) >= 10
+    assert (expected.profile is None) != with_evidence
+    for seed in range(3):
+        # Queries keep their order, which the draws of the bootstrap follow.
+        order = np.random.default_rng(seed).permutation(len(judged))
+        rows = sorted((judged[i] for i in order), key=lambda row: row[0])
+        found_units, found = evaluated(rows)
+        assert found_units == units
+        assert found.estimates[NDCG].interval
+        for name, each in found.estimates.items():
+            other = expected.estimates[name]
+            assert each.interval == pytest.approx(other.interval, rel=1e-12)
+            assert replace(each, low=None, high=None) == replace(other, low=None, high=None)
+        if found.profile is not None and expected.profile is not None:
+            assert found.profile.psi == expected.profile.psi
+        anywhere_units, anywhere = evaluated([judged[i] for i in order])
+        assert anywhere_units == units
+        for name, each in anywhere.estimates.items():
+            assert each.value == pytest.approx(expected.estimates[name].value)
+            assert each.n_resampled == expected.estimates[name].n_resampled
