@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from statistics import median_low
 
 import numpy as np
+from numpy.typing import NDArray
 
 from poslens.attribution.curves.bootstrap import SEED
 from poslens.attribution.errors import UserError
@@ -27,7 +28,7 @@ from poslens.attribution.evaluation.why_causes import MOST_ABOVE, Above, Source,
 from poslens.attribution.interventions.relocation import Variant, evidence_shares, relocated
 from poslens.attribution.retrievers.lexical import terms_of
 from poslens.attribution.text import overlapping, sentences
-from poslens.attribution.types import Array, EvidenceSpan, TextPair, TokenizedText
+from poslens.attribution.types import Array, EvidenceSpan, TextPair, TokenizedText, tie_range
 
 N_NULLS = 3
 """Number of other sentences that are scored alone instead of the evidence; the null is their median
@@ -77,13 +78,21 @@ class Searched:
     texts: Callable[[Sequence[int]], Sequence[str]]
 
     def rank(self, score: float, number: int) -> int:
-        """The rank of document `number` if it had this score; equal scores go to the document that
-        comes first in the corpus."""
+        """The rank of document `number` if it had this score; scores that are equal up to rounding
+        go to the document that comes first in the corpus."""
         if not np.isfinite(score):
             return NOT_FOUND
-        others = np.delete(self.scores, number)
-        first = others[:number]
-        return 1 + int(np.count_nonzero(others > score) + np.count_nonzero(first == score))
+        return 1 + int(np.count_nonzero(self._higher(score, number)))
+
+    def _higher(self, score: float, number: int) -> NDArray[np.bool_]:
+        """Which documents [n] rank above document `number` if it had this score."""
+        if not np.isfinite(score):
+            return np.isfinite(self.scores)
+        lowest, highest = tie_range(score)
+        higher = self.scores > highest
+        higher[:number] |= self.scores[:number] >= lowest
+        higher[number] = False
+        return higher
 
     def found(self, number: int) -> bool:
         """Whether the document has any match with the query."""
@@ -96,8 +105,9 @@ class Searched:
 
     def above(self, number: int, most: int) -> list[int]:
         """Indices of the documents ranked above this one, best first."""
-        rank = self.rank(float(self.scores[number]), number)
-        return [other for other in self.best(min(most, rank - 1) + 1) if other != number][:most]
+        higher = np.flatnonzero(self._higher(float(self.scores[number]), number))
+        order = np.argsort(-self.scores[higher], kind="stable")[:most]
+        return [int(other) for other in higher[order]]
 
 
 def why(target: Wanted, searched: Searched, top: int, relevant: frozenset[str]) -> Why:

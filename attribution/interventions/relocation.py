@@ -37,6 +37,7 @@ from poslens.attribution.types import (
     TokenizedText,
     as_array,
     set_arrays,
+    tie_range,
 )
 
 VERSION = 1
@@ -338,4 +339,4 @@ def evidence_shares(
 
 def rank_among(score: float, others: Sequence[float] | Array) -> int:
     """Rank from 1 of a document with `score` among `others`; equal scores share the best rank."""
-    return 1 + int(np.count_nonzero(np.asarray(others) > score))
+    return 1 + int(np.count_nonzero(np.asarray(others) > tie_range(score)[1]))

@@ -22,7 +22,7 @@ from poslens.attribution.interventions.relocation import Relocation, relocation_
 from poslens.attribution.retrievers.base import Pooled, Retriever, separate
 from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.scoring import score_texts
-from poslens.attribution.types import ROUNDING
+from poslens.attribution.types import tie_range
 from poslens.cache.jobs.loop import Progress, RunOptions
 from poslens.cache.keys import text_digest
 from poslens.cache.kinds.embeddings import EmbeddingStore, stored_vectors
@@ -105,8 +105,7 @@ def _count(
     own = [text_digest(pair.pair.document) for pair in items]
     # Slightly lower, because the scores of equal texts differ by rounding between batches.
     lowest = [
-        (relocation.scores - ROUNDING * np.abs(relocation.scores)).astype(np.float32)[:, None]
-        for relocation in relocations
+        tie_range(relocation.scores)[0].astype(np.float32)[:, None] for relocation in relocations
     ]
     above = [np.zeros(len(relocation.scores), dtype=np.int64) for relocation in relocations]
     started, seen, total = time.perf_counter(), 0, collection.survey.n

@@ -280,6 +280,14 @@ def test_ties_go_to_the_document_that_comes_first() -> None:
     assert found.above(3, 2) == [0, 1] and found.above(0, 5) == []
 
 
+def test_scores_that_differ_by_rounding_are_ties() -> None:
+    """Copies of a document, scored in different batches."""
+    scores = np.array([0.5, 0.5 + 6e-8, 0.5 - 6e-8, 0.5 + 3e-6], dtype=np.float32)
+    found = Searched(scores, lambda texts: scores, tokens(), OTHERS[:4], lambda numbers: [])
+    assert [found.rank(float(scores[n]), n) for n in range(4)] == [2, 3, 4, 1]
+    assert [found.above(n, 9) for n in range(4)] == [[3], [3, 0], [3, 1, 0], []]
+
+
 def test_documents_above_are_listed_in_ranking_order() -> None:
     scores = np.array([0.1, 0.9, 0.5, 0.9, -np.inf], dtype=np.float32)
     found = Searched(scores, lambda texts: scores, tokens(), OTHERS, lambda numbers: [])

@@ -174,3 +174,4 @@ def test_evidence_past_the_context_limit_is_reported(tiny: Callable[..., Any]) -
 def test_the_rank_counts_documents_with_higher_scores() -> None:
     assert rank_among(0.5, [0.9, 0.5, 0.1]) == 2
     assert rank_among(1.0, []) == 1
+    assert rank_among(0.5, [0.9, 0.5 + 6e-8, 0.1]) == 2  # equal up to rounding
