@@ -8,6 +8,7 @@ queries before and after. The harmonic mean over position groups is by Michail e
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -15,7 +16,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from poslens.attribution.curves.bootstrap import SEED, Estimate, Values, numbered, ratios
+from poslens.attribution.curves.bootstrap import SEED, Estimate, Values, ratios
 from poslens.attribution.curves.proportions import mean_share
 from poslens.attribution.evaluation.comparison import Comparison, paired, paired_statistics
 from poslens.attribution.evaluation.evidence_profile import (
@@ -106,14 +107,16 @@ def change(
 
 
 def halves(documents: Sequence[Hashable]) -> NDArray[np.bool_]:
-    """Which queries [n] belong to the half that a point is chosen on; drawn at random, seeded. All
-    queries of a document are in one half, because otherwise the other half is not independent."""
-    index = numbered(documents)
-    n = int(index.max()) + 1 if len(index) else 0
-    chosen = np.zeros(n, dtype=np.bool_)
-    chosen[np.random.default_rng(SEED).permutation(n)[: n // 2]] = True
-    result: NDArray[np.bool_] = chosen[index]
-    return result
+    """Which queries [n] belong to the half that a point is chosen on, by a digest of the ids of
+    their `documents` [n] and the seed, so the order of documents doesn't matter. All queries of a
+    document are in one half, because otherwise the other half is not independent."""
+
+    def drawn(document: Hashable) -> bytes:
+        return hashlib.sha256(f"{SEED}\0{document}".encode("utf-8", "replace")).digest()
+
+    distinct = sorted(set(documents), key=drawn)
+    chosen = set(distinct[: len(distinct) // 2])
+    return np.array([document in chosen for document in documents], dtype=np.bool_)
 
 
 def candidate(scores: Sequence[Scores], positions: Sequence[float]) -> int:

@@ -130,7 +130,11 @@ def test_halves_keep_a_documents_queries_together() -> None:
     for document in set(DOCUMENTS):
         own = {bool(c) for c, d in zip(chosen, DOCUMENTS, strict=True) if d == document}
         assert len(own) == 1
-    assert (halves(DOCUMENTS) == chosen).all()
+    order = np.random.default_rng(3).permutation(N)
+    assert (halves([DOCUMENTS[row] for row in order]) == chosen[order]).all()
+    # A split by order, such as into the first and the last documents, would not be random.
+    assert 0.2 < chosen[: N // 2].mean() < 0.8
+    assert halves([]).dtype == np.bool_ and not len(halves([]))
 
 
 def test_the_candidate_is_the_most_even_point_and_the_first_among_equals() -> None:
