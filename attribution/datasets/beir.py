@@ -40,7 +40,7 @@ from poslens.attribution.datasets.schema import (
 )
 from poslens.attribution.datasets.streams import File, has_foreign_bytes, json_lines, open_text
 from poslens.attribution.datasets.tables import json_row, rows, suffix
-from poslens.attribution.datasets.types import Judgment, Rejection
+from poslens.attribution.datasets.types import JudgedRow, Rejection
 from poslens.attribution.errors import UserError
 from poslens.attribution.nouns import counted
 from poslens.attribution.text import clean
@@ -81,8 +81,8 @@ def corpus_files(folder: Path, root: Path) -> list[File]:
 
 
 def read(path: Path, name: str, title: str = "") -> Judged:
-    """The judgments above zero of each folder: of the test split, or else dev, or else train;
-    documents are read row by row on demand.
+    """The judgments above zero of each folder, of the test split, or else dev, or else train, and
+    the queries that have no others; documents are read row by row on demand.
 
     `path` is the data set's folder, a folder of several, or the qrels file of a split. As in BEIR,
     a query does not find the document with its own id (ArguAna's arguments and Quora's questions
@@ -187,17 +187,16 @@ def _split(folder: Path) -> list[Path]:
 
 def _read_folder(
     folder: Path, qrels: list[Path], root: Path, dataset: str, ids: set[str]
-) -> Iterator[Judgment | Rejection]:
+) -> Iterator[JudgedRow]:
     part = _part(folder, root)
     shown = f"{part}/" if part else ""
     files = [File(f"{shown}{file.relative_to(folder)}", file) for file in qrels]
     judged = [row for file in files for row in judgment_rows(file, _qrels(file))]
-    relevant = [row for row in judged if isinstance(row, JudgmentRow)]
-    queries = _texts(folder, "queries", shown, {row.query for row in relevant})
-    # Judgments whose query is missing need no document.
-    documents = _texts(
-        folder, "corpus", shown, {row.document for row in relevant if row.query in queries.by_id}
-    )
+    valid = [row for row in judged if isinstance(row, JudgmentRow)]
+    queries = _texts(folder, "queries", shown, {row.query for row in valid})
+    # Irrelevant documents, and those whose query is missing, give no pair.
+    relevant = {row.document for row in valid if row.relevance and row.query in queries.by_id}
+    documents = _texts(folder, "corpus", shown, relevant)
     language, domain = languages.of_folder(folder)
 
     def pair_of(row: JudgmentRow, query: str, document: str) -> TextPair:

@@ -4,6 +4,7 @@ judgments."""
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Generic
@@ -14,10 +15,12 @@ from poslens.attribution.datasets.streams import File
 from poslens.attribution.datasets.types import (
     DataSet,
     Groups,
+    JudgedRow,
     Judgment,
     LostDocument,
     Passages,
     Rejection,
+    Unanswered,
     collect,
 )
 from poslens.attribution.errors import UserError
@@ -102,15 +105,23 @@ def judgment_rows(
     file: File, rows: Iterable[Row], ids: tuple[Column[str], Column[str]] = (QUERY_ID, DOCUMENT_ID)
 ) -> Iterator[JudgmentRow | Rejection]:
     """The judgments above zero in the rows of a file, and the invalid rows; `ids` are the columns
-    of queries and documents. A row that judges a document not relevant is valid and skipped."""
+    of queries and documents. A row that judges a document not relevant is valid and skipped, except
+    the first of each query for which the file has no others; these rows come last."""
     query, document = ids
 
     def read(row: Row) -> JudgmentRow:
         return JudgmentRow(file.name, row.number, row[query], row[document], row[SCORE])
 
+    answered: set[str] = set()
+    irrelevant: dict[str, JudgmentRow] = {}
     for row in accepted(file, rows, read):
-        if isinstance(row, Rejection) or row.relevance:
-            yield row
+        if isinstance(row, JudgmentRow):
+            if not row.relevance:
+                irrelevant.setdefault(row.query, row)
+                continue
+            answered.add(row.query)
+        yield row
+    yield from (row for name, row in irrelevant.items() if name not in answered)
 
 
 def judged_pairs(
@@ -120,15 +131,20 @@ def judged_pairs(
     pair_of: Callable[[JudgmentRow, str, str], TextPair],
     part: str,
     language: str | None,
-) -> Iterator[Judgment | Rejection]:
+) -> Iterator[JudgedRow]:
     """Each row as a judgment of a pair. `query_of` and `document_of` return the text with an id,
     `pair_of` the pair of two texts; each can raise `UserError`. A row without its query or its
     pair, or with the pair of an earlier row, is rejected; one without its document is a
-    `LostDocument`. `language` is the queries'."""
+    `LostDocument`, and one of an irrelevant document is `Unanswered`. `language` is the
+    queries'."""
     seen: set[tuple[str, str]] = set()
     for row in rows:
         if isinstance(row, Rejection):
             yield row
+            continue
+        if not row.relevance:
+            with suppress(UserError):  # a query without a text is not ranked
+                yield Unanswered(row.query, query_of(row.query), part, language)
             continue
         try:
             query = query_of(row.query)
@@ -161,7 +177,7 @@ class Judged:
 
     name: str
     title: str
-    rows: Iterable[Judgment | Rejection]
+    rows: Iterable[JudgedRow]
     stream: Callable[[], Iterator[Document | Rejection]]
     files: Sequence[File] = ()
     skips_own_id: bool = False
@@ -176,7 +192,11 @@ class Judged:
         Raises:
             UserError: a file can't be read or is in another layout, or no row is a valid pair.
         """
-        pairs = (row.pair if isinstance(row, Judgment) else row for row in self.rows)
+        pairs = (
+            row.pair if isinstance(row, Judgment) else row
+            for row in self.rows
+            if not isinstance(row, Unanswered)
+        )
         return collect(self.name, self.title, pairs, self.versions, self.version_name)
 
     def collection(self) -> Collection:
@@ -186,16 +206,15 @@ class Judged:
             UserError: a file can't be read or is in another layout, or no document is judged
                 relevant.
         """
-        judged: dict[str, list[Judgment | LostDocument]] = {}
+        judged: dict[str, list[Judgment | LostDocument | Unanswered]] = {}
         rejected: list[Rejection] = []
         n_pairs = 0
         for row in self.rows:
-            if isinstance(row, Judgment | LostDocument):
+            if isinstance(row, Judgment | LostDocument | Unanswered):
                 judged.setdefault(key_of(row.part, row.query_id), []).append(row)
             if isinstance(row, Rejection):
                 rejected.append(row)
-            else:
-                n_pairs += 1
+            n_pairs += isinstance(row, Judgment)
         if not n_pairs:
             hint = f"; first error, {rejected[0]}" if rejected else ""
             raise UserError(f"{self.title} has no query with a relevant document{hint}")
@@ -213,7 +232,7 @@ class Judged:
 
 
 def judged_passages(
-    judge: Callable[[Sequence[File], str, Passages], Iterator[Judgment | Rejection]],
+    judge: Callable[[Sequence[File], str, Passages], Iterator[JudgedRow]],
     files: Sequence[File],
     name: str,
     title: str,
@@ -234,13 +253,17 @@ def judged_passages(
     )
 
 
-def _query(query_id: str, judged: Sequence[Judgment | LostDocument]) -> Query:
+def _query(query_id: str, judged: Sequence[Judgment | LostDocument | Unanswered]) -> Query:
     query = Query(
         query_id,
-        judged[0].query if isinstance(judged[0], LostDocument) else judged[0].pair.query,
+        judged[0].pair.query if isinstance(judged[0], Judgment) else judged[0].query,
         judged[0].part,
         judged[0].query_language,
-        {key_of(row.part, row.document_id): row.relevance for row in judged},
+        {
+            key_of(row.part, row.document_id): row.relevance
+            for row in judged
+            if not isinstance(row, Unanswered)
+        },
     )
     paired = [judgment for judgment in judged if isinstance(judgment, Judgment)]
     if not paired:
@@ -288,7 +311,7 @@ def from_pairs(data: DataSet) -> Collection:
         document_id = document_id or documents.of(pair.document, pair.pair_id)
         judged.append(Judgment(pair, query_id, document_id, query_language=pair.asked_in))
         corpus.setdefault(document_id, Document(document_id, pair.document, "", pair.language))
-    rows: list[Judgment | Rejection] = [*judged, *data.rejected]
+    rows: list[JudgedRow] = [*judged, *data.rejected]
     return Judged(data.name, data.title, rows, lambda: iter(corpus.values())).collection()
 
 

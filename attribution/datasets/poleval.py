@@ -25,7 +25,7 @@ from poslens.attribution.datasets.judged_pairs import (
 from poslens.attribution.datasets.schema import Row, as_id, as_string, optional, required
 from poslens.attribution.datasets.streams import File
 from poslens.attribution.datasets.tables import csv_rows, json_rows
-from poslens.attribution.datasets.types import Judgment, Rejection
+from poslens.attribution.datasets.types import JudgedRow, Rejection
 from poslens.attribution.text import clean
 from poslens.attribution.types import TextPair
 
@@ -52,14 +52,14 @@ def read(root: Path, name: str, title: str = "") -> Judged:
     return Judged(name, title, _judged(named, name), stream, [named[PASSAGES]])
 
 
-def _judged(named: dict[str, File], name: str) -> Iterator[Judgment | Rejection]:
+def _judged(named: dict[str, File], name: str) -> Iterator[JudgedRow]:
     rows = csv_rows(named[PAIRS], (*PAIR_IDS, SCORE), "\t")
     judged = list(judgment_rows(named[PAIRS], rows, PAIR_IDS))
-    relevant = [row for row in judged if isinstance(row, JudgmentRow)]
+    valid = [row for row in judged if isinstance(row, JudgmentRow)]
     questions, passages = RowsById[str]("question"), RowsById[str]("passage")
     for table, file, ids in (
-        (questions, named[QUESTIONS], {row.query for row in relevant}),
-        (passages, named[PASSAGES], {row.document for row in relevant}),
+        (questions, named[QUESTIONS], {row.query for row in valid}),
+        (passages, named[PASSAGES], {row.document for row in valid if row.relevance}),
     ):
         table.add(file, json_rows(file), ID, _text, ids)
 

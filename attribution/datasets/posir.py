@@ -39,7 +39,7 @@ from poslens.attribution.datasets.schema import (
     required,
 )
 from poslens.attribution.datasets.streams import File
-from poslens.attribution.datasets.types import Judgment, Rejection
+from poslens.attribution.datasets.types import JudgedRow, Rejection
 from poslens.attribution.errors import UserError, printable
 from poslens.attribution.types import EvidenceSpan, TextPair
 
@@ -187,9 +187,7 @@ def _evidence(span: tuple[int, int], document: str) -> EvidenceSpan:
     return EvidenceSpan(*span)
 
 
-def _read_domain(
-    folder: Path, dataset: str, ids: set[str], asked_in: str
-) -> Iterator[Judgment | Rejection]:
+def _read_domain(folder: Path, dataset: str, ids: set[str], asked_in: str) -> Iterator[JudgedRow]:
     """The judgments of a domain. `asked_in` is the name of another language's folder, if the texts
     of its queries replace those of this folder."""
     place, domain = printable(folder.parent.name), printable(folder.name)

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from poslens.attribution.datasets.index_writer import PairWriter
 from poslens.attribution.datasets.indexed_pairs import IndexedPairs
@@ -69,6 +69,21 @@ class LostDocument(Rejection):
     relevance: int = 1
     part: str = ""
     query_language: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """A query whose judged documents are all irrelevant. It gives no pair, but measures count it as
+    0, as trec_eval does."""
+
+    query_id: str
+    query: str
+    part: str = ""
+    query_language: str | None = None
+
+
+JudgedRow: TypeAlias = Judgment | Rejection | Unanswered
+"""A row of a data set with relevance judgments."""
 
 
 @dataclass(frozen=True, slots=True)

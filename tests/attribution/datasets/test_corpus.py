@@ -115,7 +115,8 @@ def beirs_measures(scores: np.ndarray, corpus: list[str], queries: list[str], qr
 
 def test_measures_equal_beirs_where_queries_are_documents(tmp_path: Path) -> None:
     """As in ArguAna: each query is in the corpus under its own id and most similar to itself. Some
-    judged documents are not in the corpus, including the only one of a query."""
+    judged documents are not in the corpus, including the only one of a query, and all judged
+    documents of another query are irrelevant, which pytrec_eval counts as 0."""
     generator = np.random.default_rng(4)
     corpus = [f"a{i}" for i in range(300)]
     queries = corpus[::10]
@@ -127,6 +128,7 @@ def test_measures_equal_beirs_where_queries_are_documents(tmp_path: Path) -> Non
         judged |= {f"gone{k}": "2" for k in range(number % 4)}
     qrels[queries[0]] = {"gone": "1"}
     qrels[queries[1]][queries[1]] = "3"  # judged to answer itself, but BEIR leaves it out anyway
+    qrels[queries[2]] = {corpus[5]: "0", corpus[6]: "0"}
     vectors = {one: generator.normal(size=8) for one in corpus}
     texts = {one: f"text {one}" for one in corpus}
     root = write_beir(tmp_path / "arguana", texts, {q: texts[q] for q in queries}, qrels)
@@ -134,9 +136,12 @@ def test_measures_equal_beirs_where_queries_are_documents(tmp_path: Path) -> Non
     asked = np.stack([vectors[q] for q in queries])
     scores = (asked @ np.stack([vectors[d] for d in corpus]).T).astype(np.float32)
 
+    order = [queries.index(q.query_id) for q in found.queries]
+    assert len(order) == len(queries)
+
     def scorer(rows, documents):
         places = [corpus.index(text.removeprefix("text ")) for text in documents]
-        return torch.from_numpy(scores[np.ix_(list(rows), places)])
+        return torch.from_numpy(scores[np.ix_([order[row] for row in rows], places)])
 
     for block in (7, 400):
         ranked = rankings(found, search(found, scorer, block=block))
@@ -144,10 +149,13 @@ def test_measures_equal_beirs_where_queries_are_documents(tmp_path: Path) -> Non
         assert all(len(one.document_ids) == 100 for one in ranked)
         actual = measure(ranked, found.queries)
         expected = beirs_measures(scores, corpus, queries, qrels)
-        order = [queries.index(q.query_id) for q in found.queries]
-        assert len(order) == len(queries)
         assert np.allclose(actual[NDCG], expected[order, 0], atol=1e-6)
+        assert actual[NDCG][order.index(2)] == 0
         assert np.allclose(actual[RECALL], expected[order, 1], atol=1e-6)
+    assert not found.queries[order.index(2)].relevant
+    assert not any(
+        pair.query == texts[queries[2]] for pair in beir.read(root, "b").data_set().pairs
+    )
     own, lost = found.notes
     assert own.startswith("Documents with the id of a query are excluded") and "30 here" in own
     assert lost.endswith(f"{found.n_lost} judged documents outside the corpus.")
