@@ -38,7 +38,10 @@ class ChunkPlanStore(CorpusItems):
     def __init__(self, root: Path, collection: Collection) -> None:
         evidence = hashlib.sha256(fingerprint(collection).encode())
         for query in collection.queries:
-            evidence.update(f"{query.query_id!r} {query.span} {query.evidence_pair!r}\n".encode())
+            row = f"{query.query_id!r} {query.span} {query.evidence_pair!r}"
+            if len(query.relevant) > 1:  # the document that the query belongs to (`queries`)
+                row += f" {query.document!r}"
+            evidence.update(f"{row}\n".encode())
         super().__init__(root, collection, evidence.hexdigest()[:16])
         self.documents: Results[Key, DocumentChunks] = Results(root, DOCUMENT_CHUNKS, key=itself)
         self.times: Results[Key, EncodingTime] = Results(root, ENCODING_TIMES, key=itself)
@@ -54,7 +57,7 @@ class ChunkPlanStore(CorpusItems):
             if self.collection.skips_own_id and query.query_id in number_of:
                 continue
             evidence = query.evidence_document
-            keys = tuple(query.relevant) if evidence is None else (evidence,)
+            keys = sorted(query.relevant) if evidence is None else [evidence]
             numbers = tuple(number_of[key] for key in keys if key in number_of)
             if numbers:
                 answered.setdefault(self.keys[numbers[0]], []).append((query, numbers))

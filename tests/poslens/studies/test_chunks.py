@@ -246,6 +246,19 @@ def test_evidence_counts_as_cut_if_no_window_contains_all_of_it(tmp_path: Path) 
     assert [one.documents["d1"].query_ranks.tolist() for one in tried] == [[1]] * 3
 
 
+def test_the_order_of_judgments_does_not_decide_to_which_document_a_query_belongs(
+    tmp_path: Path,
+) -> None:
+    plain = answered(3, lambda d: f"a b c{d}", "c{}", (0, 1))
+    judged = replace(plain.queries[0], evidence=None, span=None, evidence_pair="")
+    stores = [
+        ChunkPlanStore(tmp_path, replace(plain, queries=(replace(judged, relevant=relevant),)))
+        for relevant in ({"d2": 1, "d1": 2}, {"d1": 2, "d2": 1})
+    ]
+    assert [list(store.queries) for store in stores] == [["d1"]] * 2
+    assert stores[0].fingerprint == stores[1].fingerprint
+
+
 def test_titles_distinguish_windows(tmp_path: Path) -> None:
     """Four titles times three facts: a fact's window contains the title only if it is added."""
     names = [(title, fact) for title in NOUNS[:4] for fact in ("red", "green", "blue")]
