@@ -165,6 +165,7 @@ CALIBRATION_GRID = {"steps": 0, "pairs": 0, "strengths": (0.5, 1.0), "blocks": (
 """Settings of `debias` whose effect a passport states."""
 
 
+HARMONIC = "harmonic mean of nDCG@10 over bins of evidence position"
 WITH_EVIDENCE = "queries with evidence"
 """The queries that the ranking part covers, if the data set also has queries without evidence."""
 
@@ -190,10 +191,9 @@ def _ranking(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
         provenance = (with_interval(ranked.provenance(), mean),)
         limits = "nDCG@10 alone says nothing about position bias."
         return jobs, PartAnswer(finding, numbers, None, provenance, limits)
-    harmonic = "harmonic mean of nDCG@10 over bins of evidence position"
     numbers = [
         Number("ndcg_at_10", "nDCG@10", quality.mean, ".3f", measure=measure),
-        Number("harmonic_mean", harmonic, quality.harmonic, ".3f"),
+        Number("harmonic_mean", HARMONIC, quality.harmonic, ".3f"),
     ]
     finding = "Too few positions have queries to compute PSI."
     psi, permuted, p = quality.psi, quality.psi_under_permutation, quality.p
@@ -231,15 +231,22 @@ def _calibration(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
     provenance = (replace(ranked, method=f"{ranked.method}; calibrated: {calibrations}"),)
     return jobs, PartAnswer(
         selection_sentence(summaries[0]),
-        _changes(test) if test else [],
+        _held_out(test) if test else [],
         lambda style: quality_front(summaries, style),
         provenance,
     )
 
 
-def _changes(test: HeldOutTest) -> list[Number]:
-    """Changes on the held-out queries."""
+def _held_out(test: HeldOutTest) -> list[Number]:
+    """Changes on the held-out queries, or the quality of the plain model there if it was
+    selected."""
     changes = test.changes
+    if test.recommendation is None:
+        of_plain = f"held-out queries, {{}} of {test.name}, because no setting was selected"
+        return [
+            Number("ndcg_at_10", of_plain.format("nDCG@10"), test.before.mean, ".3f"),
+            Number("harmonic_mean", of_plain.format(HARMONIC), test.before.harmonic, ".3f"),
+        ]
     harmonic = "change in the harmonic mean of nDCG@10 over positions"
     numbers = (
         ("ndcg_at_10_change", "change in nDCG@10", changes.quality),
