@@ -17,6 +17,7 @@ from poslens.attribution.curves.bootstrap import (
     with_ends,
 )
 from poslens.attribution.curves.positions import POSITIONS, Resampling, positions
+from poslens.attribution.curves.proportions import unless_constant
 from poslens.attribution.errors import UserError
 from poslens.attribution.types import N_BINS, Method, PositionCurve, as_array
 
@@ -102,8 +103,8 @@ def _estimate(
     sums: Values, ends: Values | None, above: int, n: int, n_documents: int
 ) -> Estimate | None:
     """The ratio of column `above` of mean sums [4] to the next column; `ends` [2, 2] are the
-    intervals of the ratio and of its denominator. None if the denominator, or the lower end of its
-    interval, is not positive."""
+    intervals of the ratio and of its denominator; no interval if all documents have the same ratio.
+    None if the denominator, or the lower end of its interval, is not positive."""
     if not sums[above + 1] > 0:
         return None
     value = float(sums[above] / sums[above + 1])
@@ -112,7 +113,7 @@ def _estimate(
     ratio, below = ends
     if not below[0] > 0:
         return None
-    return with_ends(value, (float(ratio[0]), float(ratio[1])), n, n_documents)
+    return unless_constant(with_ends(value, (float(ratio[0]), float(ratio[1])), n, n_documents))
 
 
 def nothing_stored(model: str, dataset: str) -> UserError:

@@ -23,6 +23,8 @@ from poslens.attribution.curves.bootstrap import (
 )
 
 AGRESTI_COULL = "Agresti-Coull"
+_ROUNDING = 1e-12
+"""Relative width (absolute below 1) up to which an interval has none."""
 _P = 0.975
 _Z = 1.959963984540054  # quantile of the normal distribution
 
@@ -110,3 +112,12 @@ def even_if_constant(mean: Estimate) -> Estimate:
         return mean
     by_formula = agresti_coull(round(mean.value * mean.n_resampled), mean.n_resampled)
     return replace(mean, low=by_formula.low, high=by_formula.high, formula=AGRESTI_COULL)
+
+
+def unless_constant(estimate: Estimate | None) -> Estimate | None:
+    """The estimate without an interval if that has no width: if all documents have the same value,
+    no resample shows how much others can differ, and only shares have a formula for that."""
+    if estimate is None or estimate.low is None or estimate.high is None:
+        return estimate
+    constant = estimate.high - estimate.low <= _ROUNDING * max(1.0, abs(estimate.value))
+    return replace(estimate, low=None, high=None) if constant else estimate

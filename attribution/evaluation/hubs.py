@@ -30,6 +30,7 @@ from poslens.attribution.curves.bootstrap import (
     numbered,
     with_ends,
 )
+from poslens.attribution.curves.proportions import unless_constant
 from poslens.attribution.datasets.corpus import Collection, Document, Query
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.audit import MIN_WORDS
@@ -326,10 +327,9 @@ def _error(values: Sequence[Values]) -> tuple[float | None, float]:
 
 def _of_share(estimate: Estimate | None) -> Estimate | None:
     """The estimate of a share with its interval within 0 and 1; without one if it has no width."""
+    estimate = unless_constant(estimate)
     if estimate is None or estimate.low is None or estimate.high is None:
         return estimate
-    if estimate.low == estimate.high:
-        return replace(estimate, low=None, high=None)
     return replace(estimate, low=max(estimate.low, 0.0), high=min(estimate.high, 1.0))
 
 

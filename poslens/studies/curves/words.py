@@ -127,6 +127,8 @@ def index_sentence(what: str, index: Estimate | None) -> str:
     if verdict == "too few documents":
         n, units = documents_needed(index, INDEX_MARGIN), index.resampled
         would = f"; about {n:,} {units} would be needed" if n else ""
+        if index.interval is None and index.n_resampled >= MIN_DOCUMENTS:
+            would = ": no interval can be estimated"
         meaning = f"Too few {units} to decide{would}."
     elif verdict == "equivalent":
         meaning = f"Equivalent to 0 within the margin of {INDEX_MARGIN:g}."

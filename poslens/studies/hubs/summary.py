@@ -229,7 +229,8 @@ class HubWordRow(ModelRow):
     share: Estimate | None = column(
         "Share of the score, summed over the word's occurrences: mean over up to 12 queries that "
         "retrieve the document and that it does not answer. The interval resamples the documents "
-        "that the queries belong to; it does not account for the choice of the largest shares.",
+        "that the queries belong to; it does not account for the choice of the largest shares. "
+        "There is none if the share is the same for all of these queries.",
         form="+.4f",
     )
     share_other_queries: Estimate | None = column(

@@ -12,6 +12,7 @@ import pandas as pd
 
 from poslens.attribution.curves.bootstrap import Values, estimate
 from poslens.attribution.curves.positions import word_span_scores
+from poslens.attribution.curves.proportions import unless_constant
 from poslens.attribution.datasets.types import spread_evenly
 from poslens.attribution.methods import METHODS, make_method
 from poslens.attribution.retrievers.lexical import folded
@@ -142,8 +143,10 @@ def _words(
             word=words[column],
             occurrences=counts[column],
             share=share,
-            share_other_queries=estimate(other_values[:, [column]], other_documents),
+            share_other_queries=unless_constant(
+                estimate(other_values[:, [column]], other_documents)
+            ),
         )
         for column in map(int, first)
-        if (share := estimate(values[:, [column]], documents)) is not None
+        if (share := unless_constant(estimate(values[:, [column]], documents))) is not None
     )

@@ -130,6 +130,10 @@ def test_curves_of_zeros_have_no_statistics_and_a_reason() -> None:
     zeros = summarize(np.zeros((30, 100)), None)
     assert zeros.center_of_mass is None and zeros.primacy_recency_index is None
     assert "No center of mass" in zeros.undefined
+    # Documents with the same curve don't show how much others differ.
+    same = summarize(np.tile(np.linspace(0.3, 0.7, 100), (30, 1)), None)
+    for number in (same.center_of_mass, same.primacy_recency_index):
+        assert number is not None and number.value > 0 and number.interval is None
     middle = np.zeros((30, 100))
     middle[:, 50] = 1.0
     found = summarize(middle, None)

@@ -173,6 +173,12 @@ def test_bm25_ignores_word_order_and_its_hub_is_explained_by_words(
     queries = [f"which {NOUNS[n % 12]} is {n}" for n in range(N)]
     asked_for = {word for query in queries for word in query.split()}
     assert {one["word"] for one in words if one["share"]} <= asked_for
+    # The same share, such as 0, for all queries doesn't show how much it varies.
+    ends = [(word["share_low"], word["share_high"]) for word in words]
+    assert None in {low for low, _ in ends} and all(low is None or low < high for low, high in ends)
+    assert {end for word, end in zip(words, ends, strict=True) if not word["share"]} == {
+        (None, None)
+    }
     file = tmp_path / "hubs.json"
     run(*asked, "--figure", str(file))
     drawn = json.loads(file.read_text())
