@@ -89,7 +89,7 @@ class Searched:
         if not np.isfinite(score):
             return np.isfinite(self.scores)
         lowest, highest = tie_range(score)
-        higher = self.scores > highest
+        higher: NDArray[np.bool_] = self.scores > highest
         higher[:number] |= self.scores[:number] >= lowest
         higher[number] = False
         return higher
