@@ -50,9 +50,10 @@ NOT_YET = "Not computed yet."
 class Number:
     """A number of a part. `key` is its name in files and `name` the one for readers; `note` is what
     to compare it with. `unit` is what the estimate's n counts, in the plural; by default the
-    part's. `measure` has the values whose mean it is, for numbers that `check` compares. Its items
-    are (id, fingerprint) of a pair, query or document: the fingerprint changes with everything that
-    the value depends on except the model, such as texts, evidence and corpus."""
+    part's. `with_evidence` is whether it covers only the queries with evidence, although the data
+    set has others. `measure` has the values whose mean it is, for numbers that `check` compares.
+    Its items are (id, fingerprint) of a pair, query or document: the fingerprint changes with
+    everything that the value depends on except the model, such as texts, evidence and corpus."""
 
     key: str
     name: str
@@ -61,6 +62,7 @@ class Number:
     note: str = ""
     measure: ItemMeasure | None = None
     unit: str = ""
+    with_evidence: bool = False
 
     @property
     def text(self) -> str:

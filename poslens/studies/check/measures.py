@@ -16,7 +16,6 @@ from poslens.attribution.retrievers import limits
 from poslens.attribution.types import ROUNDING
 from poslens.studies.check.answers import Outcome
 from poslens.studies.check.baseline import Baseline, BaselineNumber
-from poslens.studies.passport.parts import WITH_EVIDENCE
 from poslens.studies.passport.service import ModelPassport
 
 Scores = NDArray[np.float64]
@@ -117,7 +116,9 @@ class PairedMeasure:
         return Check(
             self.part,
             "not checked",
-            self._line(value, old_value, comparison, len(number.items) - len(both), now.unit),
+            self._line(
+                value, old_value, comparison, len(number.items) - len(both), now.with_evidence
+            ),
             value,
             old_value,
             difference.n,
@@ -128,15 +129,15 @@ class PairedMeasure:
         )
 
     def _line(
-        self, value: float, before: float, comparison: Comparison, n_gone: int, unit_now: str
+        self, value: float, before: float, comparison: Comparison, n_gone: int, with_evidence: bool
     ) -> str:
-        """The check as a sentence; `n_gone` of the baseline's items are missing now. `unit_now` is
-        what the model's number counts."""
+        """The check as a sentence; `n_gone` of the baseline's items are missing now.
+        `with_evidence` is as in the model's number."""
         difference = comparison.difference
         documents = (
             "" if self.unit == "document" else f" of {counted(difference.n_resampled, 'document')}"
         )
-        part = " with evidence," if unit_now == WITH_EVIDENCE else ""
+        part = " with evidence," if with_evidence else ""
         better = " (below 0 is better)" if difference.value < 0 else ""
         factor, form, unit = self.scale
         line = (

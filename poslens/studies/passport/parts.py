@@ -176,7 +176,8 @@ def _ranking(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
     compute, spec = scope.compute, scope.spec
     setup = rankings.RankingSetup(rankings.collection_of(scope.data))
     without = frozenset(query.query_id for query in setup.queries if query.evidence is None)
-    if 0 < len(without) < len(setup.queries):
+    with_evidence = 0 < len(without) < len(setup.queries)
+    if with_evidence:
         setup = replace(setup, left_out=without, selection=WITH_EVIDENCE)
     jobs = [rankings.job(compute, spec, setup)]
     ranked = rankings.ranked(compute, spec, setup)
@@ -209,7 +210,7 @@ def _ranking(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
     provenance = (with_interval(ranked.provenance(), quality.mean),)
     return jobs, PartAnswer(
         finding,
-        [replace(each, unit=setup.selection) for each in numbers],
+        [replace(each, unit=setup.selection, with_evidence=with_evidence) for each in numbers],
         lambda style: evidence_bins([ranked], style),
         provenance,
     )

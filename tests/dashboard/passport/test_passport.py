@@ -462,6 +462,7 @@ def test_with_evidence_ndcg_is_measured_over_the_queries_that_have_it(tmp_path: 
     ranking = part(card, "ranking")
     number = next(each for each in ranking.numbers if each.key == "ndcg_at_10")
     assert len(number.measure.rows) == number.estimate.n == 9
+    assert all(each.with_evidence for each in ranking.numbers)
     assert "(queries with evidence: 9" in number.text
     (source,) = ranking.provenance
     assert (source.n_queries, source.selection) == (9, "queries with evidence")
@@ -469,6 +470,10 @@ def test_with_evidence_ndcg_is_measured_over_the_queries_that_have_it(tmp_path: 
     baseline = read_baseline(tmp_path / "baseline.json", "BM25")
     check = MEASURES["ranking"].make(card, baseline, 0.02)
     assert "over 9 queries with evidence, of 9 documents." in check.line
+    # What n counts is a text for readers, which may change.
+    renamed = replace(ranking, numbers=[replace(each, unit="queries") for each in ranking.numbers])
+    again = MEASURES["ranking"].make(replace(card, parts=(renamed,)), baseline, 0.02)
+    assert again.line == check.line
 
 
 def test_json_contains_every_number_with_its_interval(primacy: ModelPassport) -> None:
