@@ -39,7 +39,6 @@ from poslens.attribution.evaluation.comparison import (
     SHARE_MARGIN,
     Comparison,
     compared,
-    estimate_of,
 )
 from poslens.attribution.evaluation.document_index import Ints
 from poslens.attribution.interventions.relocation import Pieces
@@ -328,7 +327,7 @@ def last_minus_first(
 
 def recovered(
     before: Sequence[SentenceRanks], after: Sequence[SentenceRanks], query_form: QueryForm, top: int
-) -> Estimate | None:
+) -> Comparison | None:
     """Share of unretrieved sentences before minus that after, over the sentences that both have;
     the interval resamples documents, the same ones for both. If no document differs, it covers
     differences too rare to be among these documents (`compared`)."""
@@ -344,7 +343,7 @@ def recovered(
     if not rows:
         return None
     values = np.array(rows)
-    return estimate_of(compared(values, None, SHARE_MARGIN, ratio, counts=values[:, 1], largest=1))
+    return compared(values, None, SHARE_MARGIN, ratio, counts=values[:, 1], largest=1)
 
 
 def repeated(

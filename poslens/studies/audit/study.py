@@ -145,9 +145,9 @@ class Audit(Study[Collection, AuditIndex, AuditSummary]):
     )
     limits = (
         f"Brackets are 95% bootstrap intervals over documents; {CONSTANT}; none with fewer than 10 "
-        "documents. Verdicts use p, unadjusted for one model after shuffling and Holm-adjusted for "
-        'differences between models, so they can be "too few documents" even if the interval '
-        "excludes 0. Equivalent: the 90% interval of the "
+        "documents. Verdicts use p, unadjusted for one model after shuffling and for what an index "
+        'recovers, Holm-adjusted for differences between models, so they can be "too few '
+        'documents" even if the interval excludes 0. Equivalent: the 90% interval of the '
         f"difference is within ±{100 * SHARE_MARGIN:g}{POINTS}, even if the 95% interval "
         "excludes 0. Where models truncate is measured on the beginnings of up to three long "
         "documents, or on documents joined to one long text. Last minus first: the share in the "
@@ -372,8 +372,9 @@ class Audit(Study[Collection, AuditIndex, AuditSummary]):
             if difference.verdict == "higher" and summary.n_truncated:
                 sentences.append("Sentences past the context limit are counted too.")
         if summary.recovered is not None and summary.base is not None:
-            points = f"{summary.recovered.times(100).text('+.1f')}{POINTS}"
-            sentences.append(f"Recovered compared with {summary.base.name}: {points}.")
+            change = summary.recovered.difference.times(100).text("+.1f")
+            sentences.append(f"Recovered compared with {summary.base.name}: {change}{POINTS}.")
+            sentences.append(summary.recovered.in_words(100, POINTS))
         limit = limit_sentence(summary.index.spec, summary.truncations)
         return " ".join([*sentences, limit]).rstrip()
 

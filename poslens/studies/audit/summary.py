@@ -119,7 +119,7 @@ class AuditSummary:
         return unretrieved_share(self.documents, "original", *self.index.asked, read=read)
 
     @cached_property
-    def recovered(self) -> Estimate | None:
+    def recovered(self) -> Comparison | None:
         """The base's share of unretrieved sentences minus this index's; None without a base."""
         if self.base is None:
             return None

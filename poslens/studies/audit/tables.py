@@ -164,7 +164,7 @@ def _summary(summary: AuditSummary) -> Iterator[AuditRow]:
         estimate_of(summary.last_minus_first["random"]),
         summary.share_among(read=True),
         summary.share_among(read=False),
-        summary.recovered,
+        estimate_of(summary.recovered),
         len(summary.documents),
         len(summary.failed),
         summary.n_truncated,

@@ -277,8 +277,9 @@ def test_recovered_compares_the_same_sentences() -> None:
     before = [reach([1, 20, 20, 0], document_id=str(d)) for d in range(12)]
     after = [reach([1, 1, 20, 20], document_id=str(d)) for d in range(12)]
     found = recovered(before, [*after, reach([1], document_id="other")], "sentence", 10)
-    assert found is not None and found.value == pytest.approx(1 / 3)
-    assert found.interval == (pytest.approx(1 / 3), pytest.approx(1 / 3))
+    assert found is not None and found.difference.value == pytest.approx(1 / 3)
+    assert found.difference.interval == (pytest.approx(1 / 3), pytest.approx(1 / 3))
+    assert found.verdict == "higher" and found.p == pytest.approx(0)
     assert recovered(before, [], "sentence", 10) is None
 
 
@@ -287,8 +288,9 @@ def test_nothing_recovered_in_a_few_documents_does_not_rule_out_others() -> None
     found = recovered(same, same, "sentence", 10)
     # The share of documents that 12 without a difference don't rule out (Clopper-Pearson).
     end = 1 - 0.025 ** (1 / 12)
-    assert found is not None and found.value == 0
-    assert found.interval == (pytest.approx(-end), pytest.approx(end))
+    assert found is not None and (found.difference.value, found.p) == (0, 1)
+    assert found.difference.interval == (pytest.approx(-end), pytest.approx(end))
+    assert found.verdict == "too few documents"
 
 
 def test_sentences_are_repeated_if_another_audited_document_has_them() -> None:

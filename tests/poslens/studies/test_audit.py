@@ -129,7 +129,10 @@ def test_the_verdict_states_result_interval_and_meaning(summaries: list[AuditSum
     assert ": 0.02% [0.01%, 0.10%] of sentences, used" in unretrieved_sentence(
         summaries[0], few, none
     )
-    assert re.search(r"Recovered compared with BM25: [+-][\d.]+", verdicts[1])
+    recovered = re.search(r"Recovered compared with BM25: [+-][\d.]+ (.*)", verdicts[1])
+    assert recovered and re.search(
+        r"points\. (Higher|Too few|Equivalent|Not significant)", recovered[1]
+    )
     assert "Recovered" not in verdicts[0] and "truncates" not in verdicts[0]
     assert re.search("MiniLM (truncates at|reads texts of)", verdicts[2])
 
