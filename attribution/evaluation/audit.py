@@ -240,7 +240,7 @@ def require_top(top: int, n_documents: int) -> None:
         )
     if top >= n_documents:
         raise UserError(
-            f"The top {top} includes all {n_documents:,} documents: choose a smaller top."
+            f"The top {top} includes all {n_documents:,} documents: choose a smaller top k."
         )
 
 

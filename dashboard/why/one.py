@@ -298,8 +298,8 @@ def _behind(
         say.caption(
             "No document ranks above the target."
             if explanation.rank == 1
-            else f"The target is in the top {explanation.top:,}, so PosLens doesn't compare it "
-            "with the documents above."
+            else f"Only a document that is not in the top {explanation.top:,} is compared with the "
+            "documents above it."
         )
         return
     st.caption(

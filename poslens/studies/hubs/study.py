@@ -122,7 +122,7 @@ class Hubs(Study[Collection, Asked[Collection], HubSummary]):
         if others <= settings.top:
             raise UserError(
                 f"{collection.title} has only {counted(n, 'document')}, so every document would be "
-                f"in the top {settings.top:,}: choose a smaller top or add documents."
+                f"in the top {settings.top:,}: choose a smaller top k or add documents."
             )
         return collection
 

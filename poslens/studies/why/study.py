@@ -34,7 +34,7 @@ from poslens.rows import PERCENT, Table
 from poslens.studies.ranking.service import searched
 from poslens.studies.why.figures import chart
 from poslens.studies.why.search import Searcher, named_document, opened, require_ranking
-from poslens.studies.why.summary import TABLES, WhyCorpus, WhySummary, sentence
+from poslens.studies.why.summary import TABLES, WhyCorpus, WhySummary, everything, sentence
 from poslens.study import Asked, Figure, Study, register
 from poslens.study_part import MAX_PAIRS, Number, StudyPart, number
 
@@ -308,7 +308,7 @@ class WhyStudy(Study[WhyCorpus, Asked[WhyCorpus], WhySummary]):
         head = f"{missed}: the relevant document is not in {top}." if n else f"{missed} in {top}."
         n_documents = next(iter(summary.explained.values())).n_documents
         if not n and n_documents <= summary.asked.settings.top:
-            head += f" It includes all {counted(n_documents, 'document')}: choose a smaller top."
+            head = f"{missed}: {everything(n_documents, summary.asked.settings.top)}"
         parts = [
             f"{cause} {share.text('.0%')}"
             for cause in sorted(CAUSES, key=summary.count, reverse=True)

@@ -189,6 +189,13 @@ def change_words(cause: Cause, why: Why) -> str:
     return {"not read": "if the model read all of it", "dilution": "as the evidence alone"}[cause]
 
 
+def everything(n_documents: int, top: int) -> str:
+    """The end of a sentence about a corpus that is not larger than the top k."""
+    return (
+        f"the top {top:,} includes all {counted(n_documents, 'document')}: choose a smaller top k."
+    )
+
+
 def sentence(why: Why, spec: RetrieverSpec) -> str:
     """The verdict about one document and a model: ranks, the null's rank, the cause and what to
     change, and, if nobody marked the evidence, that PosLens proposed it."""
@@ -202,6 +209,8 @@ def _verdict(why: Why, spec: RetrieverSpec) -> str:
     if why.rank == NOT_FOUND:
         head = f"{why.document_id} is not found"
     if why.cause == "found":
+        if why.n_documents <= top:
+            return f"{head}: {everything(why.n_documents, top)}"
         return f"{head}, in the top {top:,}."
     steps = why.steps
     if (decisive := why.decisive) is not None:

@@ -84,4 +84,4 @@ def test_a_corpus_that_is_too_small_is_reported_in_one_sentence(tmp_path: Path) 
     data = registered(tmp_path / "few.jsonl", rows)
     page = open_page("ranking", dataset=data, models=["BM25"], tab="Hubs").run()
     assert not page.exception
-    assert any("choose a smaller top or add documents" in one.value for one in page.error)
+    assert any("choose a smaller top k or add documents" in one.value for one in page.error)

@@ -100,7 +100,7 @@ def test_documents_above_show_their_in_degree_once_the_data_set_is_ranked(mine: 
 
 def test_a_found_document_below_others_is_not_said_to_be_first(mine: str) -> None:
     page = settled(dataset=mine, models=["BM25"], top="3", query="heron", document="long")
-    assert "The target is in the top 3, so PosLens doesn't compare it" in words(page)
+    assert "Only a document that is not in the top 3 is compared with" in words(page)
 
 
 def test_a_typed_query_and_any_document_are_explained(mine: str) -> None:

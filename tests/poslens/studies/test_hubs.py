@@ -236,7 +236,7 @@ def test_a_corpus_without_queries_uses_its_sentences_as_queries(tmp_path: Path) 
     ("n", "arguments", "sentence"),
     [
         (8, [], "has only 8 documents, so every document would be in the top 10"),
-        (4, ["--top", "3"], "choose a smaller top or add documents"),
+        (4, ["--top", "3"], "choose a smaller top k or add documents"),
         (12, ["--top", "0"], "must be a whole number from 1"),
         (12, ["--top", "51"], "must be a whole number from 1 to 50"),
     ],

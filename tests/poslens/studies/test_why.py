@@ -294,8 +294,10 @@ def test_a_query_without_judgments_is_named_by_its_id(tmp_path: Path) -> None:
 def test_a_top_that_includes_the_whole_corpus_is_reported(tmp_path: Path) -> None:
     """No document can be missed, whatever the model does."""
     asked = ("--model", "BM25", "--dataset", str(write(tmp_path / "set")))
-    note = "It includes all 3 documents: choose a smaller top."
-    assert note in run(*asked, "--top", "3").stderr
+    note = "the top 3 includes all 3 documents: choose a smaller top k."
+    assert f": {note}" in run(*asked, "--top", "3").stderr
+    one_query = run(*asked, "--top", "3", "--query", "q1", "--document", "d1").stderr
+    assert f"BM25: d1 is at rank 1 of 3: {note}" in one_query
     assert "choose a smaller top" not in run(*asked, "--top", "2").stderr
 
 
