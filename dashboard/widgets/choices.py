@@ -299,8 +299,7 @@ def statistics(models: Sequence[str], dataset: str) -> None:
     sets. Draws nothing if BM25 is not among `models`."""
     if dataset in datasets.names():
         return
-    specs = resolve.known()
-    if not any(name in specs and family_of(specs[name]).has_statistics for name in models):
+    if not _need_statistics(models):
         return
     offered = datasets.names()
     chosen = st.selectbox(
@@ -314,6 +313,18 @@ def statistics(models: Sequence[str], dataset: str) -> None:
         ),
     )
     url_state.put(STATISTICS, chosen or datasets.SAMPLE, datasets.SAMPLE)
+
+
+def _need_statistics(models: Sequence[str]) -> bool:
+    specs = resolve.known()
+    return any(name in specs and family_of(specs[name]).has_statistics for name in models)
+
+
+def statistics_in_link(models: Sequence[str], dataset: str) -> dict[str, str]:
+    """The parameter of a link to texts of this data set as typed texts, if a model needs it."""
+    name = statistics_of(dataset)
+    needed = name != datasets.SAMPLE and _need_statistics(models)
+    return {STATISTICS: name} if needed else {}
 
 
 def statistics_of(dataset: str) -> str:

@@ -93,7 +93,7 @@ def text_link(
     asked |= {"e": evidence} if evidence else {}
     if dataset in datasets.names():  # an upload belongs to this tab
         asked["dataset"] = dataset
-    asked |= {choices.STATISTICS: choices.statistics_of(dataset), "models": list(models)}
+    asked |= {**choices.statistics_in_link(models, dataset), "models": list(models)}
     address = urlencode(asked, doseq=True)
     st.link_button(
         plain(label),

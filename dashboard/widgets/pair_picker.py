@@ -83,7 +83,7 @@ def choose_pair(
             rows = st.container()
     statistics(models, typed.dataset if typed and asked_for_own else data.name)
     ordered, values = _ordered(selection, order, models, method)
-    chosen = _asked(ordered, order)
+    chosen = _asked(ordered, order, asked_for_own)
     if chosen is not None:
         _bar(before, listed, about, after, ordered, chosen, typed, asked_for_own)
         if popover.open:
@@ -133,10 +133,13 @@ def _ordered(
     return selection.of(pairs), values
 
 
-def _asked(selection: Selection, order: str) -> TextPair | None:
-    """The pair that the address names, else the first; None if no pair passes the filters."""
+def _asked(selection: Selection, order: str, own: bool) -> TextPair | None:
+    """The pair that the address names, else the first; None if no pair passes the filters. The
+    address of the user's `own` texts names none: the session has the pair to return to."""
     missing = ""
-    if asked := url_state.get("pair"):
+    if own:
+        st.query_params.pop("pair", None)
+    if asked := "".join(url_state.stored("pair")) if own else url_state.get("pair"):
         try:
             return selection.data.pair(asked)
         except UserError as error:
@@ -149,7 +152,8 @@ def _asked(selection: Selection, order: str) -> TextPair | None:
     chosen = selection.pairs[int(short[0]) if len(short) else 0]
     if missing:
         say.warning(f"{missing} The pair {chosen.pair_id} is shown instead.")
-    url_state.put("pair", chosen.pair_id)
+    if not own:
+        url_state.put("pair", chosen.pair_id)
     return chosen
 
 

@@ -22,6 +22,7 @@ from poslens.attribution.retrievers.lexical import with_corpus
 from poslens.attribution.types import TextPair
 from poslens.compute.compute import Compute, service
 from poslens.dashboard.__main__ import app
+from poslens.dashboard.widgets.choices import statistics_in_link
 from poslens.dashboard.widgets.method_choice import unfit_methods
 from poslens.studies.bias.study import BIAS_STUDY
 from poslens.studies.explain.minus import contrasted, fitting
@@ -77,6 +78,12 @@ def test_typed_texts_use_the_statistics_of_the_selected_data_set() -> None:
     assert shown_scores(page)[0] != first
     neural = explain_page("MiniLM", "saliency")
     assert not any(box.key == "statistics.corpus" for box in neural.selectbox)
+
+
+def test_links_to_typed_texts_state_statistics_only_if_they_are_not_the_default() -> None:
+    assert statistics_in_link(["MiniLM", "BM25"], "sample-bias") == {"statistics": "sample-bias"}
+    assert statistics_in_link(["MiniLM"], "sample-bias") == {}
+    assert statistics_in_link(["MiniLM", "BM25"], "sample") == {}
 
 
 def test_typed_texts_use_statistics_on_the_command_line() -> None:

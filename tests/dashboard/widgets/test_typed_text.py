@@ -75,6 +75,14 @@ def test_typed_texts_enter_the_address_only_on_request() -> None:
     assert len(shown_scores(page)) == 1, "they are shown all the same"
 
 
+def test_the_address_of_typed_texts_names_no_pair_and_the_session_returns_to_it() -> None:
+    page = open_page("explain", models=["BM25"], method=["terms"], pair="architecture-arches-vaults-domes-q2").run()
+    shown(typed(page, "what melts", DOCUMENT))
+    assert "pair" not in page.query_params
+    page.button(key="next").click().run()
+    assert page.query_params["pair"] == ["architecture-arches-vaults-domes-q3"]
+
+
 def test_a_link_opens_its_texts_and_is_cleared_by_another_pair() -> None:
     page = opened(q="what melts", d=DOCUMENT)
     assert len(shown_scores(page)) == 1
