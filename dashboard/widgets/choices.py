@@ -37,10 +37,6 @@ STATISTICS = "statistics"
 """The name of the data set of BM25's statistics in the address."""
 
 
-DEFAULT = "{}.default"
-"""The session's key of what the page selects by default, for the data set and the models."""
-
-
 def data_set(default: str = datasets.SAMPLE, *, with_uploader: bool = True) -> DataSet:
     """Choose a data set or upload one. Pages that place the uploader elsewhere turn off
     `with_uploader`."""
@@ -51,7 +47,7 @@ def data_set(default: str = datasets.SAMPLE, *, with_uploader: bool = True) -> D
         # Set here and not in the uploader: a page that watches a run reruns its fragments every
         # second, and a rerun requested before the new choice arrived would restore the old one.
         st.session_state["dataset"] = just_uploaded
-    _follow_default("dataset", default)
+    url_state.follow_default("dataset", default)
     # Names, not titles: the address contains what the list shows, and two files may share a title.
     name = st.selectbox(
         "Data set", names, index=names.index(default), key="dataset", bind="query-params"
@@ -67,18 +63,6 @@ def data_set(default: str = datasets.SAMPLE, *, with_uploader: bool = True) -> D
         )
         rejected_rows(data_set.rejected, "Rejected rows")
     return data_set
-
-
-def _follow_default(name: str, default: str | list[str]) -> None:
-    """Store what the page selects by default. On a tab with another default than the last one, it
-    replaces the last one's, as on another page (`links.carry`): the address omits defaults, so
-    opened again, it would show this tab's."""
-    key = DEFAULT.format(name)
-    former = st.session_state.get(key, default)
-    by_default = name not in st.query_params and st.session_state.get(name) == former
-    if by_default and former != default:
-        st.session_state[name] = default
-    st.session_state[key] = default
 
 
 def data_of(pair: TextPair) -> DataSet | None:
@@ -224,7 +208,7 @@ def models(default: Sequence[str]) -> list[str]:
     """Choose one to `MAX_COLUMNS` models: presets, registered folders, or a Hugging Face hub id
     typed in."""
     default = list(opening.current.models[:MAX_COLUMNS] or default)
-    _follow_default("models", default)
+    url_state.follow_default("models", default)
     names = st.multiselect(
         "Models",
         model_names(),

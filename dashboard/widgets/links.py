@@ -123,7 +123,7 @@ def carry() -> None:
         if name not in st.session_state or name in st.query_params:
             continue
         value = st.session_state[name]
-        if value == st.session_state.get(choices.DEFAULT.format(name)):
+        if value == st.session_state.get(url_state.DEFAULT.format(name)):
             del st.session_state[name]  # this page can have another default
         elif name in ("dataset", "models"):
             url_state.choose(name, value)

@@ -43,6 +43,7 @@ def method(
     fitting = [name for name in METHODS if name not in unfit]
     if not fitting:
         raise UserError("No method works with all of these models. Select fewer models.")
+    url_state.follow_default("method", fitting[0])
     name = url_state.option("Method", "method", fitting, title, help=plain(identifiers(fitting)))
     st.caption(METHODS[name].help)
     offered = [parameter for parameter in METHODS[name].parameters if len(parameter.choices) > 1]
@@ -105,11 +106,7 @@ def _parameter(parameter: MethodParameter, begins: str) -> str:
     if titles := parameter.titles:
         title, about = titles.__getitem__, plain(parameter.help)
         return url_state.option(label, parameter.name, parameter.choices, title, help=about)
-    began = f"{parameter.name}.begins"
-    if st.session_state.get(began, begins) != begins and parameter.name not in st.query_params:
-        # A default for another model that the user didn't select.
-        st.session_state.pop(parameter.name, None)
-    st.session_state[began] = begins
+    url_state.follow_default(parameter.name, begins)
     # Streamlit doesn't add to the address what was chosen on another page (`links.carry`).
     chosen = st.session_state.get(parameter.name, begins)
     if chosen in parameter.choices and chosen != begins and parameter.name not in st.query_params:

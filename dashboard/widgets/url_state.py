@@ -21,6 +21,10 @@ MAX_IN_LINK = 32_000
 """Maximum number of bytes of texts in an address: the server accepts 64 KiB for the address and all
 headers together."""
 
+DEFAULT = "{}.default"
+"""The session's key of what the page selects by default in a list whose default changes: data set,
+models, method and its settings."""
+
 _STORED = "url."
 
 
@@ -63,6 +67,19 @@ def whole_number(
     )
     put(name, "" if chosen is None else str(chosen), usual)
     return None if chosen is None else int(chosen)
+
+
+def follow_default(name: str, default: str | list[str]) -> None:
+    """Call it before a list whose default depends on the page, its tab or the models. If the list
+    has the former default, it gets the new one, unless the address names it: the address omits
+    defaults, so opened again, it would show the new one."""
+    key = DEFAULT.format(name)
+    former = st.session_state.get(key, default)
+    shown = st.session_state.get(name, "".join(stored(name)))
+    if former != default and shown == former and name not in st.query_params:
+        st.session_state[name] = default
+        st.session_state.pop(keys(name)[0], None)
+    st.session_state[key] = default
 
 
 def option(

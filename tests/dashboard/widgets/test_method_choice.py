@@ -14,7 +14,7 @@ def page() -> None:
 
     address.report_unknown()
     with st.sidebar:
-        method = choices.method(["MiniLM"])
+        method = choices.method(["MiniLM", *st.session_state.get("more", ())])
     st.text(method.name)
     st.text(method.curve_params)
 
@@ -52,3 +52,19 @@ def test_curve_parameters_are_listed_in_words_and_named_in_the_address() -> None
     linked.query_params["normalization"] = "max"
     assert "'normalization': 'max'" in linked.run().text[1].value
     assert linked.selectbox(key="normalization").value == "max"
+
+
+def test_the_default_method_returns_with_the_models_that_it_fits() -> None:
+    app = AppTest.from_function(page, default_timeout=SECONDS).run()
+    first = app.text[0].value
+
+    def shown(*more: str) -> str:
+        app.session_state["more"] = more
+        return str(app.run().text[0].value)
+
+    assert shown("BM25") == "occlusion" != first
+    assert shown() == first and "method" not in app.query_params
+    app.selectbox(key="method").select("integrated_gradients").run()
+    assert shown("BM25") == "occlusion"
+    app.query_params["method"] = "saliency"
+    assert shown() == "saliency", "named by the address"

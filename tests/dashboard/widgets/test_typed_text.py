@@ -76,7 +76,9 @@ def test_typed_texts_enter_the_address_only_on_request() -> None:
 
 
 def test_the_address_of_typed_texts_names_no_pair_and_the_session_returns_to_it() -> None:
-    page = open_page("explain", models=["BM25"], method=["terms"], pair="architecture-arches-vaults-domes-q2").run()
+    page = open_page(
+        "explain", models=["BM25"], method=["terms"], pair="architecture-arches-vaults-domes-q2"
+    ).run()
     shown(typed(page, "what melts", DOCUMENT))
     assert "pair" not in page.query_params
     page.button(key="next").click().run()
