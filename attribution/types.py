@@ -113,6 +113,12 @@ class TextPair:
         return self.language if self.query_language is None else self.query_language or None
 
     @property
+    def label(self) -> str:
+        """The beginning of a sentence about the pair. The id of typed texts is a digest, which
+        their reader doesn't know."""
+        return "The typed document" if self.dataset == "typed" else f"Pair {self.pair_id}"
+
+    @property
     def text_digest(self) -> bytes:
         """SHA-256 of the two texts."""
         return text_digest(self.query, self.document)

@@ -116,10 +116,10 @@ def _estimate(
     return unless_constant(with_ends(value, (float(ratio[0]), float(ratio[1])), n, n_documents))
 
 
-def nothing_stored(model: str, dataset: str) -> UserError:
+def nothing_stored(model: str) -> UserError:
     """Raised if there are no curves to average."""
     return UserError(
-        f"{model} has no results for these pairs of {dataset} yet: compute the curves (command "
+        f"{model} has no results for these pairs yet: compute the curves (command "
         "`curve`, or the page Curves), or select other pairs."
     )
 
@@ -153,7 +153,7 @@ def summarize(
     """
     n = len(curves)
     if n == 0:
-        raise nothing_stored(model, dataset)
+        raise nothing_stored(model)
     if magnitudes is not None and np.min(magnitudes) < 0:
         raise ValueError("a negative magnitude")
     how: Resampling = resampling or method.curve_params.get("resampling", "bin_mean")

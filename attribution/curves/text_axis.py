@@ -83,7 +83,7 @@ def average(
     rows = np.asarray(curves)
     n = len(rows)
     if n == 0:
-        raise nothing_stored(model, dataset)
+        raise nothing_stored(model)
     document_of = numbered(groups)
     n_documents = int(document_of.max()) + 1
     counts, drawn = np.zeros(N_BINS, np.int64), np.zeros(N_BINS, np.bool_)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -64,11 +64,13 @@ def read(files: Sequence[File], name: str, title: str = "", *, uploaded: bool = 
     return replace(data, ids=seen.ids)
 
 
-def read_upload(name: str, data: bytes) -> DataSet:
+def read_upload(name: str, data: bytes, others: Iterable[DataSet] = ()) -> DataSet:
     """Read an uploaded file; `name` determines only its format and title.
 
     The data set's name contains a digest of the contents, so that two files with the same name
-    never share stored results. Only letters, digits and `._-` of the file's name are used.
+    never share stored results. Only letters, digits and `._-` of the file's name are used. The
+    digest begins before them, because narrow lists cut off the end of a name; the title contains
+    this beginning if it is also the title of one of the `others`.
 
     Raises:
         UserError: as `read`, or over 20 MB, 100 MB unpacked or 200,000 rows.
@@ -81,9 +83,12 @@ def read_upload(name: str, data: bytes) -> DataSet:
             "MB: split the file, or start PosLens with --data NAME=PATH."
         )
     digest = hashlib.sha256(name.encode("utf-8", "replace") + b"\0" + data).hexdigest()[:12]
-    title = clean(name, "file name")
+    file = title = clean(name, "file name")
     plain = re.sub(r"[^\w.-]+", "_", title)[:40]
-    return read([File(title, data)], f"upload-{plain}-{digest}", title, uploaded=True)
+    own = f"upload-{digest[:4]}-{plain}-{digest[4:]}"
+    if any(other.title == title and other.name != own for other in others):
+        title += f" ({digest[:4]})"
+    return read([File(file, data)], own, title, uploaded=True)
 
 
 @dataclass(slots=True)

@@ -114,7 +114,7 @@ def variants(data: DataSet, test: str, limit: int | None = None) -> list[BiasPai
     """
     if test not in varied(data):
         needed = _NEEDED.get(test, "none exist")
-        raise UserError(f"{data.name} has no variants of the test {test[:80]}: {needed}.")
+        raise UserError(f"{data.title} has no variants of the test {test[:80]}: {needed}.")
     if test == "position":
         pairs: Sequence[TextPair] = data.pairs
         if _is_colder(data):
@@ -164,7 +164,7 @@ def pairs_for(
     if position not in POSITIONS:
         raise UserError(f"position can't be {position[:80]!r}: choose from {', '.join(POSITIONS)}.")
     if reason := lacking(data).get(test, "ColDeR's rows have no document without the evidence"):
-        raise UserError(f"{data.name} has no pairs for the test {test}: {reason}.")
+        raise UserError(f"{data.title} has no pairs for the test {test}: {reason}.")
     if not _is_colder(data):
         return _built(data.pairs, test, position, limit)
     rows = [

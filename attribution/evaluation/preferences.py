@@ -110,8 +110,8 @@ def pairs_for(data: DataSet, n: int) -> tuple[TextPair, ...]:
             of_document.setdefault(pair.document, []).append(pair)
     if not of_document:
         raise UserError(
-            f"{data.name} has no English pairs with marked evidence and up to {MAX_TOKENS} tokens, "
-            "which the models with a planted bias need: choose the data set sample."
+            f"{data.title} has no English pairs with marked evidence and up to {MAX_TOKENS} "
+            "tokens, which the models with a planted bias need: choose the data set sample."
         )
     documents = spread_evenly(list(of_document.values()), min(n, len(of_document)))
     return tuple(

@@ -83,8 +83,8 @@ def control(kind: Control, pair: TextPair, pairs: Pairs, seed: int = SEED) -> Te
         fitting = [other.query for other in pairs if fits(other)]
         if not fitting:
             raise UserError(
-                f"No other query in the language of that of pair {pair.pair_id} is about another "
-                "document: choose a data set with several documents in each language."
+                f"{pair.label} has no control: no other query in its language is about another "
+                "document. Choose a data set with several documents in each language."
             )
         return replace(changed, query=fitting[int(generator.integers(len(fitting)))])
     if kind == "filler":

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from poslens.attribution.curves.bootstrap import Estimate, estimate
+from poslens.attribution.datasets.types import DataSet
 from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers.base import Retriever, encode
 from poslens.attribution.retrievers.scoring import Known, score_texts
@@ -100,17 +101,17 @@ def movable(pairs: Sequence[TextPair]) -> tuple[list[TextPair], str]:
     )
 
 
-def require_movable(pairs: Sequence[TextPair], dataset: str) -> tuple[list[TextPair], str]:
+def require_movable(data: DataSet) -> tuple[list[TextPair], str]:
     """As `movable`, but refuses a data set without such pairs.
 
     Raises:
         UserError: no pair has evidence that can be moved.
     """
-    usable, remark = movable(pairs)
+    usable, remark = movable(data.pairs)
     if not usable:
         raise UserError(
             remark
-            or f"No pair of {dataset} has evidence that can be moved: choose a data set with "
+            or f"No pair of {data.title} has evidence that can be moved: choose a data set with "
             "evidence spans."
         )
     return usable, remark
@@ -143,8 +144,8 @@ def relocated(pair: TextPair, positions: int = N_POSITIONS) -> tuple[list[Varian
     """
     if pair.evidence is None:
         raise UserError(
-            f"Pair {pair.pair_id} has no evidence span, so there is nothing to move: choose a pair "
-            "with evidence, or mark a passage of the document as evidence."
+            f"{pair.label} has no evidence span, so there is nothing to move: choose a pair with "
+            "evidence, or mark a passage of the document as evidence."
         )
     require_sentences(pair.document)
     spans, span = sentences(pair.document, pair.language), pair.evidence

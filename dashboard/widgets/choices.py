@@ -48,7 +48,7 @@ def data_set(default: str = datasets.SAMPLE, *, with_uploader: bool = True) -> D
         # second, and a rerun requested before the new choice arrived would restore the old one.
         st.session_state["dataset"] = just_uploaded
     url_state.follow_default("dataset", default)
-    # Names, not titles: the address contains what the list shows, and two files may share a title.
+    # Names, not titles: the address contains what the list shows.
     name = st.selectbox(
         "Data set", names, index=names.index(default), key="dataset", bind="query-params"
     )
@@ -84,12 +84,12 @@ def uploader() -> None:
         given = st.session_state.get("upload")
         if not isinstance(given, UploadedFile):
             return
+        uploads = own_texts.session().uploads
         try:
-            data_set = datasets.read_upload(given.name, given.getvalue())
+            data_set = datasets.read_upload(given.name, given.getvalue(), uploads.values())
         except UserError as error:
             st.session_state[_UPLOAD_ERROR] = str(error)
             return
-        uploads = own_texts.session().uploads
         uploads.pop(data_set.name, None)
         uploads[data_set.name] = data_set
         while len(uploads) > _MAX_UPLOADS:

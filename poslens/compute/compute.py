@@ -355,7 +355,7 @@ class Compute:
         except UserError as nothing_stored:
             if failed := self.store.curves(model.key, method, pairs).failed:
                 reason = next(iter(failed.values()))
-                raise UserError(f"No pair of {dataset} has a result: {reason}") from nothing_stored
+                raise UserError(f"No pair has a result: {reason}") from nothing_stored
             raise
         read = partial(self.store.curves, model.key, method, pairs)
         return DataSetCurve(content, summary, model, len(pairs), selection, read)

@@ -190,7 +190,7 @@ class BiasTests(Study[tuple[BiasPairs, ...], BiasSubject, BiasSummary]):
         names = settings.tests or available(data)
         if not names:
             raise UserError(
-                f"{data.name} has neither ColDeR's rows nor evidence spans, so there is no bias "
+                f"{data.title} has neither ColDeR's rows nor evidence spans, so there is no bias "
                 "test for it: choose another data set."
             )
         if settings.vary == UNVARIED:

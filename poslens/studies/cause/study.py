@@ -203,7 +203,7 @@ class CauseStudy(CurveStudy):
         left_out = ""
         if "relocation" in settings.interventions:
             try:
-                usable, left_out = require_movable(data.pairs, data.name)
+                usable, left_out = require_movable(data)
             except UserError as reason:
                 if "ablation" in settings.interventions:
                     raise UserError(f"{reason} Ablation alone needs no evidence.") from reason

@@ -155,7 +155,7 @@ class Positions(Study[Moved, Asked[Moved], PositionSummary]):
         Raises:
             UserError: no pair has evidence that can be moved, or no corpus can be searched.
         """
-        usable, reason = require_movable(data.pairs, data.name)
+        usable, reason = require_movable(data)
         collection = collection_of(data)
         pairs, selection = chosen_pairs(usable, settings.pairs, MOVABLE)
         nulls, notes = [], [reason] if reason else []

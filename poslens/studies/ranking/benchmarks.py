@@ -132,7 +132,7 @@ def evidence_rows(collection: Collection) -> list[EvidenceRow]:
                 in_bins = counts.setdefault(length, [0] * N_EVIDENCE_BINS)
                 in_bins[evidence_bin(query.evidence)] += 1
     if not counts:
-        raise UserError(f"{collection.name} has no evidence positions: choose another data set.")
+        raise UserError(f"{collection.title} has no evidence positions: choose another data set.")
     return [
         EvidenceRow(length, number, (number + 0.5) / N_EVIDENCE_BINS, n, n / sum(counts[length]))
         for length in (OVERALL, *LENGTH_BUCKETS)

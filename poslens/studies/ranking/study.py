@@ -236,7 +236,7 @@ class RankingStudy(Study[RankingTask, Asked[RankingSetup], Any]):
         pairs = coverage.readable(compute, searching, corpus.pairs, report)
         setups = [setup.narrowed(pairs, coverage.LEFT_OUT) for setup in corpus.setups]
         if not setups[0].queries:
-            raise UserError(f"No query of {corpus.dataset} remains: each has an excluded pair.")
+            raise UserError("No query remains: each has an excluded pair.")
         excluded = (
             f"{len(corpus.pairs) - len(pairs):,} of {len(corpus.pairs):,} pairs excluded, because "
             f"{' or '.join(names)} can't read them in full."

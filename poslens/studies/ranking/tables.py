@@ -311,8 +311,8 @@ def require_groups(collection: Collection) -> None:
     """
     if collection.groups is None:
         raise UserError(
-            f"{collection.name} has no groups of queries: use a data set in the layout of SQuAD or "
-            "FineWeb-PosQ, or choose another table."
+            f"{collection.title} has no groups of queries: use a data set in the layout of SQuAD "
+            "or FineWeb-PosQ, or choose another table."
         )
 
 

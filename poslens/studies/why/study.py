@@ -247,7 +247,7 @@ class WhyStudy(Study[WhyCorpus, Asked[WhyCorpus], WhySummary]):
             explanations,
             work,
             scope=f"{collection.name}: {_scope(subject.corpus)}",
-            doing="why",
+            doing=f"why, {subject.corpus.selection}".rstrip(", "),
             adaptive=True,  # ranks determine which documents are changed, and how
         )
         names = {item.name: f"{item.query_id} {item.document_id}".strip() for item in items}

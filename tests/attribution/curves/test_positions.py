@@ -561,7 +561,7 @@ def test_summary_of_one_curve_and_of_none() -> None:
     assert one.curve.ci_low is None and one.curve.ci_high is None
     assert (one.curve.n, one.curve.n_documents) == (1, 1)
     assert (one.curve.n_truncated, one.curve.n_failed) == (1, 2)
-    with pytest.raises(UserError, match="m has no results for these pairs of d"):
+    with pytest.raises(UserError, match="m has no results for these pairs yet"):
         summarize(np.zeros((0, 100)), [], magnitudes=None, n_truncated=0, n_failed=0, **arguments)
 
 

@@ -112,7 +112,8 @@ def test_evidence_that_is_not_one_sentence_moves_whole_sentences() -> None:
 @pytest.mark.parametrize(
     ("pair", "sentence"),
     [
-        (TextPair("a", "q", "One is. Two is."), "has no evidence span"),
+        (TextPair("a", "q", "One is. Two is."), "The typed document has no evidence span"),
+        (TextPair("a", "q", "One is. Two is.", dataset="d"), "Pair a has no evidence span"),
         (TextPair("a", "q", "One is here.", EvidenceSpan(0, 5)), "document is one sentence"),
         (TextPair("a", "q", "One is. Two is.", EvidenceSpan(0, 15)), "covers every sentence"),
     ],

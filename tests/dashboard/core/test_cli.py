@@ -421,7 +421,7 @@ def test_curve_states_why_every_pair_failed(tmp_path: Path) -> None:
     (tmp_path / "docs.jsonl").write_text('{"text": "Ice melts."}\n{"text": "Fog rises."}\n')
     done = run("curve", "--data", f"docs={tmp_path / 'docs.jsonl'}")
     assert done.exit_code == 2
-    assert "No pair of docs has a result: Gradient saliency needs a query" in done.stderr
+    assert "No pair has a result: Gradient saliency needs a query" in done.stderr
     assert run("curve", "--data", f"docs={tmp_path / 'docs.jsonl'}").exit_code == 2
     again = run("precompute", "--data", f"docs={tmp_path / 'docs.jsonl'}", "--retry-failed")
     assert "2 pairs failed. The first reason: Gradient saliency needs a query" in again.stderr

@@ -61,12 +61,13 @@ def test_an_upload_is_selected_when_the_page_is_first_drawn_with_it(app: AppTest
 
 
 def test_the_address_names_the_upload_by_its_unique_name(app: AppTest) -> None:
-    """Not by its title, which two files may share."""
     upload(app, "mine.csv", CSV)
     first = app.text[0].value.split()[0]
     upload(app, "mine.csv", CSV.replace(b"noon", b"dawn"))
     second = app.text[0].value.split()[0]
     assert first != second
+    titles = [caption.value.replace("\\", "").partition(":")[0] for caption in app.caption]
+    assert f"mine.csv ({second.split('-')[1]})" in titles, "unlike that of the first file"
     assert app.query_params["dataset"] in (second, [second])
     app.selectbox[0].select(first).run()
     assert app.text[0].value == f"{first} 2" and not app.warning

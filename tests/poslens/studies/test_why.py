@@ -167,7 +167,9 @@ def test_a_stored_ranking_equals_that_of_a_search(corpus: str) -> None:
     (misses,) = WHY.subjects(compute, spec, asked, settings)
     query = next(one for one in asked.collection.queries if one.text == "heron")
     poslens.rank("BM25", corpus)
-    search_job(compute, spec, asked.collection, query.text).start().wait()
+    job = search_job(compute, spec, asked.collection, query.text)
+    assert job.doing == "search for heron", "unlike other searches of the model"
+    job.start().wait()
     searched = ranking(compute, spec, asked.collection, query.text, 5, query.pairs)
     assert searched is not None and [one.rank for one in searched.documents] == [1, 2]
     assert known_ranking(compute, misses, query, 5) == searched
