@@ -45,6 +45,12 @@ def resolve(name: str, posir: bool = False) -> RetrieverSpec:
 
         remember(Store(specs.data_folder() / "cache"))
     spec = resolve.resolve(name)
+    parent, slash, _ = name.rpartition("/")
+    if slash and is_folder(parent) and spec.source[:4] == "hub:" and not resolve.installed(spec):
+        raise UserError(
+            f"{name} is not a folder, although {parent} is one: use the folder with the model's "
+            f"files or, for a Hugging Face id, run `python -m poslens models fetch {spec.base}`."
+        )
     return posir_spec(spec) if posir else spec
 
 

@@ -67,10 +67,10 @@ class Switch(Parameter[bool]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Text(Parameter[str]):
-    """Any text, of up to `longest` characters."""
+class Text(Parameter[str | None]):
+    """Any text but an empty one, of up to `longest` characters; None if it is not given."""
 
-    default: str = ""
+    default: str | None = None
     longest: int = 100_000
 
     def parse(self, value: Any) -> str:
@@ -79,12 +79,16 @@ class Text(Parameter[str]):
                 f"{self.title} must be a text of at most {self.longest:,} characters "
                 "without control characters."
             )
-        return value.strip()
+        if not (text := value.strip()):
+            raise UserError(f"{self.title} is empty: enter a text, or leave it out.")
+        return text
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelName(Text):
     """The name of a model."""
+
+    default: str
 
 
 @dataclass(frozen=True, kw_only=True)

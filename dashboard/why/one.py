@@ -73,7 +73,7 @@ def section(chosen: Chosen) -> None:
             **chosen.settings,
             "query": query.query_id if query else text,
             "document": document,
-            "evidence": evidence,
+            "evidence": evidence or None,
         }
     )
     compute = _service(data.name, query)

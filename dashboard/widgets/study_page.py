@@ -288,7 +288,7 @@ def _widget(name: str, parameter: Parameter[Any]) -> Any:
     if isinstance(parameter, ModelName):
         return choices.model(title, name, parameter.default, at=None)
     if isinstance(parameter, Text):
-        return st.text_input(title, parameter.default, **bound)
+        return st.text_input(title, parameter.default or "", **bound) or None
     if isinstance(parameter, Choice):
         return choices.one_of(
             parameter.title, parameter.options, name, parameter.default, help=parameter.help

@@ -94,7 +94,10 @@ def one_sentence(command: Callable[P, R]) -> Callable[P, R]:
 def _failed(error: OSError) -> str:
     """An error of the operating system as one sentence."""
     path = f"{error.filename}: " if error.filename else ""
-    return f"{path}{error.strerror or error}: check the path, its permissions and the free space."
+    what = "the path, its permissions and the free space"
+    if isinstance(error, FileNotFoundError):
+        what = "the path"
+    return f"{path}{error.strerror or error}: check {what}."
 
 
 def silence_libraries() -> None:

@@ -10,6 +10,7 @@ import typer
 
 from poslens.attribution.errors import UserError
 from poslens.attribution.nouns import plural
+from poslens.attribution.paths import is_folder
 from poslens.commands.answers import Model, answer_from, print_json
 from poslens.commands.command_options import DATA_HELP, print_error, several_models
 from poslens.commands.command_output import LineFormat, cli_command
@@ -158,6 +159,8 @@ def fetch_model(
 
     from poslens.attribution.retrievers.fetch import fetch
 
+    if "/" in name and is_folder(name):
+        raise UserError(f"{name} is a folder, so there is nothing to fetch: give it as --model.")
     bars: dict[str, tqdm] = {}  # by step, opened when it begins
 
     def show(step: str, done: int, total: int | None) -> None:

@@ -178,7 +178,9 @@ def _same(
 ) -> dict[str, str]:
     """The columns that have one value in all of several rows, and that value. Measured numbers,
     verdicts and the names of compared models stay in the table, because they are its results, and
-    so does everything if nothing else would."""
+    so does everything if nothing else would. Numbers of the whole result, in
+    `attrs["of_result"]`, don't: each row repeats them."""
+    stated = frame.attrs.get("of_result", ())
     models = {str(entry.get("model")) for entry in entries}
     same = {
         name: next(
@@ -189,7 +191,11 @@ def _same(
         and len(indices) == 1
         and frame.iloc[:, indices[0]].nunique(dropna=False) == 1
         and not name.endswith("verdict")
-        and (name.endswith("margin") or not pd.api.types.is_float_dtype(frame.iloc[:, indices[0]]))
+        and (
+            name.endswith("margin")
+            or name in stated
+            or not pd.api.types.is_float_dtype(frame.iloc[:, indices[0]])
+        )
         and (len(models) < 2 or name not in ("model", "against"))
     }
     return same if len(same) < len(columns) else {}

@@ -49,7 +49,9 @@ def explained_frame(results: Sequence[Explained], label: str = "") -> pd.DataFra
             value = getattr(result.attribution, name)
             frame[name] = np.nan if value is None else value
         frames.append(frame)
-    return pd.concat(frames, ignore_index=True)
+    joined = pd.concat(frames, ignore_index=True)
+    joined.attrs["of_result"] = ("pair_score", *defined)
+    return joined
 
 
 def matrix_frame(results: Sequence[Explained]) -> pd.DataFrame:

@@ -138,13 +138,15 @@ class WhyStudy(Study[WhyCorpus, Asked[WhyCorpus], WhySummary]):
             raise UserError(
                 "The evidence needs the document that contains it: name the document, too."
             )
+        if settings.queries and settings.query:
+            raise UserError("`queries` has no effect next to `query`: leave one of them out.")
         collection = searched(data)
         if not any(query.relevant for query in collection.queries):
             return _typed(collection, settings)
         named = [
             query
             for query in collection.queries
-            if settings.query in ("", query.query_id, query.text)
+            if settings.query in (None, query.query_id, query.text)
         ]
         if settings.document:
             judged = [query for query in named if settings.document in query.pairs]
@@ -166,7 +168,7 @@ class WhyStudy(Study[WhyCorpus, Asked[WhyCorpus], WhySummary]):
             _item(data, corpus, query, document)
             for query in chosen
             for document in query.pairs
-            if settings.document in ("", document)
+            if settings.document in (None, document)
         )
         if not items:
             raise UserError(
@@ -383,7 +385,7 @@ def _typed(collection: Collection, settings: Settings) -> WhyCorpus:
     document = named_document(collection, settings.document)
     # An id has no spaces; the queries need not be read for a typed text.
     text = None if " " in settings.query else collection.query_text(settings.query)
-    span = evidence_span(document.text, settings.evidence or None)
+    span = evidence_span(document.text, settings.evidence)
     item = WhyItem(
         collection.name,
         "" if text is None else settings.query,
@@ -397,9 +399,9 @@ def _typed(collection: Collection, settings: Settings) -> WhyCorpus:
     return WhyCorpus(collection, (item,), _asked(settings.query, document.key), typed=True)
 
 
-def _asked(query: str, document: str) -> str:
+def _asked(query: str | None, document: str | None) -> str:
     """The query and the document that are named, as text."""
-    named = {"query": shorten(query, 60), "document": document}
+    named = {"query": shorten(query or "", 60), "document": document}
     return ", ".join(f"{what} {name}" for what, name in named.items() if name)
 
 

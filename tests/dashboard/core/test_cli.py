@@ -216,6 +216,14 @@ def test_positions_of_models_that_read_different_parts_are_not_compared(
     assert "curves from short: long reads another part of the document" in compared.stderr
 
 
+def test_a_table_of_tokens_states_the_score_of_the_pair_once(tmp_path: Path) -> None:
+    texts = ("--query", "what melts", "--document", "Ice melts. Stone stays where it is.")
+    file = tmp_path / "t.tex"
+    assert run("explain", *texts, "--out", str(file)).exit_code == 0
+    text = file.read_text()
+    assert text.count("pair score") == 1 and "In every row, pair score: 0." in text
+
+
 def test_a_model_equals_itself() -> None:
     texts = ("--query", "what melts", "--document", "Ice melts. Stone stays where it is.")
     models = ("--model", "MiniLM", "--model", "MiniLM-primacy@0")
@@ -243,6 +251,11 @@ def test_a_model_equals_itself() -> None:
         (["explain", "--query", "x", "--document-file", "/nonexistent"], "can't be read"),
         (["explain", "--query", "x", "--document", "y", "--model", "nope"], "There is no model"),
         (["rank", "--model", "./nope"], "./nope is not a folder: use the folder with the model's"),
+        (["rank", "--model", "tests/nope"], "tests/nope is not a folder, although tests is one"),
+        (["models", "fetch", "tests/support"], "tests/support is a folder, so there is nothing"),
+        (["check", "--baseline", "nope"], "nope: No such file or directory: check the path."),
+        (["why", "--query", " "], "Query is empty: enter a text, or leave it out."),
+        (["why", "--query", "a b", "--queries", "2"], "`queries` has no effect next to `query`"),
         (["rank", "--model", __file__], "is not a folder: use the folder with the model's files."),
         (["explain", "--query", "x", "--document", "y", "--method", "nope"], "no method 'nope'"),
         (["explain", "--query", "x", "--document", "y", "--model", "mpnet"], "models fetch mpnet"),
