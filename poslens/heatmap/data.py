@@ -7,6 +7,7 @@ UTF-16.
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from math import isfinite
@@ -86,12 +87,16 @@ class Special:
 class Fact:
     """A short item of the line above a column, such as "read all 380 tokens".
 
-    `title` is the tooltip; a `warning` gets a warning sign.
+    `title` is the tooltip; a `warning` gets a warning sign. Hyphens before numbers become minus
+    signs, as in the numbers that the browser formats.
     """
 
     text: str
     title: str = ""
     warning: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", _minus(self.text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +105,14 @@ class Head:
 
     score: str = ""
     facts: tuple[Fact, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "score", _minus(self.score))
+
+
+def _minus(text: str) -> str:
+    """Text with a minus sign instead of a hyphen before each number, but not in exponents."""
+    return re.sub(r"(?<![\w-])-(?=\d)", "\u2212", text)
 
 
 @dataclass(frozen=True, slots=True)

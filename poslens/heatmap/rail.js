@@ -169,7 +169,7 @@ function drawRail(state, drawn, top, signed) {
     // the length is linear in the value; the exponent makes short bars visible on the page
     const step = scaleIndex(Math.sign(value) * Math.abs(value / top) ** RAIL_GAMMA, 1, signed);
     shape(svg, "rect", {
-      x: Math.min(zero, end), y: bin + 0.06, width: Math.abs(end - zero), height: 0.88,
+      x: Math.min(zero, end), y: bin, width: Math.abs(end - zero), height: 1,
       fill: state.scale.cells[step],
     });
   });

@@ -22,6 +22,7 @@ function svgRail(page, axis) {
         class: name, x: x(of(node, "x")), y: y(of(node, "y")),
         width: (of(node, "width") / 100) * box.width,
         height: (of(node, "height") / RAIL_BINS) * box.height, fill: node.getAttribute("fill"),
+        "shape-rendering": "crispEdges", // otherwise seams between bars
       });
     }
     if (name === "rail-zero") {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ElementTree
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -454,6 +455,9 @@ def test_pictures_show_the_rail_next_to_the_whole_document(signed: bool) -> None
     drawn = [node for node in svg.iter() if "rail" in (node.get("class") or "")]
     bins = [node for node in drawn if node.get("class") == "rail-bar"]
     assert len(bins) == 100
+    edges = [(float(n.attrib["y"]), float(n.attrib["height"])) for n in bins]
+    gaps = [b[0] - sum(a) for a, b in pairwise(edges)]
+    assert max(map(abs, gaps)) < 0.02, "bars touch"
     names = {node.get("class") for node in drawn}
     assert {"rail-mean", "rail-band", "rail-evidence", "rail-zero"} <= names
     # at full length: from the first line to the last
