@@ -19,7 +19,8 @@ from poslens.attribution.types import Method
 
 MIN_POINTS = 5
 METRICS = {"embeddings": "cosine", "curves": "correlation"}
-"""Embeddings are compared by angle, as retrievers do; curves by shape, regardless of scale."""
+"""Embeddings are compared by angle, whatever the model's similarity; curves by shape, regardless of
+scale."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from poslens.attribution.curves.curve_summary import primacy_recency_index
 from poslens.attribution.curves.projection import METRICS, Layout, require_points
 from poslens.attribution.errors import UserError
 from poslens.attribution.methods import METHODS
+from poslens.attribution.nouns import counted
 from poslens.attribution.types import Provenance, TextPair
 from poslens.cache.shipped.preferences import verdict
 from poslens.compute.provenance import of_model
@@ -38,7 +39,12 @@ COLORS = (
     *BY_METHOD,
 )
 
-COLOR_TITLES = {"evidence position": "Evidence position (%)"}
+COLOR_TITLES = {"evidence position": "evidence position (%)"}
+NEARBY = {
+    "cosine": "Nearby points have a high cosine similarity, also if the model scores by another "
+    "similarity, such as the dot product.",
+    "correlation": "Nearby points have highly correlated curves.",
+}
 
 st.markdown("# Map: which documents, queries or curves are alike?")
 chosen_data = picked = method = None
@@ -187,13 +193,14 @@ def board() -> None:
     items, points = stored_map.items, stored_map.points
     colors = values(items)
     labels = [groups[item][0].query if of == "curves" else item for item in items]
+    color_title = COLOR_TITLES.get(color, color)
     origin = provenance(stored_map)
     draw = partial(
         point_map,
         points,
         colors,
         labels,
-        COLOR_TITLES.get(color, color.capitalize()),
+        color_title[0].upper() + color_title[1:],
         diverging=color == "primacy-recency index",
         provenance=[origin],
     )
@@ -205,15 +212,15 @@ def board() -> None:
         selection_mode=("points", "box", "lasso"),
     )
     st.caption(
-        "Nearby points are similar, and identical items coincide. The axes and the distances "
-        "between distant groups have no meaning."
+        f"{NEARBY[layout.metric]} Identical items coincide. The axes and the distances between "
+        "distant groups have no meaning."
     )
     if color == "primacy-recency index" and method is not None:
         preference = verdict(method, [choices.spec(name, data.name)])
         say.caption(f"{preference} {METHODS[method.name].caveat}".strip())
     if isinstance(colors, np.ndarray) and (unknown := int(np.isnan(colors).sum())):
         st.caption(
-            f"{unknown:,} points are gray: their {panels.plain(color)} is unknown."
+            f"Gray: {counted(unknown, 'point')} of unknown {panels.plain(color)}."
             + (
                 " Compute this model's curves on the Curves page first."
                 if color in BY_METHOD
@@ -229,7 +236,7 @@ def board() -> None:
             "item": labels,
             "x": points[:, 0],
             "y": points[:, 1],
-            color: colors,
+            color_title: colors,
             "pairs": [" ".join(p.pair_id for p in groups[item]) for item in items],
         }
     )

@@ -20,6 +20,7 @@ from poslens.attribution.interventions.displacement import Displacement
 from poslens.attribution.interventions.null_controls import CONTROLS, Control
 from poslens.attribution.methods import METHODS
 from poslens.attribution.retrievers import limits
+from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.text import MAX_CHARACTERS, listed
 from poslens.attribution.types import Attribution, Method, PositionCurve, Provenance, TextPair
@@ -252,7 +253,7 @@ def of_model(
         max_length=limits.context_limit(spec),
         # Without knowing what the model reads, the number of truncated texts is unknown too.
         truncated=None if limits.unknown(spec) else truncated,
-        precision=model.precision,
+        precision=model.precision if family_of(spec).has_weights else "",
         prompts=spec.prompts,
         selection=selection if isinstance(selection, str) else ", ".join(filter(None, selection)),
         units=units,

@@ -77,6 +77,7 @@ def test_a_model_without_a_limit_states_none(compute: Compute, bm25, sample: Dat
     said = one.provenance().entry()
     assert (
         "max_length" not in said
+        and "precision" not in said
         and "n_pairs" not in said
         and "max length" not in str(one.provenance().caption())
     )

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from poslens.attribution import datasets
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.compute.compute import Compute
+from poslens.dashboard.widgets import panels
+from poslens.studies import map as map_service
 from tests.support.pages import open_page
 
 pytestmark = pytest.mark.usefixtures("own_service")
@@ -39,3 +46,26 @@ def test_too_few_points_are_named_before_anything_is_computed(tmp_path: Path) ->
     assert "map.start" not in [button.key for button in page.button]
     (info,) = page.info
     assert "needs at least 5 points, not 2" in info.value
+
+
+def test_numbers_have_units_and_the_caption_names_the_similarity(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [f"what is {n},Fog {n} lifts.,Fog {n}" for n in range(5)]
+    (tmp_path / "few.csv").write_text("\n".join(["query,document,evidence", *rows, "why,Ice,"]))
+    datasets.register("few", tmp_path / "few.csv")
+    texts = tuple(pair.document for pair in datasets.read("few").pairs)
+
+    def stored(compute: Compute, spec: RetrieverSpec, *_: object) -> map_service.StoredMap:
+        points = np.arange(2.0 * len(texts)).reshape(-1, 2)
+        return map_service.StoredMap(compute.identify(spec), texts, points)
+
+    tables: dict[str, Callable[[], pd.DataFrame]] = {}
+    monkeypatch.setattr(map_service, "stored_map", stored)
+    monkeypatch.setattr(panels, "downloads", lambda *_, **given: tables.update(given["tables"]))
+    page = open_page("map", dataset="few", color="evidence position").run()
+    assert not page.exception and not page.error
+    captions = [caption.value for caption in page.caption]
+    assert "Gray: 1 point of unknown evidence position." in captions
+    assert any("high cosine similarity, also if the model scores by" in text for text in captions)
+    assert "evidence position (%)" in tables["Numbers"]()
