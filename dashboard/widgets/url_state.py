@@ -8,7 +8,6 @@ pages clears parameters that are not bound.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any
 from urllib.parse import quote_plus
 
@@ -173,9 +172,12 @@ def choose(name: str, value: Any) -> None:
     """Set a widget that this run has not created yet, also in the address, so that it can be
     copied."""
     st.session_state[name] = value
-    # After a link from a page to itself, the widget is bound and sets its parameter by itself.
-    with suppress(StreamlitAPIException):
+    try:
         st.query_params[name] = str(value).lower() if isinstance(value, bool) else value
+    except StreamlitAPIException as error:
+        # After a link from a page to itself, the widget is bound and sets its parameter by itself.
+        if error.error_id != "query-param-bound-cannot-set":
+            raise
 
 
 def reset(name: str, owner: Sequence[str]) -> None:

@@ -76,6 +76,11 @@ def of_attribution(model: ModelIdentity, pair: TextPair, attribution: Attributio
     return replace(provenance, max_length=limit, method_preference=preference)
 
 
+def precision_of(model: ModelIdentity) -> str:
+    """The precision of the model's weights; empty if it has none on this machine."""
+    return model.precision if family_of(model.spec).has_weights else ""
+
+
 def with_interval(provenance: Provenance, number: Estimate) -> Provenance:
     """The provenance with the items that were resampled for this number's interval."""
     return replace(provenance, interval=_resampled(number))
@@ -253,7 +258,7 @@ def of_model(
         max_length=limits.context_limit(spec),
         # Without knowing what the model reads, the number of truncated texts is unknown too.
         truncated=None if limits.unknown(spec) else truncated,
-        precision=model.precision if family_of(spec).has_weights else "",
+        precision=precision_of(model),
         prompts=spec.prompts,
         selection=selection if isinstance(selection, str) else ", ".join(filter(None, selection)),
         units=units,

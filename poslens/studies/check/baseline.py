@@ -33,13 +33,12 @@ class BaselineNumber:
 class Baseline:
     """The contents of a stored passport: `numbers` by part and key; `selections`, the data that
     each part covers, as text; `absent`, the reason why a part has no number; and `scores` by pair
-    id. `n_pairs` and `n_documents` count those of the whole data set."""
+    id. `n_pairs` counts those of the whole data set."""
 
     model: str
     weights: str
     dataset: str
     n_pairs: int
-    n_documents: int
     poslens: str
     numbers: Mapping[str, Mapping[str, BaselineNumber]]
     selections: Mapping[str, str]
@@ -51,8 +50,7 @@ class Baseline:
         """The model and the data set, in one line."""
         return (
             f"{self.model}, weights {self.weights}, {self.dataset} "
-            f"({counted(self.n_pairs, 'pair')} of {counted(self.n_documents, 'document')}), "
-            f"PosLens {self.poslens}"
+            f"({counted(self.n_pairs, 'pair')}), PosLens {self.poslens}"
         )
 
     def moved(self) -> set[str]:
@@ -124,7 +122,6 @@ def _baseline(entry: Mapping[str, Any], name: str) -> Baseline:
             _text(entry.get("weights", "")),
             _text(entry["dataset"]),
             int(_number(entry.get("n_pairs", 0))),
-            int(_number(entry.get("n_documents", 0))),
             _text(entry.get("poslens", "")),
             {
                 part: {key: _of_part(value) for key, value in about["numbers"].items()}

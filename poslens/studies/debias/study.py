@@ -203,8 +203,9 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
     def notes(self, data: DataSet, corpus: DebiasCorpus) -> list[str]:
         notes = []
         if (training := corpus.training) is not None:
+            n_trained = corpus.texts.survey.n - len(corpus.held_out)
             notes.append(
-                f"Training half: {len(training.training_half):,} documents "
+                f"Training half: {n_trained:,} documents "
                 f"({len(training.train):,} sentences to train on, {len(training.validate):,} to "
                 f"validate on); held out: {len(corpus.held_out):,} documents."
             )

@@ -20,7 +20,7 @@ from poslens.attribution.types import Provenance
 from poslens.cache.keys import text_fingerprint
 from poslens.commands.answers import answer_from, source
 from poslens.compute.compute import Compute
-from poslens.compute.provenance import ModelIdentity, poslens_version
+from poslens.compute.provenance import ModelIdentity, poslens_version, precision_of
 from poslens.compute.runs import Job, RunKey, failures_of, in_turn
 from poslens.studies.audit.study import AUDIT
 from poslens.studies.cause import service as interventions
@@ -163,10 +163,11 @@ class ModelPassport:
         """The data set and the model's identity, in one line."""
         n_attributed = len(self.scope.pairs)
         selection = f", {n_attributed:,} attributed" if n_attributed < self.n_pairs else ""
+        precision = f"; {stated}" if (stated := precision_of(self.model)) else ""
         return (
-            f"{self.title}: {self.n_pairs:,} pairs, {self.n_documents:,} documents{selection}; "
-            f"the model reads {limits.reads(self.model.spec)}; weights {self.model.weights}; "
-            f"{self.model.precision}; PosLens {poslens_version()}"
+            f"{self.title}: {self.n_pairs:,} pairs, {self.n_documents:,} distinct "
+            f"documents{selection}; the model reads {limits.reads(self.model.spec)}; weights "
+            f"{self.model.weights}{precision}; PosLens {poslens_version()}"
         )
 
     @property

@@ -438,7 +438,7 @@ def test_the_baseline_states_its_data_and_settings(
     cards: Callable[[str], ModelPassport], stored: Baseline
 ) -> None:
     lines = checking.baseline_lines(stored, NAMES)
-    assert "sample (304 pairs of 68 documents)" in lines[0]
+    assert "sample (304 pairs)" in lines[0]
     moved = "30 pairs that have evidence, spread evenly over the data set"
     assert lines[1:] == [
         f"relocation: 29 pairs of 29 documents ({moved})",
@@ -689,6 +689,7 @@ def test_the_command_computes_missing_results_and_reports_outcomes(
         ["pass", " misses"],
     ]
     assert "ranking: 12 queries of 12 documents" in done.stderr
+    assert "(12 pairs), PosLens " in done.stderr, "each part counts its documents"
     assert "truncation: left out, because the baseline lacks its number." in done.stderr
     assert ElementTree.parse(junit).getroot().attrib["skipped"] == "0"
     asked = [*PAIRED, "drift"]

@@ -114,3 +114,23 @@ def test_what_an_address_names_in_vain_is_answered_in_one_sentence(
     assert not app.exception
     answers = [one.value for one in (*app.warning, *app.error, *app.info, *app.caption)]
     assert any(sentence in one.replace("\\", "") for one in answers), answers
+
+
+def test_a_choice_ignores_only_the_refusal_of_a_bound_parameter() -> None:
+    def page() -> None:
+        import streamlit as st
+        from streamlit.errors import StreamlitAPIException
+
+        from poslens.dashboard.widgets import url_state
+
+        if st.session_state.get("drawn"):
+            url_state.choose("switch", True)
+            try:
+                url_state.choose("embed", "true")
+            except StreamlitAPIException:
+                st.text("refused")
+        st.session_state["drawn"] = st.toggle("Switch", key="switch", bind="query-params") or True
+
+    app = AppTest.from_function(page, default_timeout=SECONDS).run().run()
+    assert not app.exception
+    assert app.toggle[0].value is True and app.text[0].value == "refused"

@@ -79,6 +79,19 @@ def planned(data: DataSet, spec: RetrieverSpec) -> Plan[DebiasPoint]:
     return found
 
 
+def test_both_halves_count_documents_by_id(home: Path) -> None:
+    """A text with two ids is two documents, as in rankings, on the same side of the split."""
+    rows = [row | {"document_id": f"d{n}"} for n, row in enumerate(judged_rows(30) * 2)]
+    path = home / "twice.jsonl"
+    path.write_text(
+        "".join(json.dumps(row | {"pair_id": row["document_id"]}) + "\n" for row in rows)
+    )
+    datasets.register("twice", path)
+    data = datasets.read("twice")
+    (note,) = DEBIAS.notes(data, DEBIAS.corpus(data, SETTINGS))
+    assert note.startswith("Training half: 30 documents (") and note.endswith(": 30 documents.")
+
+
 def test_every_setting_is_evaluated_on_held_out_documents(planned: Plan[DebiasPoint]) -> None:
     summaries = stored(DEBIAS, service(), planned.subjects)
     kinds = ["plain", "debiased", "calibrated", "debiased and calibrated"]
