@@ -87,7 +87,7 @@ def training_corpus(name: str, documents: Iterable[tuple[str, str | None]]) -> T
     n_validated = max(1, len(half) // VALIDATED)
     if len(order) < MIN_DOCUMENTS:
         raise UserError(
-            f"{name} has {counted(len(order), 'document')}, but debiasing needs at least "
+            f"The data set has {counted(len(order), 'document')}, but debiasing needs at least "
             f"{MIN_DOCUMENTS}, half of them for evaluation: use a larger corpus."
         )
     seen: set[str] = set()
@@ -95,7 +95,7 @@ def training_corpus(name: str, documents: Iterable[tuple[str, str | None]]) -> T
     train = _sentences([texts[key] for key in half[n_validated:]], seen)
     if min(len(train), len(validate) * (VALIDATED - 1)) < MIN_SENTENCES:
         raise UserError(
-            f"{name} has too few sentences to debias a model: {len(train)} for training and "
+            f"The data set has too few sentences to debias a model: {len(train)} for training and "
             f"{len(validate)} for validation, but at least {MIN_SENTENCES} and "
             f"{MIN_SENTENCES // (VALIDATED - 1)} are needed. Use a larger corpus."
         )

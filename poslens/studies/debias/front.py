@@ -41,13 +41,11 @@ def quality_front(summaries: Sequence[DebiasSummary], style: Style) -> go.Figure
     position bias, further up better ranking. See `_front`.
 
     Raises:
-        UserError: models were trained on data without evidence, so their position bias is unknown.
+        UserError: the position bias of every model is unknown.
     """
     if not summaries[0].trains:
         y_title = "Harmonic mean of nDCG@10"
         return _front(summaries, style, (_PSI, y_title), _harmonic)
-    if not any(summary.effect for summary in summaries):
-        raise UserError("Without evidence to move, there is no position bias to draw.")
     titles = "Size of the relocation difference (score)", "nDCG@10, held-out queries"
     return _front(summaries, style, titles, lambda summary: summary.quality)
 
@@ -56,7 +54,7 @@ def mean_front(summaries: Sequence[DebiasSummary], style: Style) -> go.Figure:
     """Mean nDCG@10 against PSI, without training. See `_front`.
 
     Raises:
-        UserError: a model was trained.
+        UserError: a model was trained, or no model has a PSI.
     """
     if summaries[0].trains:
         raise UserError("PSI is measured only without training: set the steps to 0.")
@@ -78,7 +76,16 @@ def _front(
     intervals. Filled points are on the Pareto front: no other version has both a higher nDCG@10
     and less position bias. Calibrated versions have smaller points, because those of strength 0
     coincide with the uncalibrated version. The recommended version has a ring, and hollow diamonds
-    show the PSI under permutation."""
+    show the PSI under permutation.
+
+    Raises:
+        UserError: the position bias of every model is unknown.
+    """
+    if all(summary.bias_and_quality[0] is None for summary in summaries):
+        raise UserError(
+            "Without evidence at several positions, or evidence to move, there is no position bias "
+            "to draw."
+        )
     figure = canvas("debias_front", style, *titles)
     for number, (origin, versions) in enumerate(_families(summaries)):
         look = style.line(number)

@@ -276,6 +276,16 @@ def test_tables_and_figures_show_every_setting(summaries: list[DebiasSummary]) -
         assert len(permuted.x) == 3
 
 
+def test_no_chart_is_drawn_without_a_position_bias(
+    summaries: list[DebiasSummary], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for evidence that is at the same position in every document, which has no PSI."""
+    monkeypatch.setattr(DebiasSummary, "bias_and_quality", (None, 0.5))
+    for figure in DEBIAS.figures[:2]:
+        with pytest.raises(UserError, match="no position bias to draw"):
+            figure.draw(summaries, Style())
+
+
 def test_a_data_set_without_evidence_positions_is_refused_in_one_sentence() -> None:
     data = datasets.read_upload("bare.csv", b"query,document\nwhat is ice,Ice is water.\n")
     with pytest.raises(UserError, match="has no evidence positions"):
