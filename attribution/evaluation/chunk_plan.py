@@ -232,14 +232,18 @@ class SettingChoice:
         }
 
 
-def loss(tried: Tried, documents: Sequence[str], top: int) -> float:
-    """Mean of the share of unretrieved sentences, 1 minus the mean reciprocal rank, and the share
-    of cut evidence, without those that are undefined for these documents; 0 is best, 1 worst."""
-    losses = []
+def losses(tried: Sequence[Tried], documents: Sequence[str], top: int) -> list[float]:
+    """The loss of each setting: mean of the share of unretrieved sentences, 1 minus the mean
+    reciprocal rank, and the share of cut evidence; 0 is best, 1 worst. Measures that are undefined
+    for a setting are left out for all, because means of different measures can't be compared."""
+    columns = []
     for measure in MEASURES.values():
-        if (share := measure.share(tried, documents, top)) is not None:
-            losses.append(share.value if measure.wanted == "lower" else 1 - share.value)
-    return float(np.mean(losses)) if losses else 0.0
+        shares = [measure.share(option, documents, top) for option in tried]
+        values = [share.value for share in shares if share is not None]
+        if len(values) == len(tried):
+            lower = measure.wanted == "lower"
+            columns.append([value if lower else 1 - value for value in values])
+    return np.mean(columns, axis=0).tolist() if columns else [0.0] * len(tried)
 
 
 def choose(tried: Sequence[Tried], top: int) -> SettingChoice | None:
@@ -254,12 +258,15 @@ def choose(tried: Sequence[Tried], top: int) -> SettingChoice | None:
     first_half = halves(shared)
     choosing = [key for key, is_first in zip(shared, first_half, strict=True) if is_first]
     held_out = tuple(key for key, is_first in zip(shared, first_half, strict=True) if not is_first)
-    losses = {str(option.setting): loss(option, choosing, top) for option in tried}
+    loss_of = {
+        str(option.setting): loss
+        for option, loss in zip(tried, losses(tried, choosing, top), strict=True)
+    }
 
     def cheapest(some: Sequence[Tried]) -> Tried:
-        limit = min(losses[str(tried.setting)] for tried in some) + SHARE_MARGIN
+        limit = min(loss_of[str(tried.setting)] for tried in some) + SHARE_MARGIN
         return min(
-            (tried for tried in some if losses[str(tried.setting)] <= limit),
+            (tried for tried in some if loss_of[str(tried.setting)] <= limit),
             key=lambda option: option.n_vectors,
         )
 

@@ -59,7 +59,8 @@ class ChunkStudy(Study[ChunkCorpus, Asked[ChunkCorpus], ChunkSummary]):
             low=4,
             high=100_000,
             whole=True,
-            help="Window sizes in tokens (words for BM25 and endpoints), separated by commas.",
+            help="Window sizes in tokens (words and punctuation marks for BM25 and endpoints), "
+            "separated by commas.",
         ),
         overlaps=Numbers(
             default=(0, 25),
@@ -249,8 +250,8 @@ class ChunkStudy(Study[ChunkCorpus, Asked[ChunkCorpus], ChunkSummary]):
                     else "has its tokenizer elsewhere"
                 )
                 remarks.append(
-                    f"{summary.name} {why}, so its windows count words: choose a splitter that "
-                    "counts words."
+                    f"{summary.name} {why}, so its windows count words and punctuation marks: "
+                    "choose a splitter that counts both."
                 )
         return remarks
 

@@ -119,7 +119,10 @@ class PlanRow(ModelRow):
     setting: str = column(SETTING)
     chunk_size: int | None = column("Size of a window; null for whole documents.")
     chunk_overlap: int | None = column("Overlap of consecutive windows; null for whole documents.")
-    unit: str = column("Unit of both numbers: tokens (without special tokens) or words.")
+    unit: str = column(
+        "Unit of both numbers: tokens (without special tokens) or words (punctuation marks count "
+        "as words)."
+    )
     tokenizer: str | None = column(
         "Hugging Face id of the tokenizer that counts; null if it is not known."
     )

@@ -15,7 +15,7 @@ from poslens.attribution.evaluation.chunk_plan import (
     IndexSetting,
     Tried,
     choose,
-    loss,
+    losses,
     settings_of,
 )
 from poslens.attribution.evaluation.chunks import (
@@ -154,11 +154,25 @@ def test_shares_and_losses_computed_by_hand() -> None:
     for name, value in expected.items():
         share = shares[name]
         assert share is not None and share.value == pytest.approx(value)
-    assert loss(one, keys, TOP) == pytest.approx((1 / 3 + 0.375 + 0.5) / 3)
+    assert losses([one], keys, TOP) == pytest.approx([(1 / 3 + 0.375 + 0.5) / 3])
     assert one.n_vectors == 60 and one.seconds is not None and one.seconds.value == 0.5
     bare = tried("whole", 1, lost(2))
     assert MEASURES["cut"].share(bare, keys, TOP) is None
-    assert loss(bare, keys, TOP) == pytest.approx(0.25)
+    assert losses([bare], keys, TOP) == pytest.approx([0.25])
+    # Without cut evidence in one setting, it counts in neither.
+    assert losses([one, bare], keys, TOP) == pytest.approx([1 / 3, 0.25])
+
+
+def test_a_measure_that_one_setting_lacks_does_not_decide() -> None:
+    """Cut evidence of whole documents behind an endpoint is unknown. Windows with the same ranks
+    would look better (0.1 instead of 0.15) if they alone had a third measure, of 0."""
+    settings = [
+        tried("whole", 1, lambda _: [TOP + 1] * 3 + [1] * 7, [1], [-1]),
+        tried("windows:64", 8, lambda _: [TOP + 1] * 3 + [1] * 7, [1], [0]),
+    ]
+    assert losses(settings, list(settings[0].documents), TOP) == pytest.approx([0.15, 0.15])
+    choice = choose(settings, TOP)
+    assert choice is not None and choice.chosen is settings[0]
 
 
 def advice(choice: object, top: int = TOP) -> tuple[bool, str]:

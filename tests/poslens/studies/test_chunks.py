@@ -188,7 +188,7 @@ def test_settings_that_do_not_fit_are_left_out_with_a_reason(
     assert "No document has a title" in done.stderr
     words = run("--model", "BM25", *asked[2:])
     assert json.loads(words.stdout)["rows"][0]["unit"] == "words"
-    assert "BM25 has no tokens, so its windows count words" in words.stderr
+    assert "BM25 has no tokens, so its windows count words and punctuation marks" in words.stderr
 
 
 def test_titles_come_from_the_file(home: Path) -> None:
