@@ -28,7 +28,8 @@ def poslens_check() -> Callable[..., Sequence[Check]]:
         try:
             checks: Sequence[Check] = poslens.check(model, baseline, *rest, **options)
         except poslens.UserError as error:
-            pytest.fail(str(error), pytrace=False)
+            # Without its context, which would repeat the sentence.
+            raise pytest.fail.Exception(str(error), pytrace=False) from None
         lines: dict[str, list[str]] = {}
         for check in checks:
             lines.setdefault(check.outcome, []).append(f"{check.name}: {check.line}")
