@@ -41,8 +41,8 @@ COLORS = (
 
 COLOR_TITLES = {"evidence position": "evidence position (%)"}
 NEARBY = {
-    "cosine": "Nearby points have a high cosine similarity, also if the model scores by another "
-    "similarity, such as the dot product.",
+    "cosine": "Nearby points have a high cosine similarity, even if the model itself uses the dot "
+    "product.",
     "correlation": "Nearby points have highly correlated curves.",
 }
 
