@@ -15,12 +15,12 @@ def test_rank_the_grid_and_open_a_pair_under_both_models(run_app: App, visit: Vi
     )
     # Another test may already have ranked with the plain model.
     idle(page).get_by_role("button", name=re.compile("^Compute( remaining)?$")).click()
-    figure = page.get_by_role("figure", name="Mean nDCG@10 against PSI")
-    expect(figure).to_be_visible()
     expect(
         page.get_by_text(re.compile("No change recommended|Recommended: ")).first
     ).to_be_visible()
     expect(page.get_by_text(re.compile("Which queries MiniLM@calibrated.* helps"))).to_be_visible()
+    # These few documents have no PSI, so there is no chart against it.
+    expect(page.get_by_role("figure", name="Mean nDCG@10 against PSI")).to_have_count(0)
     no_error(page)
     grid = page.locator("[class*=st-key-debias-queries] .dvn-scroller").first
     link = page.get_by_role("link", name="Explain the pair under both models")
