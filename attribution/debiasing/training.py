@@ -140,8 +140,7 @@ class Training:
         self._groups = by_language(corpus.train, _MIN_GROUP)
         if not self._groups:
             raise UserError(
-                "The data set has no language with at least {_MIN_GROUP} training sentences: use "
-                "a larger corpus."
+                f"No language has at least {_MIN_GROUP} training sentences: use a larger corpus."
             )
         self._checkpoint, self._slot = checkpoint, slot
         with torch.random.fork_rng(devices=[]):

@@ -38,7 +38,6 @@ from poslens.cache.lru_cache import LRUCache
 from poslens.cache.storage.store import ModelKey
 from poslens.compute.compute import Compute
 from poslens.compute.runs import Job, Report, Run
-from poslens.figures.palettes import shorten
 from poslens.studies.audit.index import IndexBuilder, SearchIndex, TextEncoder
 from poslens.studies.ranking.service import needs_first_stage, stored_ranking
 from poslens.studies.why.summary import WhyCorpus
@@ -301,7 +300,8 @@ def search_job(
         work,
         lambda other: search_job(other, spec, collection, query, query_id),
         n_done=lambda: total if _searched.find(key) is not None else 0,
-        doing=f"search for {query_id or shorten(query, 40)}",
+        # The log must not contain typed queries.
+        doing=f"search for {query_id}" if query_id else "search",
     )
 
 

@@ -249,7 +249,8 @@ class WhyStudy(Study[WhyCorpus, Asked[WhyCorpus], WhySummary]):
             explanations,
             work,
             scope=f"{collection.name}: {_scope(subject.corpus)}",
-            doing=f"why, {subject.corpus.selection}".rstrip(", "),
+            # The log must not contain typed queries.
+            doing="why" if subject.corpus.typed else f"why, {subject.corpus.selection}",
             adaptive=True,  # ranks determine which documents are changed, and how
         )
         names = {item.name: f"{item.query_id} {item.document_id}".strip() for item in items}

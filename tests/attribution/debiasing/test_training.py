@@ -259,3 +259,10 @@ def test_models_with_two_encoders_are_refused(tiny: Build, monkeypatch: pytest.M
     monkeypatch.setattr(type(retriever), "asymmetric", True)
     with pytest.raises(UserError, match="separate encoders for queries"):
         Training(retriever, corpus(), QUICK)
+
+
+def test_languages_with_too_few_sentences_are_not_trained_on(tiny: Build) -> None:
+    few = corpus()
+    few = replace(few, train=few.train[:7])
+    with pytest.raises(UserError, match="No language has at least 8 training sentences"):
+        Training(tiny("bert"), few, QUICK)

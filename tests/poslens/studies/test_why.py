@@ -168,7 +168,9 @@ def test_a_stored_ranking_equals_that_of_a_search(corpus: str) -> None:
     query = next(one for one in asked.collection.queries if one.text == "heron")
     poslens.rank("BM25", corpus)
     job = search_job(compute, spec, asked.collection, query.text)
-    assert job.doing == "search for heron", "unlike other searches of the model"
+    assert job.doing == "search", "the log must not contain typed queries"
+    named = search_job(compute, spec, asked.collection, query.text, query.query_id)
+    assert named.doing == f"search for {query.query_id}"
     job.start().wait()
     searched = ranking(compute, spec, asked.collection, query.text, 5, query.pairs)
     assert searched is not None and [one.rank for one in searched.documents] == [1, 2]
