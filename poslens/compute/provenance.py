@@ -77,8 +77,8 @@ def of_attribution(model: ModelIdentity, pair: TextPair, attribution: Attributio
 
 
 def precision_of(model: ModelIdentity) -> str:
-    """The precision of the model's weights; empty if it has none on this machine."""
-    return model.precision if family_of(model.spec).has_weights else ""
+    """The precision of the model; empty if it consists of word statistics."""
+    return "" if family_of(model.spec).has_statistics else model.precision
 
 
 def with_interval(provenance: Provenance, number: Estimate) -> Provenance:

@@ -67,5 +67,5 @@ def test_numbers_have_units_and_the_caption_names_the_similarity(
     assert not page.exception and not page.error
     captions = [caption.value for caption in page.caption]
     assert "Gray: 1 point of unknown evidence position." in captions
-    assert any("high cosine similarity, also if the model scores by" in text for text in captions)
+    assert any("high cosine similarity, even if the model" in text for text in captions)
     assert "evidence position (%)" in tables["Numbers"]()
