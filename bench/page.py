@@ -4,6 +4,7 @@ screen, in Chromium.
     python -m bench.page [--clicks 15] [--starts 5] [--rounds 1] [--against CHECKOUT]
     python -m bench.page --stored N [--home FOLDER] [--against CHECKOUT]
     python -m bench.page --traffic [--clicks 15] [--against CHECKOUT]
+    python -m bench.page --visits explain,compare [--rounds 5] [--against CHECKOUT]
 
 Starts the dashboard with an empty cache and the included results, and waits for the port and for
 the first heatmap in an open browser. Then starts it without included results, steps through pairs
@@ -23,6 +24,9 @@ With --stored N it steps through a data set of N pairs with stored results inste
 numbers, which take about 0.2 ms each to create and are kept in --home if given), and times the
 first pair, whose chart waits for the mean of all, and the next ones, and prints the server's
 memory. The first run also writes the index of the data set and computes the mean, so run it twice.
+With --visits it only visits these pages, alternately for both checkouts, with a browser that has
+loaded nothing and a server that has drawn them before.
+
 With --traffic it only counts what the server sends for a click. Both measure the checkout of
 --against if given.
 """
@@ -38,10 +42,10 @@ import tempfile
 import time
 import urllib.request
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bench.browser import chromium, new_page, open_page
 from bench.options import run
@@ -97,20 +101,18 @@ whole()
 
 
 @contextmanager
-def dashboard(
+def served(
     *options: str,
     home: Path | None = None,
     shipped: bool = False,
     command: Sequence[str] = POSLENS,
     checkout: Path = HERE,
-) -> Iterator[tuple[str, Browser, float]]:
-    """Run a dashboard with an empty cache, or that of `home`: its URL, a Chromium, and the time of
-    its start by `time.perf_counter`."""
+) -> Iterator[str]:
+    """Run a dashboard with an empty cache, or that of `home`: its URL, once it answers."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    with tempfile.TemporaryDirectory() as temporary, chromium() as browser:
-        started = time.perf_counter()
+    with tempfile.TemporaryDirectory() as temporary:
         server = subprocess.Popen(
             [*command, str(port), *options],
             cwd=checkout,
@@ -130,10 +132,19 @@ def dashboard(
                     break
                 except OSError:
                     time.sleep(0.05)
-            yield url, browser, started
+            yield url
         finally:
             server.terminate()
             server.wait(30)
+
+
+@contextmanager
+def dashboard(*options: str, **how: Any) -> Iterator[tuple[str, Browser, float]]:
+    """As `served`: its URL, a Chromium, and the time of its start by `time.perf_counter`."""
+    with chromium() as browser:
+        started = time.perf_counter()
+        with served(*options, **how) as url:
+            yield url, browser, started
 
 
 def steps(page: Page, n: int) -> list[float]:
@@ -194,23 +205,47 @@ def of_visits(checkout: Path) -> dict[str, float]:
     """Milliseconds from opening each page's URL to its first heatmap, chart or table, and to its
     first chart if it has one, at the very first visit, when included results are read and figures
     are drawn."""
-    times = {}
+    times: dict[str, float] = {}
     with dashboard(shipped=True, checkout=checkout) as (url, browser, _):
         page = open_page(new_page(browser), url, HEATMAP)
         links = page.get_by_role("navigation", name="App pages").get_by_role("link")
         addresses = [link.get_attribute("href") for link in links.all()]
         time.sleep(10)  # for background work of the first page
         for address in addresses:
-            page = new_page(browser)
-            began = time.perf_counter()
-            open_page(page, f"{url}/{(address or '').split('/')[-1]}", SHOWN)
-            name = page.url.split("?")[0].split("/")[-1] or "explain"
-            times[f"visit {name}"] = since(began)
-            if name != "storage":
-                page.locator(CHART).first.wait_for(timeout=120_000)
-                times[f"chart {name}"] = since(began)
-            page.close()
+            times |= of_visit(browser, f"{url}/{(address or '').split('/')[-1]}")
     return times
+
+
+def of_visit(browser: Browser, url: str) -> dict[str, float]:
+    """The same for one page in a browser that has loaded nothing."""
+    page = new_page(browser)
+    began = time.perf_counter()
+    open_page(page, url, SHOWN)
+    name = page.url.split("?")[0].split("/")[-1] or "explain"
+    times = {f"visit {name}": since(began)}
+    if name != "storage":
+        page.locator(CHART).first.wait_for(timeout=120_000)
+        times[f"chart {name}"] = since(began)
+    page.close()
+    return times
+
+
+def of_later_visits(
+    pages: Sequence[str], rounds: int, compared: Mapping[str, Path]
+) -> Iterator[tuple[str, dict[str, float]]]:
+    """The same for some pages that the server has drawn before, which takes no part of the first
+    visit's time then; the checkouts run next to each other and take turns."""
+    with chromium() as browser, ExitStack() as running:
+        urls = {
+            name: running.enter_context(served(shipped=True, checkout=checkout))
+            for name, checkout in compared.items()
+        }
+        for number in range(rounds + 1):
+            for page in pages:
+                for name, url in urls.items():
+                    times = of_visit(browser, f"{url}/{page}")
+                    if number:
+                        yield name, times
 
 
 def of_pages(checkout: Path) -> dict[str, float]:
@@ -282,6 +317,7 @@ def main(
     stored: int = 0,
     home: Path | None = None,
     traffic: bool = False,
+    visits: str = "",
 ) -> None:
     """Print medians."""
     if traffic:
@@ -293,6 +329,11 @@ def main(
         return
     compared = checkouts(against)
     times: dict[tuple[str, str], list[float]] = defaultdict(list)
+    if visits:
+        for name, measured in of_later_visits(visits.split(","), rounds, compared):
+            for label, milliseconds in measured.items():
+                times[label, name].append(milliseconds)
+        rounds = 0
     for _ in range(rounds):
         for measure, repeats in ((of_start, starts), (of_visits, 1), (of_pages, 1)):
             for name, checkout in [*compared.items()] * repeats:
