@@ -29,12 +29,6 @@ ROUNDING = 2e-6
 composition change a float32 score by up to 1e-6 of its value."""
 
 
-def tie_range(scores: Array | float) -> tuple[Any, Any]:
-    """The lowest and the highest score that count as equal to each of these (`ROUNDING`)."""
-    rounding = ROUNDING * np.abs(scores)
-    return scores - rounding, scores + rounding
-
-
 def as_array(values: ArrayLike, shape: tuple[int | None, ...], what: str) -> Array:
     """`values` as read-only float32 of `shape`; None in `shape` accepts any length.
 

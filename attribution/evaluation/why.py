@@ -25,10 +25,15 @@ from poslens.attribution.curves.bootstrap import SEED
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.document_index import NOT_FOUND
 from poslens.attribution.evaluation.why_causes import MOST_ABOVE, Above, Source, Step, Why
-from poslens.attribution.interventions.relocation import Variant, evidence_shares, relocated
+from poslens.attribution.interventions.relocation import (
+    Variant,
+    evidence_shares,
+    relocated,
+    tie_range,
+)
 from poslens.attribution.retrievers.lexical import terms_of
 from poslens.attribution.text import overlapping, sentences
-from poslens.attribution.types import Array, EvidenceSpan, TextPair, TokenizedText, tie_range
+from poslens.attribution.types import Array, EvidenceSpan, TextPair, TokenizedText
 
 N_NULLS = 3
 """Number of other sentences that are scored alone instead of the evidence; the null is their median

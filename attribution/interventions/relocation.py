@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -38,7 +39,6 @@ from poslens.attribution.types import (
     TokenizedText,
     as_array,
     set_arrays,
-    tie_range,
 )
 
 VERSION = 1
@@ -336,6 +336,12 @@ def evidence_shares(
     if not whole.truncated and len(whole) <= 0.75 * whole.max_length:
         return [1.0] * len(variants)
     return [tokens(variant.text).evidence_read(variant.evidence) for variant in variants]
+
+
+def tie_range(scores: Array | float) -> tuple[Any, Any]:
+    """The lowest and the highest score that count as equal to each of these (`ROUNDING`)."""
+    rounding = ROUNDING * np.abs(scores)
+    return scores - rounding, scores + rounding
 
 
 def rank_among(score: float, others: Sequence[float] | Array) -> int:

@@ -19,6 +19,7 @@ from poslens.dashboard.server import access
 
 FOLDER = "drawn/"
 """Folder of the addresses that browsers request, relative to the pages."""
+_KEY = "heatmap.first"
 
 
 class FirstHeatmap:
@@ -34,8 +35,10 @@ _tabs: WeakValueDictionary[str, FirstHeatmap] = WeakValueDictionary()  # by toke
 
 def of_tab() -> FirstHeatmap:
     """The first heatmap of the tab whose script calls this."""
-    first: FirstHeatmap = st.session_state.setdefault("heatmap.first", FirstHeatmap())
-    _tabs[first.token] = first
+    first: FirstHeatmap | None = st.session_state.get(_KEY)
+    if first is None:
+        first = st.session_state[_KEY] = FirstHeatmap()
+        _tabs[first.token] = first
     return first
 
 

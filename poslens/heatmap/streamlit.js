@@ -5,7 +5,7 @@
 const mounted = new WeakMap();
 let code = null;
 let loading = null;
-let reported = false;
+let reported = "";
 
 function load() {
   loading ??= import(new URL(CODE, document.baseURI).href).then((module) => {
@@ -44,8 +44,8 @@ function draw(heatmap) {
   }
   heatmap.digest = data.digest;
   heatmap.beside = data.beside;
-  if (data.drawn && !reported) {
-    reported = true;
+  if (data.drawn && data.drawn !== reported) {
+    reported = data.drawn;
     const report = () => fetch(new URL(data.drawn, document.baseURI));
     requestAnimationFrame(() => setTimeout(report)); // once the heatmap is on screen
   }

@@ -18,11 +18,10 @@ from poslens.attribution.errors import Stopped
 from poslens.attribution.evaluation.position_effect import PositionRanks, position_ranks_method
 from poslens.attribution.evaluation.scorers import scorer
 from poslens.attribution.evaluation.search import BLOCK, GPU_BLOCK
-from poslens.attribution.interventions.relocation import Relocation, relocation_method
+from poslens.attribution.interventions.relocation import Relocation, relocation_method, tie_range
 from poslens.attribution.retrievers.base import Pooled, Retriever, separate
 from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.scoring import score_texts
-from poslens.attribution.types import tie_range
 from poslens.cache.jobs.loop import Progress, RunOptions
 from poslens.cache.keys import text_digest
 from poslens.cache.kinds.embeddings import EmbeddingStore, stored_vectors
