@@ -173,3 +173,8 @@ def inside(text: TokenizedText, span: EvidenceSpan) -> NDArray[np.bool_]:
 def overlapping(spans: Sequence[tuple[int, int]], span: EvidenceSpan) -> list[int]:
     """Indices of the spans that share a character with `span`, in order."""
     return [i for i, (start, end) in enumerate(spans) if start < span.end and end > span.start]
+
+
+def with_minus_signs(text: str) -> str:
+    """The text with minus signs instead of hyphens before numbers, except in exponents."""
+    return regex.sub(r"(?<![\w}-])-(?=\d)", "\u2212", text)

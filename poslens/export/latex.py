@@ -17,7 +17,7 @@ from poslens.attribution.datasets import TYPED
 from poslens.attribution.evaluation.comparison import TEST, TEST_BY_ERROR
 from poslens.attribution.methods import METHODS
 from poslens.attribution.nouns import number_text
-from poslens.attribution.text import listed
+from poslens.attribution.text import listed, with_minus_signs
 from poslens.attribution.types import in_words
 from poslens.figures.captions import caption_text, method_words
 from poslens.rows import estimate_text, is_of_share, p_text
@@ -358,7 +358,7 @@ def _line(cells: Sequence[str], kinds: str, place: str) -> str:
 
 def _minus(text: str) -> str:
     """Escaped text, in which a hyphen before a number is a minus sign."""
-    return re.sub(r"(?<![\w}-])-(?=\d)", "$-$", escaped(text))
+    return escaped(with_minus_signs(text))
 
 
 def _signed(cell: str, kind: str) -> str:

@@ -7,14 +7,13 @@ UTF-16.
 from __future__ import annotations
 
 import base64
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from math import isfinite
 from typing import Any, Literal, get_args
 
 from poslens.attribution.curves.positions import Aggregate
-from poslens.attribution.text import sentences, words
+from poslens.attribution.text import sentences, with_minus_signs, words
 from poslens.attribution.types import N_BINS, Attribution, EvidenceSpan, Side
 
 Level = Literal["word", "token", "sentence"]
@@ -96,7 +95,7 @@ class Fact:
     warning: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "text", _minus(self.text))
+        object.__setattr__(self, "text", with_minus_signs(self.text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +106,7 @@ class Head:
     facts: tuple[Fact, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "score", _minus(self.score))
-
-
-def _minus(text: str) -> str:
-    """Text with a minus sign instead of a hyphen before each number, but not in exponents."""
-    return re.sub(r"(?<![\w-])-(?=\d)", "\u2212", text)
+        object.__setattr__(self, "score", with_minus_signs(self.score))
 
 
 @dataclass(frozen=True, slots=True)
