@@ -177,4 +177,5 @@ def overlapping(spans: Sequence[tuple[int, int]], span: EvidenceSpan) -> list[in
 
 def with_minus_signs(text: str) -> str:
     """The text with minus signs instead of hyphens before numbers, except in exponents."""
-    return regex.sub(r"(?<![\w}-])-(?=\d)", "\u2212", text)
+    changed: str = regex.sub(r"(?<![\w}-])-(?=\d)", "\u2212", text)
+    return changed
