@@ -36,7 +36,6 @@ from poslens.attribution.retrievers.detect import families_with
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import TextPair
 from poslens.compute.compute import service
-from poslens.failures import failure_rows
 from poslens.names import with_rejections
 from poslens.quietly import quietly
 from poslens.results import Explanation, Passport, StudyResult
@@ -50,7 +49,7 @@ from poslens.studies.curves.result import Curves, averaged
 from poslens.studies.explain import service as explaining
 from poslens.studies.passport import service as passports
 from poslens.study_part import MAX_PAIRS
-from poslens.study_plan import plan, stored
+from poslens.study_plan import complete, plan
 
 
 @quietly()
@@ -300,23 +299,17 @@ def run_study(
         corpus = study.narrowed(compute, specs, corpus, settings)
         planned = plan(study, compute, specs, corpus, settings, load=True)
         others = study.without_models(corpus)
-        if not planned.subjects and not others:
-            raise UserError(planned.refused[0])
-        for reason in planned.refused:
+        for reason in planned.misfits:
             print(reason, file=sys.stderr)
-        for job in planned.jobs:
-            run_job(job)
-        errors: list[UserError] = []
-        summaries = stored(
-            study, compute, planned.subjects, without_models=others, on_error=errors.append
+        completed = complete(
+            study, compute, planned, lambda subject, job: run_job(job), without_models=others
         )
-        if errors and not summaries:
-            raise errors[0]
-        for reason in dict.fromkeys(map(str, errors)):
+        if not completed.summaries:
+            raise UserError([*completed.reasons, *planned.misfits][0])
+        for reason in completed.reasons:
             print(reason, file=sys.stderr)
-        failures = [*failure_rows(planned.jobs), *planned.without_result]
         notes = study.notes(data, corpus)
-        result = StudyResult(study, summaries, failures, notes)
+        result = StudyResult(study, completed.summaries, completed.failures, notes)
         if out is not None and (
             unwritten := study.write_product(compute, result.summaries, Path(out))
         ):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic
 
@@ -13,7 +13,7 @@ from poslens.attribution.types import Provenance
 from poslens.compute.compute import Compute
 from poslens.compute.runs import Job
 from poslens.compute.selection import ComputedSoFar
-from poslens.failures import FailureRow
+from poslens.failures import FailureRow, failure_rows
 from poslens.paired import difference_sentences
 from poslens.parameters import Settings
 from poslens.study import Corpus, Study, Subject, Summary
@@ -78,6 +78,54 @@ def plan(
         tuple(jobs),
         without_subject,
         tuple(dict.fromkeys(misfits)),
+    )
+
+
+@dataclass(frozen=True)
+class Completed(Generic[Summary]):
+    """The results of a plan; the reasons why models or subjects have none; and the failed items and
+    models."""
+
+    summaries: list[Summary]
+    reasons: tuple[str, ...]
+    failures: list[FailureRow]
+
+
+def complete(
+    study: Study[Any, Subject, Summary],
+    compute: Compute,
+    planned: Plan[Subject],
+    run: Callable[[Subject, Job], object],
+    *,
+    without_models: Iterable[Summary] = (),
+    on_result: Callable[[Job, Sequence[Summary]], object] = lambda job, summaries: None,
+) -> Completed[Summary]:
+    """Compute the missing results of a plan, one subject after the other. `run` computes those of
+    a subject, and `on_result` is called with its job and the results up to its own.
+
+    Raises:
+        UserError: a run ended early without an error of its own.
+    """
+    summaries: list[Summary] = []
+    reasons = list(planned.without_subject.values())
+    without_result = planned.without_result
+    for subject, job in zip(planned.subjects, planned.jobs, strict=True):
+        try:
+            run(subject, job)
+            summary = study.summarize(compute, subject)
+        except UserError as reason:
+            reasons.append(str(reason))
+            if not job.failures():
+                without_result.append(FailureRow(job.label, None, str(reason)))
+            continue
+        if summary is None or job.has_left():
+            error = next((part.error for part in job.parts if part.error), "")
+            raise UserError(f"{job.label} isn't complete: {error or 'run it again to resume.'}")
+        summaries.append(summary)
+        on_result(job, summaries)
+    together = study.together([*summaries, *without_models])
+    return Completed(
+        together, tuple(dict.fromkeys(reasons)), [*failure_rows(planned.jobs), *without_result]
     )
 
 

@@ -30,7 +30,6 @@ from poslens.failures import (
     FAILURES,
     FailureRow,
     failure_provenance,
-    failure_rows,
 )
 from poslens.names import data_name, resolve, specs_of, with_rejections
 from poslens.paired import DIFFERENCES, difference_sentences
@@ -45,7 +44,7 @@ from poslens.parameters import (
     Switch,
 )
 from poslens.study import Study, Summary
-from poslens.study_plan import plan
+from poslens.study_plan import complete, plan
 
 MAX_METAVAR = 40
 """Number of characters up to which --help lists an option's choices instead of its type."""
@@ -218,28 +217,14 @@ def _computed(
             run is not complete.
     """
     planned = plan(study, service(), specs, corpus, settings, load=True)
+    others = study.without_models(corpus)
     for reason in planned.misfits:  # before a run that can take hours
         print(reason, file=sys.stderr, flush=True)
-    refused, notes = list(planned.without_subject.values()), list[str]()
-    summaries: list[Summary] = []
-    without_result = planned.without_result
-    if table == DIFFERENCES and len(planned.subjects) + len(study.without_models(corpus)) < 2:
+    if table == DIFFERENCES and len(planned.subjects) + len(others) < 2:
         raise UserError("Differences are between models: add another --model.")
-    for subject, job in zip(planned.subjects, planned.jobs, strict=True):
-        try:
-            _compute(study, subject, job, retry_failed)
-            summary = study.summarize(service(), subject)
-        except UserError as reason:
-            refused.append(str(reason))
-            if not job.failures():
-                without_result.append(FailureRow(job.label, None, str(reason)))
-            continue
-        if summary is None or job.has_left():
-            error = next((part.error for part in job.parts if part.error), "")
-            raise UserError(
-                f"{job.label} isn't complete: {error or 'run the command again to resume.'}"
-            )
-        summaries.append(summary)
+    notes = list[str]()
+
+    def on_result(job: Job, summaries: Sequence[Summary]) -> None:
         if failed := job.failures():
             n, first = counted(len(failed), "item"), next(iter(failed.values()))
             more = " `--table failures` lists all." if len(failed) > 1 else ""
@@ -247,11 +232,19 @@ def _computed(
         if study.streams:
             latest = study.together(summaries)[-1]
             print(study.verdict(latest), file=sys.stderr, flush=True)
-    summaries += study.without_models(corpus)
-    failures = [*failure_rows(planned.jobs), *without_result]
+
+    completed = complete(
+        study,
+        service(),
+        planned,
+        lambda subject, job: _compute(study, subject, job, retry_failed),
+        without_models=others,
+        on_result=on_result,
+    )
+    summaries, failures = completed.summaries, completed.failures
+    reasons = [*completed.reasons, *planned.misfits, *notes]
     if not summaries and not (table == FAILURES and failures):
-        raise UserError([*refused, *planned.misfits, *notes][0])
-    summaries = study.together(summaries)
+        raise UserError(reasons[0])
     provenance = study.provenances(summaries, table)
     if table == FAILURES:
         described = {each.model for each in provenance}
@@ -261,8 +254,8 @@ def _computed(
                 for method in dict.fromkeys(methods):
                     provenance += failure_provenance(service(), [spec], method, dataset)
         if not provenance:  # no model could be identified
-            raise UserError([*refused, *planned.misfits, *notes][0])
-    return _Results(summaries, refused, notes, failures, provenance)
+            raise UserError(reasons[0])
+    return _Results(summaries, list(completed.reasons), notes, failures, provenance)
 
 
 def _methods(jobs: Iterable[Job], spec: RetrieverSpec) -> list[str]:

@@ -457,6 +457,32 @@ def test_models_that_a_study_does_not_fit_are_listed_with_the_failures(_data: st
     assert [summary.name for summary in result.summaries] == ["MiniLM"] * 2
 
 
+class Unsteady(Counts):
+    """Vectors of all texts but one."""
+
+    def encode(self, texts: list[str]) -> list[list[float]]:
+        """Counts.
+
+        Raises:
+            RuntimeError: a text is about salt.
+        """
+        if any("salt" in text for text in texts):
+            raise RuntimeError("out of salt")
+        return super().encode(texts)
+
+
+def test_a_model_whose_run_fails_leaves_the_results_of_the_others(
+    _data: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = poslens.audit([Unsteady(), "BM25"], _data, top=1)
+    assert result.to_frame()["model"].tolist() == ["BM25"]
+    assert "out of salt" in capsys.readouterr().err
+    (failed,) = result.failures
+    assert failed.model.startswith("Unsteady-") and "out of salt" in failed.reason
+    with pytest.raises(poslens.UserError, match="out of salt"):
+        poslens.audit(Unsteady(), _data, top=1)
+
+
 def test_models_have_the_names_that_a_mapping_gives_them(
     _data: str, tmp_path: Path, tiny_folder: Callable[..., Path]
 ) -> None:
