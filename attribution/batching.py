@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import torch
 
-from poslens.attribution.errors import Stopped, UserError
+from poslens.attribution.checkpoints import checkpoint
+from poslens.attribution.errors import UserError
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -122,66 +121,17 @@ class Halving:
         return results
 
 
-_should_stop: ContextVar[Callable[[], bool]] = ContextVar("should_stop", default=lambda: False)
-
-
 def run_batches(
-    run: Callable[[list[T]], R],
-    batches: Iterable[list[T]],
-    should_stop: Callable[[], bool] = lambda: False,
+    run: Callable[[list[T]], R], batches: Iterable[list[T]]
 ) -> Iterator[tuple[list[T], R]]:
-    """Yield each batch, or each part of a batch that was split, with the result of `run`; calls
-    `should_stop`, and that of `stoppable`, before each batch.
+    """Yield each batch, or each part of a batch that was split, with the result of `run`; a
+    `checkpoint` precedes each batch.
 
     Raises:
-        Stopped: either returned true.
+        Stopped: the work was stopped.
         UserError: a single item does not fit into memory.
     """
     halving = Halving()
     for batch in batches:
-        if should_stop() or _should_stop.get()():
-            raise Stopped("Stopped before all results were computed; start again to resume.")
+        checkpoint()
         yield from halving(lambda part: [(part, run(part))], batch)
-
-
-@contextmanager
-def stoppable(should_stop: Callable[[], bool]) -> Iterator[None]:
-    """While open, `checkpoint` and `run_batches` also call `should_stop`. For a single slow pair,
-    which is one batch."""
-    outer = _should_stop.get()
-    token = _should_stop.set(lambda: should_stop() or outer())
-    try:
-        yield
-    finally:
-        _should_stop.reset(token)
-
-
-OnShare = Callable[[float, str, bool], None]
-"""Called with a finished share, from 0 to 1, of what, and whether that precedes the pair; without a
-text, the share is that of the whole pair."""
-
-_on_share: ContextVar[OnShare] = ContextVar("on_share", default=lambda share, doing, before: None)
-
-
-@contextmanager
-def reporting(on_share: OnShare) -> Iterator[None]:
-    """While open, `checkpoint` reports shares to `on_share`."""
-    token = _on_share.set(on_share)
-    try:
-        yield
-    finally:
-        _on_share.reset(token)
-
-
-def checkpoint(share: float | None = None, doing: str = "", *, before: bool = False) -> None:
-    """Methods call this between the passes of one pair; `share` is the finished share of the pair,
-    if it is known. What is only one attempt of unknown number, or comes `before` the first pair,
-    says what it is `doing`.
-
-    Raises:
-        Stopped: the caller canceled the computation.
-    """
-    if share is not None:
-        _on_share.get()(share, doing, before)
-    if _should_stop.get()():
-        raise Stopped("Stopped before the result was computed.")

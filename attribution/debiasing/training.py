@@ -24,6 +24,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.optim.lr_scheduler import OneCycleLR
 
+from poslens.attribution.checkpoints import stop_requested
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.debiasing.corpus import TrainingCorpus, by_language, half_query
 from poslens.attribution.debiasing.lora import Adapter
@@ -155,14 +156,13 @@ class Training:
 
     def run(
         self,
-        should_stop: Callable[[], bool] = lambda: False,
         on_step: Callable[[int, int], None] = lambda step, steps: None,
     ) -> Reached:
         """Train to the end. `on_step` receives the number of completed steps and the maximum
         number.
 
         Raises:
-            Stopped: `should_stop` returned True; a checkpoint is written if there is a file for it.
+            Stopped: the work was stopped; a checkpoint is written if there is a file for it.
         """
         recipe = self._recipe
         texts = validation_texts(
@@ -175,7 +175,7 @@ class Training:
                 at.end = 0
         on_step(at.step, at.end)
         while at.step < at.end:
-            if should_stop():
+            if stop_requested():
                 self._write(at)
                 raise Stopped("Stopped before training was complete.")
             with self._slot():

@@ -15,7 +15,8 @@ from itertools import product
 import numpy as np
 import torch
 
-from poslens.attribution.batching import checkpoint, estimated_tokens
+from poslens.attribution.batching import estimated_tokens
+from poslens.attribution.checkpoints import checkpoint
 from poslens.attribution.curves.bootstrap import Estimate, Kind, Values, divided, estimate
 from poslens.attribution.curves.positions import (
     NORMALIZATIONS,

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from poslens.attribution.batching import estimated_tokens
+from poslens.attribution.checkpoints import stop_requested
 from poslens.attribution.datasets.corpus import Collection, Document
 from poslens.attribution.errors import RunEnded, Stopped, UserError
 from poslens.attribution.evaluation.document_index import bm25
@@ -26,7 +27,7 @@ from poslens.attribution.types import Array, TextPair, set_arrays
 DEPTH = 100
 """Number of documents ranked for each query, as Recall@100 needs."""
 BLOCK, GPU_BLOCK = 32, 2048
-"""Number of documents scored between two calls of `should_stop`. No batch is larger than a block,
+"""Number of documents scored between two checks whether to stop. No batch is larger than a block,
 and a GPU scores thousands of short documents at once."""
 
 _NOT_FOUND = -(2**63)
@@ -94,7 +95,6 @@ def search(
     own_corpus: bool = False,
     best: TopK | None = None,
     block: int = BLOCK,
-    should_stop: Callable[[], bool] = lambda: False,
     on_block: Callable[[TopK], None] = lambda best: None,
 ) -> TopK:
     """Search the corpus for every query; with `own_corpus`, each query only in its own part.
@@ -107,7 +107,7 @@ def search(
     # Counted in documents, because the earlier search can have had blocks of another size.
     place = best.seen
     for part, documents in _blocks(collection, block, own_corpus, place):
-        if should_stop():
+        if stop_requested():
             return best
         asked = rows.get(part, [])
         if asked:
@@ -169,7 +169,6 @@ def search_lexical(
     words_of: Callable[[str], Sequence[str]] = terms_of,
     *,
     own_corpus: bool = False,
-    should_stop: Callable[[], bool] = lambda: False,
     on_text: Callable[[], None] = lambda: None,
 ) -> TopK | None:
     """BM25 with the corpus's own statistics; a document without a word of the query is not found.
@@ -184,7 +183,7 @@ def search_lexical(
         words = []
         excluded: dict[int, int] = {}
         for number, document in enumerate(documents):
-            if should_stop():
+            if stop_requested():
                 return None
             words.append(list(words_of(document.text)))
             on_text()
@@ -195,7 +194,7 @@ def search_lexical(
             continue
         score = bm25(words, k1, b)
         for row in rows[part]:
-            if should_stop():
+            if stop_requested():
                 return None
             on_text()
             asked = words_of(collection.queries[row].text)

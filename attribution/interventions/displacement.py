@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from poslens.attribution.batching import checkpoint
+from poslens.attribution.checkpoints import checkpoint
 from poslens.attribution.errors import UserError
 from poslens.attribution.interventions.ablation import of_tokens
 from poslens.attribution.interventions.relocation import require_shares, tokens_of

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from poslens.attribution.batching import checkpoint
+from poslens.attribution.checkpoints import checkpoint
 from poslens.attribution.methods.base import MethodEntry, MethodParameter, register
 from poslens.attribution.methods.passes import distinct
 from poslens.attribution.retrievers.base import Additive, ExactScore

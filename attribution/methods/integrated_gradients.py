@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from poslens.attribution.batching import checkpoint
+from poslens.attribution.checkpoints import checkpoint
 from poslens.attribution.methods.base import MethodEntry, MethodParameter, register
 from poslens.attribution.methods.passes import distinct
 from poslens.attribution.methods.perturbation import Varied

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from poslens.attribution.batching import checkpoint
+from poslens.attribution.checkpoints import checkpoint
 from poslens.attribution.methods.base import MethodEntry, MethodParameter, register
 from poslens.attribution.methods.integrated_gradients import steps_in_words
 from poslens.attribution.methods.passes import distinct

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from poslens.attribution.batching import checkpoint
+from poslens.attribution.checkpoints import checkpoint
 from poslens.attribution.methods.base import MethodEntry, MethodParameter, build_batch, register
 from poslens.attribution.methods.perturbation import Kept, Perturbed
 from poslens.attribution.retrievers.base import Embedded, reads_jointly

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from poslens.attribution.batching import batch_tokens, checkpoint
+from poslens.attribution.batching import batch_tokens
+from poslens.attribution.checkpoints import checkpoint
 from poslens.attribution.retrievers.base import Encoded, Representation, Separate
 from poslens.attribution.types import Side, TextPair
 

@@ -9,7 +9,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from poslens.attribution.batching import Halving, R, T, checkpoint
+from poslens.attribution.batching import Halving, R, T
+from poslens.attribution.checkpoints import checkpoint
 from poslens.attribution.retrievers.base import (
     Embedded,
     Encoded,

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from poslens.attribution.batching import checkpoint
+from poslens.attribution.checkpoints import checkpoint
 from poslens.attribution.errors import UserError
 from poslens.attribution.methods.base import MethodEntry, build_batch, register
 from poslens.attribution.methods.passes import distinct

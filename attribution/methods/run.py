@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from poslens.attribution.batching import Halving, batch_tokens, batches, estimated_tokens, stoppable
+from poslens.attribution.batching import Halving, batch_tokens, batches, estimated_tokens
+from poslens.attribution.checkpoints import checkpoint
 from poslens.attribution.errors import RunEnded, UserError
 from poslens.attribution.methods.base import METHODS, MethodEntry
 from poslens.attribution.retrievers.base import Retriever, reads_jointly
@@ -124,13 +125,12 @@ def attribute_batches(
     retriever: Retriever,
     method: Method,
     pairs: Sequence[TextPair],
-    should_stop: Callable[[], bool] = lambda: False,
     max_tokens: int | None = None,
 ) -> Iterator[list[Outcome]]:
-    """Attribute all pairs batch by batch; calls `should_stop` before each.
+    """Attribute all pairs batch by batch.
 
     Raises:
-        Stopped: `should_stop` returned true during a batch.
+        Stopped: the work was stopped.
     """
     jointly = reads_jointly(retriever)
     device, length = retriever.device.type, retriever.max_length
@@ -139,8 +139,5 @@ def attribute_batches(
     for batch in pair_batches(
         pairs, device, length, max_tokens, jointly=jointly, one_document=alone
     ):
-        if should_stop():
-            return
-        with stoppable(should_stop):
-            outcomes = attribute_batch(retriever, method, batch, halving)
-        yield outcomes
+        checkpoint()
+        yield attribute_batch(retriever, method, batch, halving)

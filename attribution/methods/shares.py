@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from poslens.attribution.batching import batch_tokens, checkpoint
+from poslens.attribution.batching import batch_tokens
+from poslens.attribution.checkpoints import checkpoint
 from poslens.attribution.errors import UserError
 from poslens.attribution.methods.gradients import times_gradient
 from poslens.attribution.methods.linearized import dependent, linearized

@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 import httpx2
 import numpy as np
 
-from poslens.attribution.batching import checkpoint
+from poslens.attribution.checkpoints import checkpoint
 from poslens.attribution.errors import Stopped, Unavailable, UserError
 from poslens.attribution.names import Names
 from poslens.attribution.retrievers.endpoint_address import Address, key_name, key_of

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from poslens.attribution.batching import checkpoint, estimated_tokens
+from poslens.attribution.batching import estimated_tokens
+from poslens.attribution.checkpoints import checkpoint
 from poslens.attribution.nouns import counted
 from poslens.attribution.retrievers.base import Retriever
 from poslens.attribution.retrievers.endpoint import EmbeddingEndpoint, RerankEndpoint

@@ -32,7 +32,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from poslens.attribution.batching import checkpoint
+from poslens.attribution.checkpoints import checkpoint
 from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers.base import Encoded, ExactScore, LibraryCheck, WordInputs
 from poslens.attribution.retrievers.family import Capability, Family, register

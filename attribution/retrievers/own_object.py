@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from poslens.attribution.batching import checkpoint
+from poslens.attribution.checkpoints import checkpoint
 from poslens.attribution.errors import Unavailable, UserError
 from poslens.attribution.nouns import counted
 from poslens.attribution.retrievers.endpoint import EmbeddingEndpoint

@@ -64,7 +64,6 @@ def score_texts(
     retriever: Retriever,
     pairs: Sequence[Text],
     *,
-    should_stop: Callable[[], bool] = lambda: False,
     cached: Known | None = None,
 ) -> Array:
     """Scores [n] of `pairs` (query, document), in order, for a retriever of any family.
@@ -72,10 +71,10 @@ def score_texts(
     Equal pairs are scored once. If query and document are encoded separately, queries are embedded
     first and stay in memory; a document's representation is compared with all of its queries and
     dropped. Representations in `cached` are reused. `retriever.lock` is held for one batch at a
-    time, and `should_stop` is called before each.
+    time.
 
     Raises:
-        Stopped: `should_stop` returned true.
+        Stopped: the work was stopped.
         UserError: a text has no text tokens, a document does not fit into memory, or a score is not
             finite.
     """
@@ -83,9 +82,9 @@ def score_texts(
     for number, pair in enumerate(pairs):
         numbers_of[pair].append(number)
     if reads_jointly(retriever):
-        scored = _joint(retriever, list(numbers_of), should_stop)
+        scored = _joint(retriever, list(numbers_of))
     else:
-        scored = _separate(separate(retriever), list(numbers_of), should_stop, cached)
+        scored = _separate(separate(retriever), list(numbers_of), cached)
     scores: NDArray[np.float64] = np.empty(len(pairs))
     for pair, value in scored:
         scores[numbers_of[pair]] = value
@@ -97,7 +96,6 @@ def in_batches(
     read: Callable[[list[T]], R],
     items: Sequence[T],
     tokens: Callable[[T], int],
-    should_stop: Callable[[], bool] = lambda: False,
     device_slot: DeviceSlot = nullcontext,
     max_tokens: int | None = None,
 ) -> Iterator[tuple[list[T], R]]:
@@ -105,7 +103,7 @@ def in_batches(
     `tokens`; batches that do not fit into memory are split.
 
     A batch has up to `max_tokens` (by default a number suited to the device). For each,
-    `device_slot` is entered, `retriever.lock` is held, and `should_stop` is called before.
+    `device_slot` is entered and `retriever.lock` is held.
 
     Raises:
         Stopped, UserError: as `run_batches`.
@@ -119,7 +117,7 @@ def in_batches(
 
     limit = batch_tokens(retriever.device.type) if max_tokens is None else max_tokens
     alike = batches(items, lambda item: min(tokens(item), retriever.max_length), limit)
-    return run_batches(run, alike, should_stop)
+    return run_batches(run, alike)
 
 
 def read_texts(
@@ -127,7 +125,6 @@ def read_texts(
     texts: Iterable[str],
     side: Side,
     *,
-    should_stop: Callable[[], bool] = lambda: False,
     device_slot: DeviceSlot = nullcontext,
     cached: Known | None = None,
 ) -> Iterator[tuple[list[str], Representation]]:
@@ -159,9 +156,7 @@ def read_texts(
         alike = starts[text[:_START]] > 1 and estimated_tokens(text) >= retriever.max_length
         same[_reading(retriever, text, side) if alike else text].append(text)
     groups = {texts[0]: texts for texts in same.values()}
-    read = in_batches(
-        retriever, embed, list(groups), estimated_tokens, should_stop, device_slot, limit
-    )
+    read = in_batches(retriever, embed, list(groups), estimated_tokens, device_slot, limit)
     for batch, representation in read:
         if cached is not None:
             for row, first in enumerate(batch):
@@ -188,9 +183,7 @@ def rows_of(representation: Representation, rows: list[int]) -> Representation:
     )
 
 
-def _joint(
-    retriever: Joint, pairs: list[Text], should_stop: Callable[[], bool]
-) -> Iterator[tuple[Text, float]]:
+def _joint(retriever: Joint, pairs: list[Text]) -> Iterator[tuple[Text, float]]:
     def score(batch: list[Text]) -> list[float]:
         encoded, _ = retriever.encode_pairs([TextPair("", q, d) for q, d in batch])
         scores: list[float] = retriever.embed(encoded).cpu().double().tolist()
@@ -199,17 +192,17 @@ def _joint(
     def tokens(pair: Text) -> int:
         return estimated_tokens(pair[0]) + estimated_tokens(pair[1])
 
-    for batch, scores in in_batches(retriever, score, pairs, tokens, should_stop):
+    for batch, scores in in_batches(retriever, score, pairs, tokens):
         yield from zip(batch, scores, strict=True)
 
 
 def _separate(
-    retriever: Separate, pairs: list[Text], should_stop: Callable[[], bool], cached: Known | None
+    retriever: Separate, pairs: list[Text], cached: Known | None
 ) -> Iterator[tuple[Text, float]]:
     queries_of: dict[str, list[str]] = defaultdict(list)
     for query, document in pairs:
         queries_of[document].append(query)
-    read = partial(read_texts, retriever, should_stop=should_stop, cached=cached)
+    read = partial(read_texts, retriever, cached=cached)
     held = {
         query: rows_of(representation, [row])
         for batch, representation in read([query for query, _ in pairs], "query")

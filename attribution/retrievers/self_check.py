@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from poslens.attribution.batching import out_of_memory
-from poslens.attribution.errors import UserError
+from poslens.attribution.errors import RunEnded, UserError
 from poslens.attribution.methods import METHODS, make_method
 from poslens.attribution.methods.decomposition import tolerance
 from poslens.attribution.retrievers.base import LibraryCheck, Retriever
@@ -92,6 +92,8 @@ def _check(retriever: Retriever) -> SelfCheck:
     score = float(score_texts(retriever, [(PROBE.query, PROBE.document)])[0])
     try:
         result = METHODS[method.name].compute(retriever, method, [PROBE])[0]
+    except RunEnded:
+        raise
     except UserError as error:
         return SelfCheck(library, unfit=unfit | {method.name: str(error)})
     assert result.completeness_error is not None and result.bias_share is not None
@@ -148,6 +150,8 @@ def _without_gradient(retriever: Retriever) -> dict[str, str]:
         result = METHODS[method.name].compute(retriever, method, [PROBE])[0]
         if result.document_scores.any():
             return {}
+    except RunEnded:
+        raise
     except UserError as error:
         reason = str(error)
     except RuntimeError as error:

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from poslens.attribution.checkpoints import stop_requested
 from poslens.attribution.curves.positions import curve_params
 from poslens.attribution.curves.text_axis import is_over_text
 from poslens.attribution.errors import Stopped, UserError
@@ -89,7 +90,6 @@ def export(
     poslens: str,
     datasets: Sequence[str] = (),
     report: Report = lambda done, total: None,
-    should_stop: Callable[[], bool] = lambda: False,
 ) -> int:
     """Write the results of `files`, or only those of some data sets (embeddings and maps have an
     empty name), to one Parquet file. Returns the number of rows. The file is written atomically.
@@ -97,14 +97,14 @@ def export(
 
     Raises:
         UserError: there is nothing to write, or the file can't be written.
-        Stopped: cancelled by `should_stop`.
+        Stopped: the work was stopped.
     """
     total, n_read = sum(file.results + file.failed for file in files), 0
     names = pa.array(datasets, pa.string())
     sources = [RowSource(file.model, file.method) for file in files]
     with replacing(target) as stream, SealedWriter(stream, sources, poslens) as writer:
         for source, rows in chain.from_iterable(rows_of(store, file) for file in files):
-            if should_stop():
+            if stop_requested():
                 raise Stopped("Stopped. No file was written.")
             chosen = rows.filter(pc.is_in(rows.column("dataset"), names)) if datasets else rows
             writer.write(source, chosen)
@@ -148,7 +148,6 @@ def take_stream(
     *,
     fits: NDArray[np.bool_] | None = None,
     report: Report = lambda done, total: None,
-    should_stop: Callable[[], bool] = lambda: False,
 ) -> Taken:
     """Add what the store lacks from an exported file, open as `stream`. `name` is its name in error
     messages; `fits` is the result of `require_readable`.
@@ -156,12 +155,12 @@ def take_stream(
     Raises:
         UserError: the file is damaged or of another program (in which case nothing was added,
             unless a single row was tampered with), or the store can't be written.
-        Stopped: cancelled by `should_stop`; rows added before remain.
+        Stopped: the work was stopped; rows added before remain.
     """
     taken = Taken()
     with opened(stream, name) as sealed:
         for source, rows in sealed.batches():
-            if should_stop():
+            if stop_requested():
                 raise Stopped("Stopped. The results that were added are kept.")
             require_whole(rows, name)
             some = None if fits is None else fits[taken.rows : taken.rows + rows.num_rows]
@@ -181,7 +180,7 @@ def import_file(store: Store, path: Path, **options: Callable[..., None]) -> Tak
         fits = require_readable(reader, path, path.name)
     try:
         with open_regular(path) as stream:
-            return take_stream(store, stream, path.name, fits=fits, **options)  # type: ignore[arg-type]
+            return take_stream(store, stream, path.name, fits=fits, **options)
     except OSError as error:
         raise UserError(f"{path.name} cannot be read ({error.strerror}).") from error
 

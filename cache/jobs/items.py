@@ -8,9 +8,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from poslens.attribution.batching import stoppable
+from poslens.attribution.checkpoints import checkpoint
 from poslens.attribution.curves.bootstrap import SEED
-from poslens.attribution.errors import RunEnded, Stopped, UserError
+from poslens.attribution.errors import RunEnded, UserError
 from poslens.attribution.types import Method
 from poslens.cache.jobs import loop
 from poslens.cache.jobs.claims import claims_folder
@@ -50,7 +50,7 @@ def compute_missing(
 
     def result_of(item: Item) -> T | UserError:
         try:
-            with options.device_slot(), stoppable(options.should_stop):
+            with options.device_slot():
                 return compute(item)
         except RunEnded:
             raise
@@ -60,9 +60,8 @@ def compute_missing(
     def computed(batches: Iterator[list[Item]]) -> Iterator[tuple[Item, T | UserError]]:
         for batch in batches:
             prepare(batch)
-            for number, item in enumerate(batch):
-                if number and options.should_stop():  # the loop has checked before the first
-                    raise Stopped("Stopped between two items.")
+            for item in batch:
+                checkpoint()
                 yield item, result_of(item)
 
     def store(outcome: tuple[Item, T | UserError]) -> tuple[list[Item], list[Item]]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from poslens.attribution.checkpoints import stop_requested
 from poslens.attribution.errors import Stopped
 from poslens.cache.jobs.claims import Claims
 
@@ -49,11 +50,10 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """Options of a run: it stops between batches once `should_stop` returns True, enters
-    `device_slot` for each batch (a server passes its device queue), and with `retry_failed` retries
-    earlier failures. `on_stage` is called with the name of each stage that begins."""
+    """Options of a run: it enters `device_slot` for each batch (a server passes its device queue),
+    and with `retry_failed` retries earlier failures. `on_stage` is called with the name of each
+    stage that begins."""
 
-    should_stop: Callable[[], bool] = lambda: False
     on_progress: Callable[[Progress], None] = lambda progress: None
     device_slot: Callable[[], AbstractContextManager[object]] = nullcontext
     retry_failed: bool = False
@@ -170,7 +170,7 @@ class _Loop(Generic[Item, Computed]):
         appended to `left`. Claims on items that are `stored` by now are released."""
         key = self._work.key
         for batch in self._work.batches(todo):
-            if self._options.should_stop():
+            if stop_requested():
                 self._stopped = True
                 return
             if stored:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from poslens.attribution.curves.projection import Layout, project
-from poslens.attribution.errors import Stopped, UserError
+from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers.base import Pooled, Representation, Retriever
 from poslens.attribution.retrievers.endpoint import EmbeddingEndpoint
 from poslens.attribution.retrievers.scoring import read_texts, size
@@ -204,15 +204,13 @@ def embed(
     Stops between batches and can be resumed at any point.
 
     Raises:
+        Stopped: as `embedded`.
         UserError: a text can't be embedded, or the store can't be written; vectors stored before
             remain.
     """
     texts = list(dict.fromkeys(texts))
     count = TextCount(len(texts), 0, options.on_progress)
-    try:
-        embedded(retriever, model, side, texts, store, options, count.add)
-    except Stopped:
-        return count.progress(stopped=True)
+    embedded(retriever, model, side, texts, store, options, count.add)
     return count.progress()
 
 
@@ -229,7 +227,7 @@ def embedded(
     through `on_texts` only.
 
     Raises:
-        Stopped: cancelled by `options`; computed vectors are stored.
+        Stopped: the work was stopped; computed vectors are stored.
         UserError: as `embed`.
     """
     arrays = store.select(model, side, texts, retriever.width)
@@ -239,7 +237,6 @@ def embedded(
         retriever,
         dict.fromkeys(missing),
         side,
-        should_stop=options.should_stop,
         device_slot=options.device_slot,
         cached=recent_texts(store.root, model, retriever),
     ):

@@ -190,14 +190,14 @@ def score_others(
 
     Raises:
         UserError: there are no documents.
-        Stopped: cancelled by `should_stop`.
+        Stopped: the work was stopped.
     """
     if not documents:
         raise UserError("The data set has no other document in this language to rank among.")
     if Capability.VECTOR not in family_of(retriever.spec).capabilities:
         texts = [(pair.query, text) for text in documents]
         with options.device_slot():
-            return score_texts(retriever, texts, should_stop=options.should_stop)
+            return score_texts(retriever, texts)
     pooled = cast(Pooled, retriever)
     vectors = stored_vectors(pooled, model, EmbeddingStore(root), options)(documents, "document")
     with options.device_slot(), retriever.lock, torch.no_grad():

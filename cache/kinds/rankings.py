@@ -19,7 +19,6 @@ import torch
 from numpy.typing import NDArray
 
 from poslens.attribution.datasets.corpus import Collection, Query
-from poslens.attribution.errors import Stopped
 from poslens.attribution.evaluation.scorers import scorer
 from poslens.attribution.evaluation.search import (
     BLOCK,
@@ -266,7 +265,6 @@ class RankingStore:
                 lexical.b,
                 lexical.terms_of,
                 own_corpus=own_corpus,
-                should_stop=options.should_stop,
                 on_text=texts_read.count,
             )
             if top is None:
@@ -275,23 +273,19 @@ class RankingStore:
         else:
             dense = cast(Pooled, separate(retriever))
             vectorise = stored_vectors(dense, model, self.embeddings, options, texts_read.add)
-            try:
-                score = scorer(
-                    dense,
-                    texts,
-                    vectorise if way == "vectors" else None,
-                    options.device_slot,
-                    lambda n: texts_read.add(0, n),
-                )
-            except Stopped:
-                return texts_read.progress(stopped=True)
+            score = scorer(
+                dense,
+                texts,
+                vectorise if way == "vectors" else None,
+                options.device_slot,
+                lambda n: texts_read.add(0, n),
+            )
             best = search(
                 self.collection,
                 score,
                 own_corpus=own_corpus,
                 best=best,
                 block=BLOCK if retriever.device.type == "cpu" else GPU_BLOCK,
-                should_stop=options.should_stop,
                 on_block=on_block,
             )
         if best.seen < total:

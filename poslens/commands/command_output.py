@@ -189,7 +189,7 @@ def share_shown(name: str) -> Iterator[None]:
     """Show a progress bar on stderr for one slow pair, once it reports progress."""
     from tqdm import tqdm
 
-    from poslens.attribution.batching import reporting
+    from poslens.attribution.checkpoints import reporting
 
     layout = "{l_bar}{bar}| {elapsed}<{remaining}"
     with tqdm(total=1.0, desc=name, file=sys.stderr, bar_format=layout, delay=1.0) as bar:

@@ -13,7 +13,7 @@ from typing import Any, cast
 from poslens.attribution import datasets
 from poslens.attribution.curves.curve_summary import CurveSummary
 from poslens.attribution.curves.positions import BANDS
-from poslens.attribution.errors import Stopped, UserError
+from poslens.attribution.errors import UserError
 from poslens.attribution.methods import METHODS, attribute_batches
 from poslens.attribution.retrievers import resolve, specs
 from poslens.attribution.retrievers.base import Retriever
@@ -45,7 +45,7 @@ from poslens.compute.model_pool import (
     weights_to_load,
 )
 from poslens.compute.provenance import ModelIdentity
-from poslens.compute.queue import DeviceQueue, Place, ready, require_wanted
+from poslens.compute.queue import DeviceQueue, Place, ready
 from poslens.compute.runs import (
     Job,
     Report,
@@ -56,7 +56,7 @@ from poslens.compute.runs import (
     Work,
     failures_of,
     in_turn,
-    within_batches,
+    interruptible,
 )
 from poslens.compute.selection import ComputedSoFar
 from poslens.compute.settings import (
@@ -201,7 +201,6 @@ class Compute:
             (model.key.fingerprint, model.device),
             lambda: load_model(model.spec),
             lambda retriever: check_model(model.spec, retriever),
-            require_wanted,
             lambda: weights_to_load(model.spec),
         )
         # A Python object is read like an endpoint, but costs nothing.
@@ -256,13 +255,7 @@ class Compute:
 
     # -- pairs ---------------------------------------------------------------------------------
 
-    def explain(
-        self,
-        pair: TextPair,
-        spec: RetrieverSpec,
-        method: Method,
-        should_stop: Callable[[], bool] = lambda: False,
-    ) -> Explained:
+    def explain(self, pair: TextPair, spec: RetrieverSpec, method: Method) -> Explained:
         """One pair's attribution, from the cache or computed and stored.
 
         Raises:
@@ -280,11 +273,9 @@ class Compute:
         with self.device_slot(spec)():
             outcomes = [
                 outcome
-                for batch in attribute_batches(retriever, method, [pair], should_stop)
+                for batch in attribute_batches(retriever, method, [pair])
                 for outcome in batch
             ]
-        if not outcomes:
-            raise Stopped("Stopped before this pair was computed.")
         result = outcomes[0].attribution
         if result is None:
             raise UserError(outcomes[0].reason)
@@ -308,7 +299,7 @@ class Compute:
                 return ready(Explained(attribution, model, pair, from_cache=True))
         # Another `Compute` needs its own request, because this one stores the result in this cache.
         key = ("explain", self.root, model.key, repr(method), pair)
-        return self.queue.ask(key, lambda stop: self.explain(pair, spec, method, stop))
+        return self.queue.ask(key, lambda: self.explain(pair, spec, method))
 
     def ask_terms(self, pair: TextPair, spec: RetrieverSpec) -> Place[list[Term]]:
         """A position in the device queue for the vocabulary terms that a sparse encoder gives
@@ -323,7 +314,7 @@ class Compute:
         if (terms := self._terms.find(key)) is not None:
             return ready(terms)
 
-        def encode(should_stop: Callable[[], bool]) -> list[Term]:
+        def encode() -> list[Term]:
             retriever = cast(SparseRetriever, self.retriever(model))
             with self.device_slot(spec)(), retriever.lock:
                 return self._terms.keep(key, retriever.terms(pair))
@@ -441,13 +432,11 @@ class Compute:
                 return again(Compute(folder, beside=self, counting=counting))
 
             sending = Sending(spec.name, partial(cost_of, self.root), counted, adaptive)
-        if spec.remote or family_of(spec).has_statistics:
-            work = within_batches(work)
         return self.job(
             run_key(model, method, scope),
             label or spec.name,
             total,
-            work,
+            interruptible(work),
             can_start=not model.stored_only,
             sending=sending,
             **details,
@@ -488,14 +477,12 @@ class Compute:
         return self.root / f"device-{DEVICE.get().replace(':', '-')}.lock"
 
     def run_options(self, spec: RetrieverSpec, run: Run, report: Report) -> RunOptions:
-        """Options of the run loop: when to stop, where to report, and how to reserve the device."""
+        """Options of the run loop: where to report, and how to reserve the device."""
 
         def on_stage(stage: str) -> None:
             run.stage = stage
 
-        return RunOptions(
-            lambda: run.stopping, report, self.device_slot(spec), run.retry_failed, on_stage
-        )
+        return RunOptions(report, self.device_slot(spec), run.retry_failed, on_stage)
 
 
 def run_key(model: ModelIdentity, method: Method, scope: str) -> RunKey:

@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from poslens.attribution.batching import stoppable
+from poslens.attribution.checkpoints import stoppable
 from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.retrievers.base import Retriever
 from poslens.attribution.retrievers.endpoint import EmbeddingEndpoint
@@ -118,7 +118,7 @@ def _count(
             run.stop()
 
     try:
-        with stoppable(lambda: time.monotonic() > end):
+        with stoppable(lambda: run.stopping or time.monotonic() > end):
             try:
                 progress = job.sending.again(folder, counting).work(run, report)
                 done = max(done, progress.computed)  # 0 if it was stopped within an item

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 import torch
 
 from poslens.attribution.batching import out_of_memory
+from poslens.attribution.checkpoints import checkpoint
 from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers.base import Retriever
 from poslens.attribution.retrievers.load import choose_device, load, plan
@@ -52,16 +53,16 @@ class ModelPool:
         key: Key,
         load: Callable[[], Retriever],
         check: Callable[[Retriever], SelfCheck],
-        give_up: Callable[[], None] = lambda: None,
         expected_bytes: Callable[[], int] = lambda: 0,
     ) -> Retriever:
         """The retriever with this key; loads and checks it if necessary, after making room for
         `expected_bytes()` of weights. If memory runs out all the same, every model that is not in
-        use is evicted, and it loads once more. While another model loads, `give_up` is called
-        regularly and may end the wait by raising.
+        use is evicted, and it loads once more. Waiting for another model to load ends if the work
+        is stopped.
 
         Raises:
-            Exception: any that `load`, `check` or `give_up` raises.
+            Stopped: the work was stopped.
+            Exception: any that `load` or `check` raises.
         """
         if (retriever := self._find(key)) is not None:
             return retriever
@@ -70,7 +71,7 @@ class ModelPool:
         while not self._loading.acquire(timeout=_POLL_S):
             if (retriever := self._find(key)) is not None:
                 return retriever
-            give_up()
+            checkpoint()
         try:
             if (retriever := self._find(key)) is not None:
                 return retriever

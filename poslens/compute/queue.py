@@ -21,8 +21,8 @@ from typing import Any, Generic, TypeVar
 
 from filelock import FileLock
 
-from poslens.attribution.batching import reporting
-from poslens.attribution.errors import Stopped, UserError
+from poslens.attribution.checkpoints import checkpoint, reporting, stoppable
+from poslens.attribution.errors import UserError
 from poslens.cache.jobs.loop import Progress
 
 T = TypeVar("T")
@@ -122,14 +122,14 @@ class DeviceQueue:
         """Wait for the device, and reserve it while the context is open.
 
         Raises:
-            Stopped: the work is no longer wanted.
+            Stopped: the work was stopped (`stoppable`).
         """
         ticket = getattr(_local, "request", None) or object()
         with self._condition:
             self._line.append(ticket)
             try:
                 while self._line[0] is not ticket:
-                    require_wanted()
+                    checkpoint()
                     self._condition.wait(_POLL_S)
             except BaseException:
                 self._line.remove(ticket)
@@ -143,11 +143,11 @@ class DeviceQueue:
                 self._line.popleft()
                 self._condition.notify_all()
 
-    def ask(self, key: Hashable, work: Callable[[Callable[[], bool]], T]) -> Place[T]:
+    def ask(self, key: Hashable, work: Callable[[], T]) -> Place[T]:
         """A position in the queue for the request with this key, which starts unless it is already
         active.
 
-        `work(should_stop)` takes device slots itself, and calls `should_stop` between batches.
+        `work` takes device slots itself.
 
         Raises:
             UserError: too many requests are waiting.
@@ -174,13 +174,11 @@ class DeviceQueue:
             request._waiting += 1
         return request
 
-    def _serve(
-        self, key: Hashable, request: Place[T], work: Callable[[Callable[[], bool]], T]
-    ) -> None:
+    def _serve(self, key: Hashable, request: Place[T], work: Callable[[], T]) -> None:
         _local.request = request
         try:
-            with reporting(request.report), waits_until(lambda: not request.wanted()):
-                finish = partial(request._result.set_result, work(lambda: not request.wanted()))
+            with reporting(request.report), stoppable(lambda: not request.wanted()):
+                finish = partial(request._result.set_result, work())
         except BaseException as error:
             finish = partial(request._result.set_exception, error)
         with self._condition:
@@ -197,7 +195,7 @@ def _among_processes(file: Path | None) -> Iterator[None]:
         return
 
     def cancel() -> bool:
-        require_wanted()
+        checkpoint()
         return False
 
     next_turn, device = FileLock(f"{file}.next"), FileLock(file)
@@ -222,25 +220,3 @@ def ready(result: T) -> Place[T]:
     place: Place[T] = Place(DeviceQueue(lambda: 0))
     place._result.set_result(result)
     return place
-
-
-@contextmanager
-def waits_until(unwanted: Callable[[], bool]) -> Iterator[None]:
-    """Make `require_wanted` raise in this thread once `unwanted` returns True, because a run was
-    stopped or every page with this request has closed."""
-    _local.unwanted = unwanted
-    try:
-        yield
-    finally:
-        del _local.unwanted
-
-
-def require_wanted() -> None:
-    """Check that the work of this thread is still wanted.
-
-    Raises:
-        Stopped: it is not.
-    """
-    unwanted: Callable[[], bool] | None = getattr(_local, "unwanted", None)
-    if unwanted is not None and unwanted():
-        raise Stopped("Stopped while waiting for the device.")

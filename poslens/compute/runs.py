@@ -12,11 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from poslens.attribution.batching import reporting, stoppable
+from poslens.attribution.checkpoints import reporting, stoppable
 from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.retrievers.endpoint_cost import Cost
 from poslens.cache.jobs.loop import Progress
-from poslens.compute.queue import waits_until
 
 if TYPE_CHECKING:
     from poslens.compute.costs import Counting
@@ -101,7 +100,7 @@ class Run:
 
         def guarded() -> None:
             try:
-                with waits_until(self._stop.is_set):
+                with stoppable(self._stop.is_set):
                     work(self)
             except UserError as error:
                 self.error = str(error)
@@ -414,12 +413,11 @@ def in_turn(jobs: Sequence[tuple[str, Job]]) -> Work:
     return work
 
 
-def within_batches(work: Work) -> Work:
-    """The same work, which can also be stopped within a batch, because an endpoint may take minutes
-    to answer and counting a corpus's words takes as long. The run's stage says what precedes its
-    first item."""
+def interruptible(work: Work) -> Work:
+    """The same work, which ends as stopped wherever it is stopped. The run's stage says what
+    precedes its first item, such as counting a corpus's words, which can take minutes."""
 
-    def stopping(run: Run, report: Report) -> Progress:
+    def ending(run: Run, report: Report) -> Progress:
         own_stage: str | None = None
 
         def show(share: float, doing: str, before: bool) -> None:
@@ -434,7 +432,7 @@ def within_batches(work: Work) -> Work:
             report(run.progress)
 
         try:
-            with stoppable(lambda: run.stopping), reporting(show):
+            with reporting(show):
                 return work(run, report)
         except Stopped:
             return replace(run.progress, stopped=True)
@@ -442,4 +440,4 @@ def within_batches(work: Work) -> Work:
             if own_stage is not None:
                 run.stage = own_stage
 
-    return stopping
+    return ending

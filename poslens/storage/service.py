@@ -249,7 +249,6 @@ def start_export(
             poslens=poslens_version(),
             datasets=datasets,
             report=step,
-            should_stop=lambda: run.stopping,
         )
         exported = Exported(file_name(*parts, "results", fmt="parquet"), path, path.stat().st_size)
         exports.keep(exported)
@@ -271,7 +270,6 @@ def start_import(compute: Compute, name: str, data: bytes) -> Run:
             name,
             fits=fits,
             report=step,
-            should_stop=lambda: run.stopping,
         )
         return f"{name}: {taken.sentence()}"
 

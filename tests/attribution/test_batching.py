@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from poslens.attribution import methods
 from poslens.attribution.batching import Halving, batches, out_of_memory, run_batches
+from poslens.attribution.checkpoints import stoppable
 from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.methods import attribute_batches, make_method
 from poslens.attribution.methods.perturbation import Perturbed
@@ -200,11 +201,10 @@ def test_batches_run_in_parts_until_stopped() -> None:
             raise torch.OutOfMemoryError("no memory")
         return sum(part)
 
-    asked = iter([False, False, True])
-    found = run_batches(run, [[1, 2, 3], [4, 5], [6]], lambda: next(asked))
+    found = run_batches(run, [[1, 2, 3], [4, 5], [6]])
     seen = [next(found) for _ in range(4)]
     assert seen == [([1], 1), ([2, 3], 5), ([4], 4), ([5], 5)], "in as many parts from then on"
-    with pytest.raises(Stopped):
+    with pytest.raises(Stopped), stoppable(lambda: True):
         next(found)
 
 
@@ -282,16 +282,12 @@ def test_a_document_too_large_for_the_memory_fails_alone(
     assert all("does not fit" in o.reason for o in outcomes if o.attribution is None)
 
 
-def test_should_stop_is_called_before_each_batch(tiny: Callable[..., DenseRetriever]) -> None:
-    retriever, asked = tiny("bert"), []
-
-    def stop_at_third() -> bool:
-        asked.append(1)
-        return len(asked) > 2
-
-    found = list(attribute_batches(retriever, METHOD, pairs_of(6), stop_at_third, max_tokens=1))
-    assert [len(batch) for batch in found] == [1, 1]
-    assert list(attribute_batches(retriever, METHOD, pairs_of(3), lambda: True)) == []
+def test_attribution_can_be_stopped_between_batches(tiny: Callable[..., DenseRetriever]) -> None:
+    retriever, batches = tiny("bert"), list[int]()
+    with pytest.raises(Stopped), stoppable(lambda: len(batches) == 2):
+        for batch in attribute_batches(retriever, METHOD, pairs_of(6), max_tokens=1):
+            batches.append(len(batch))
+    assert batches == [1, 1]
     assert list(attribute_batches(retriever, METHOD, [])) == []
 
 

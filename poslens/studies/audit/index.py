@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from poslens.attribution.batching import estimated_tokens
+from poslens.attribution.checkpoints import checkpoint
 from poslens.attribution.datasets.corpus import Collection, Document
-from poslens.attribution.errors import RunEnded, Stopped, UserError
+from poslens.attribution.errors import RunEnded, UserError
 from poslens.attribution.evaluation.audit import (
     DocumentQueries,
     Frequent,
@@ -145,8 +146,7 @@ class IndexBuilder:
         first_of: dict[str, int] = {}
         computed, seconds = 0, 0.0
         for block in self._blocks(order):
-            if self._options.should_stop():
-                raise Stopped("Stopped while documents were read.")
+            checkpoint()
             started, self._from_store = time.perf_counter(), True
             new: dict[int, tuple[str, str]] = {}
             for text, title in block:
@@ -218,8 +218,9 @@ class IndexBuilder:
 
         todo = [text for text in texts if digest_of[text] not in arrays]
         todo = list(compress(todo, readable(retriever, todo, "document"))) if todo else []
-        stop, device_slot = self._options.should_stop, self._options.device_slot
-        for part, columns in in_batches(retriever, read, todo, estimated_tokens, stop, device_slot):
+        for part, columns in in_batches(
+            retriever, read, todo, estimated_tokens, self._options.device_slot
+        ):
             self._from_store = False
             vectors = {digest_of[text]: values for text, values in zip(part, columns, strict=True)}
             rows = [
@@ -296,10 +297,10 @@ class Queries:
     def _encoded(self, texts: Sequence[str], device_slot: DeviceSlot) -> dict[str, Any]:
         if isinstance(self._retriever, LexicalRetriever):
             return {text: self._retriever.terms_of(text) for text in texts}
-        retriever, stop = cast(Pooled, self._retriever), self._options.should_stop
+        retriever = cast(Pooled, self._retriever)
 
         def encode(texts: Sequence[str]) -> dict[str, Any]:
-            read = read_texts(retriever, texts, "query", should_stop=stop, device_slot=device_slot)
+            read = read_texts(retriever, texts, "query", device_slot=device_slot)
             return {
                 text: vector
                 for batch, output in read

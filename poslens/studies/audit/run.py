@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from poslens.attribution.checkpoints import checkpoint
 from poslens.attribution.datasets import Collection
 from poslens.attribution.datasets.corpus import Document
 from poslens.attribution.errors import Stopped, UserError
@@ -103,10 +104,7 @@ def run_audit(
     indexes: list[SearchIndex] = []
     for order in ORDERS:
         options.on_stage("Reading documents" + (", shuffled" if order == "random" else ""))
-        try:
-            indexes.append(builder.index(order, n))
-        except Stopped:
-            return Progress(n, 0, 0, 0, 0.0, stopped=True)
+        indexes.append(builder.index(order, n))
     options.on_stage(SEARCHING)
     number_of = {key: number for number, key in enumerate(store.keys)}
     items = store.items
@@ -162,8 +160,7 @@ def _probe_truncation(store: AuditStore, encoder: TextEncoder) -> Progress:
     )
 
     def embedded(text: str) -> NDArray[np.float32]:
-        if options.should_stop():
-            raise Stopped("Stopped before all texts were measured.")
+        checkpoint()
         with retriever.lock, torch.no_grad():
             vector = retriever.embed(retriever.encode_plain([text], "document"))[0]
         values: NDArray[np.float32] = vector.float().cpu().numpy()

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from poslens.attribution.batching import stoppable
 from poslens.attribution.curves.bootstrap import SEED, Estimate, estimate
 from poslens.attribution.curves.curve_summary import CurveSummary, summarize
 from poslens.attribution.datasets import DataSet
@@ -69,9 +68,9 @@ def ask(compute: Compute, pair: TextPair, spec: RetrieverSpec, method: Method) -
     if (stored := results.get(model.key, method, pair)) is not None:
         return ready(stored)
 
-    def compute_pair(should_stop: Callable[[], bool]) -> Any:
+    def compute_pair() -> Any:
         retriever = compute.retriever(model)
-        with compute.device_slot(spec)(), stoppable(should_stop):
+        with compute.device_slot(spec)():
             result = intervene(retriever, method, pair)
         results.put(model.key, method, [(pair, result)])
         return result
@@ -108,9 +107,9 @@ def ask_others(
         return ready(values)
     model = compute.identify(spec)
 
-    def score(should_stop: Callable[[], bool]) -> Array:
+    def score() -> Array:
         retriever = compute.retriever(model)
-        options = RunOptions(should_stop, device_slot=compute.device_slot(spec))
+        options = RunOptions(device_slot=compute.device_slot(spec))
         values = score_others(retriever, model.key, pair, documents, compute.root, options)
         result = (AmongOthers(pair, documents), OtherScores(values))
         others(compute.root).put(model.key, OTHERS, [result])

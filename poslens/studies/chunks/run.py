@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from poslens.attribution.checkpoints import checkpoint
 from poslens.attribution.datasets.corpus import Document, Query
-from poslens.attribution.errors import RunEnded, Stopped, UserError
+from poslens.attribution.errors import RunEnded, UserError
 from poslens.attribution.evaluation.audit import document_queries
 from poslens.attribution.evaluation.chunk_plan import (
     TIMED,
@@ -97,12 +98,9 @@ def run_plan(
             )
 
         of_index = replace(options, on_progress=show)
-        try:
-            _time(store, encoder, setting, device)
-            of_setting = replace(encoder, options=of_index), store.collection, setting.chunks
-            index = IndexBuilder(*of_setting, titled=setting.titled).index("original", n)
-        except Stopped:
-            return progress(before, stopped=True)
+        _time(store, encoder, setting, device)
+        of_setting = replace(encoder, options=of_index), store.collection, setting.chunks
+        index = IndexBuilder(*of_setting, titled=setting.titled).index("original", n)
         part = compute_missing(
             store.documents,
             model,
@@ -133,8 +131,7 @@ def _time(store: ChunkPlanStore, encoder: TextEncoder, setting: IndexSetting, de
     texts = list(store.collection.sampled_documents(TIMED, 0).documents())
     seconds = []
     for document in texts[:1] + texts:  # the first measurement is a warm-up
-        if encoder.options.should_stop():
-            raise Stopped("Stopped while encoding was timed.")
+        checkpoint()
         parts = _parts(retriever, document, setting)
         try:
             with encoder.options.device_slot():

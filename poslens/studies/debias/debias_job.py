@@ -11,7 +11,7 @@ from pathlib import Path
 from poslens.attribution.debiasing import folder as folders
 from poslens.attribution.debiasing.export import CARD, copy_model, model_card
 from poslens.attribution.debiasing.folder import Manifest, folder_of, read_manifest
-from poslens.attribution.errors import Stopped, UserError
+from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.audit import TOP
 from poslens.attribution.evaluation.chunks import WHOLE
 from poslens.attribution.interventions.relocation import relocation_method
@@ -21,7 +21,7 @@ from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.cache.jobs.loop import Progress
 from poslens.cache.kinds.rankings import fingerprint
 from poslens.compute.compute import Compute
-from poslens.compute.runs import Job, Report, Run, failures_of
+from poslens.compute.runs import Job, Report, Run, failures_of, interruptible
 from poslens.compute.settings import DEVICE
 from poslens.studies.audit.study import AUDIT
 from poslens.studies.audit.summary import AuditIndex
@@ -182,11 +182,7 @@ def training_job(compute: Compute, point: DebiasPoint) -> Job:
             seconds = time.perf_counter() - started
             report(Progress(steps, step, step - first[0], 0, seconds))
 
-        try:
-            result = session.run(lambda: run.stopping, on_step)
-        except Stopped:
-            latest = run.progress
-            return Progress(latest.total, latest.done, 0, 0, latest.seconds, stopped=True)
+        result = session.run(on_step)
         checks = tuple((check.step, check.loss, check.effect) for check in result.checks)
         manifest = Manifest(
             base=point.base.hub_id or point.base.name,
@@ -211,7 +207,7 @@ def training_job(compute: Compute, point: DebiasPoint) -> Job:
         (point.base.name, model.key.fingerprint, "train", training, model.device),
         f"{point.base.name}, debiased on {corpus.name}",
         recipe.steps,
-        work,
+        interruptible(work),
         n_done=lambda: recipe.steps if folders.find(training) is not None else 0,
         doing="training",
     )

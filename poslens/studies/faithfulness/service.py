@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 from poslens.attribution.errors import UserError
@@ -43,7 +43,7 @@ def ask(
     if (faithfulness := tests.get(model, method, pair)) is not None:
         return ready(faithfulness)
 
-    def test(should_stop: Callable[[], bool]) -> Faithfulness:
+    def test() -> Faithfulness:
         run_tests(
             compute.retriever(compute.identify(spec)),
             model,
@@ -51,9 +51,7 @@ def ask(
             [pair],
             compute.store,
             parameters=parameters,
-            options=RunOptions(
-                should_stop, device_slot=compute.device_slot(spec), retry_failed=True
-            ),
+            options=RunOptions(device_slot=compute.device_slot(spec), retry_failed=True),
         )
         stored = tests.select(model, method, [pair])
         if not stored.results:

@@ -13,8 +13,8 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
+from poslens.attribution.checkpoints import checkpoint
 from poslens.attribution.datasets import Collection
-from poslens.attribution.errors import Stopped
 from poslens.attribution.evaluation.position_effect import PositionRanks, position_ranks_method
 from poslens.attribution.evaluation.scorers import scorer
 from poslens.attribution.evaluation.search import BLOCK, GPU_BLOCK
@@ -74,17 +74,13 @@ def run_positions(
     options.on_stage("Ranking among the corpus")
     queries = list(dict.fromkeys(pair.pair.query for pair in usable))
     moves = [relocations.results[pair.pair.pair_id] for pair in usable]
-    try:
-        score = _scores(root, retriever, model, queries, options)
-        above, progress = _count(usable, moves, queries, score, collection, retriever, options)
-    except Stopped:
-        return Progress(collection.survey.n, 0, 0, 0, 0.0, stopped=True)
-    if not progress.stopped:
-        ranks = [
-            (pair, PositionRanks(pair.pair.pair_id, 1 + n))
-            for pair, n in zip(usable, above, strict=True)
-        ]
-        store.put(model, method, ranks)
+    score = _scores(root, retriever, model, queries, options)
+    above, progress = _count(usable, moves, queries, score, collection, retriever, options)
+    ranks = [
+        (pair, PositionRanks(pair.pair.pair_id, 1 + n))
+        for pair, n in zip(usable, above, strict=True)
+    ]
+    store.put(model, method, ranks)
     return progress
 
 
@@ -111,9 +107,7 @@ def _count(
     block = BLOCK if retriever.device.type == "cpu" else GPU_BLOCK
     documents = (document.text for document in collection.documents())
     while texts := list(islice(documents, block)):
-        if options.should_stop():
-            seconds = time.perf_counter() - started
-            return above, Progress(total, seen, seen, 0, seconds, stopped=True)
+        checkpoint()
         scores, digests = score(texts), np.array([text_digest(text) for text in texts])
         for number, row in enumerate(rows):
             rivals = scores[row, digests != own[number]]
@@ -138,7 +132,7 @@ def _scores(
         def lexical(texts: Sequence[str]) -> Scores:
             pairs = [(query, text) for query in queries for text in texts]
             with options.device_slot():
-                values = score_texts(retriever, pairs, should_stop=options.should_stop)
+                values = score_texts(retriever, pairs)
             return np.asarray(values, dtype=np.float32).reshape(len(queries), len(texts))
 
         return lexical

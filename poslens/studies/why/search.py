@@ -15,9 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from poslens.attribution.checkpoints import checkpoint
 from poslens.attribution.datasets import Collection
 from poslens.attribution.datasets.corpus import Document, Query
-from poslens.attribution.errors import Stopped, UserError
+from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.chunks import WHOLE
 from poslens.attribution.evaluation.document_index import NOT_FOUND, LexicalIndex, VectorIndex
 from poslens.attribution.evaluation.scorers import scorer
@@ -169,8 +170,7 @@ class Searcher:
         rows = BLOCK if retriever.device.type == "cpu" else GPU_BLOCK
         documents, done = self._corpus.collection.documents(), 0
         while block := [document.text for document in islice(documents, rows)]:
-            if self._options.should_stop():
-                raise Stopped("Stopped while documents were scored.")
+            checkpoint()
             values = score(range(len(asked)), block)
             scores[:, done : done + len(block)] = values.float().cpu().numpy()
             done += len(block)

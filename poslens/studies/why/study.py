@@ -11,7 +11,7 @@ from poslens.attribution.curves.bootstrap import MIN_DOCUMENTS
 from poslens.attribution.datasets import Collection, DataSet
 from poslens.attribution.datasets.corpus import Query
 from poslens.attribution.datasets.types import spread_evenly
-from poslens.attribution.errors import Stopped, UserError
+from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.why import Wanted, why
 from poslens.attribution.evaluation.why_causes import CAUSES, LEAST_OF_ALONE, Cause, Why, why_method
 from poslens.attribution.nouns import counted
@@ -207,14 +207,11 @@ class WhyStudy(Study[WhyCorpus, Asked[WhyCorpus], WhySummary]):
         ) -> Progress:
             store = explanations(given.root)
             options.on_stage("Reading documents")
-            try:
-                corpus = opened(given, model, retriever, collection, options)
-                searcher = Searcher(corpus, retriever, options)
-                options.on_stage("Reading queries" if searcher.indexed else "Scoring documents")
-                missing = store.missing(model, method, items, retry=options.retry_failed)
-                searcher.prepare([item.query for item in missing])
-            except Stopped:
-                return Progress(len(items), 0, 0, 0, 0.0, stopped=True)
+            corpus = opened(given, model, retriever, collection, options)
+            searcher = Searcher(corpus, retriever, options)
+            options.on_stage("Reading queries" if searcher.indexed else "Scoring documents")
+            missing = store.missing(model, method, items, retry=options.retry_failed)
+            searcher.prepare([item.query for item in missing])
             options.on_stage("Explaining ranks")
 
             def explain(item: WhyItem) -> Why:

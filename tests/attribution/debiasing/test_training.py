@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from poslens.attribution.checkpoints import stoppable
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.debiasing.corpus import training_corpus
 from poslens.attribution.debiasing.lora import linear_layers
@@ -224,8 +225,8 @@ def test_resumed_training_equals_uninterrupted_training(
     recipe, expected, weights = uninterrupted
     done: list[int] = []
     first = Training(tiny("bert"), corpus(), recipe, tmp_path / "c.safetensors")
-    with pytest.raises(Stopped):
-        first.run(lambda: len(done) > stop_at, lambda step, steps: done.append(step))
+    with pytest.raises(Stopped), stoppable(lambda: len(done) > stop_at):
+        first.run(lambda step, steps: done.append(step))
     second = Training(tiny("bert"), corpus(), recipe, tmp_path / "c.safetensors")
     steps: list[int] = []
     found = second.run(on_step=lambda step, steps_: steps.append(step))

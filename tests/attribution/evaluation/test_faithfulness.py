@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from poslens.attribution.batching import stoppable
+from poslens.attribution.checkpoints import stoppable
 from poslens.attribution.curves.positions import evidence_share
 from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.evaluation.deletion import by_position, deletion_insertion

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from poslens.attribution.batching import stoppable
+from poslens.attribution.checkpoints import stoppable
 from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.evaluation.needle import (
     Haystacks,

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from poslens.attribution.batching import estimated_tokens, stoppable
+from poslens.attribution.batching import estimated_tokens
+from poslens.attribution.checkpoints import stoppable
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.evaluation.preferences import (

@@ -15,6 +15,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from poslens.attribution.checkpoints import stoppable
 from poslens.attribution.datasets.corpus import Collection, Document, Query
 from poslens.attribution.datasets.types import Rejection
 from poslens.attribution.errors import UserError
@@ -152,7 +153,8 @@ def test_a_stopped_search_resumes_where_it_stopped() -> None:
     by_vectors = dense(dot(), ASKED, vectorise)
     whole = search(found, by_vectors, block=2)
     read.clear()
-    half = search(found, by_vectors, block=2, should_stop=lambda: len(read) >= 4)
+    with stoppable(lambda: len(read) >= 4):
+        half = search(found, by_vectors, block=2)
     assert half.seen == 4 and read == TEXTS[:4]
     # Another kind of machine resumes with another block size.
     resumed = search(found, by_vectors, block=3, best=half)
@@ -288,7 +290,8 @@ def test_bm25_scores_follow_the_formula() -> None:
     assert own is not None
     got = rankings(apart, own)
     assert got[0].document_ids == ("left/d0",) and got[1].document_ids == ()
-    assert search_lexical(found, 1.2, 0.75, should_stop=lambda: True) is None
+    with stoppable(lambda: True):
+        assert search_lexical(found, 1.2, 0.75) is None
 
 
 def test_a_query_without_words_finds_nothing_with_bm25() -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poslens.attribution.batching import stoppable
+from poslens.attribution.checkpoints import stoppable
 from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.evaluation.deletion import deletion_insertion
 from poslens.attribution.evaluation.faithfulness import ErasureParameters

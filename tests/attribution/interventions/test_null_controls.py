@@ -12,7 +12,7 @@ import pytest
 import torch
 from scipy.stats import spearmanr
 
-from poslens.attribution.batching import stoppable
+from poslens.attribution.checkpoints import stoppable
 from poslens.attribution.curves.curve_summary import primacy_recency_index
 from poslens.attribution.curves.positions import resample
 from poslens.attribution.datasets import DataSet

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from poslens.attribution.batching import reporting, stoppable
+from poslens.attribution.checkpoints import reporting, stoppable
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.methods import attribute_batches, make_method

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModel, AutoTokenizer
 
-from poslens.attribution.batching import reporting
+from poslens.attribution.checkpoints import reporting
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.methods import (
     input_x_gradient,

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModel, AutoTokenizer
 
-from poslens.attribution.batching import reporting, stoppable
+from poslens.attribution.checkpoints import reporting, stoppable
 from poslens.attribution.curves.positions import aggregated, unit_scores
 from poslens.attribution.errors import Stopped
 from poslens.attribution.methods import make_method, occlusion, perturbation

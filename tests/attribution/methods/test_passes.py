@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from poslens.attribution.batching import batches, estimated_tokens, stoppable
+from poslens.attribution.batching import batches, estimated_tokens
+from poslens.attribution.checkpoints import stoppable
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import Stopped
 from poslens.attribution.methods import (

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from poslens.attribution.batching import Halving, reporting
+from poslens.attribution.batching import Halving
+from poslens.attribution.checkpoints import reporting
 from poslens.attribution.errors import UserError
 from poslens.attribution.methods import make_method
 from poslens.attribution.methods import profile as profile_module

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 
-from poslens.attribution.batching import stoppable
+from poslens.attribution.checkpoints import stoppable
 from poslens.attribution.errors import Stopped, Unavailable, UserError
 from poslens.attribution.interventions.ablation import ablation
 from poslens.attribution.interventions.relocation import relocation

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from poslens.attribution import datasets
-from poslens.attribution.batching import reporting, stoppable
+from poslens.attribution.checkpoints import reporting, stoppable
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.evaluation.deletion import deletion_insertion

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from poslens.attribution.batching import stoppable
+from poslens.attribution.checkpoints import stoppable
 from poslens.attribution.errors import Stopped, Unavailable, UserError
 from poslens.attribution.interventions.relocation import relocation
 from poslens.attribution.methods import METHODS, make_method

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from poslens.attribution import batching
+from poslens.attribution.checkpoints import stoppable
 from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.methods import METHODS, make_method
 from poslens.attribution.retrievers import resolve
@@ -191,8 +192,8 @@ def test_scoring_stops_between_batches_and_releases_the_lock(
         asked.append(taken == [True])
         return len(asked) == 3
 
-    with pytest.raises(Stopped):
-        score_texts(retriever, PAIRS, should_stop=should_stop)
+    with pytest.raises(Stopped), stoppable(should_stop):
+        score_texts(retriever, PAIRS)
     assert asked[0] and len(asked) == 3
 
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from poslens.attribution.checkpoints import stoppable
 from poslens.attribution.curves.positions import document_curve
 from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.methods import make_method
@@ -373,8 +374,8 @@ def test_an_export_to_a_missing_folder_is_refused_in_one_sentence(
 
 def test_an_export_can_be_stopped_and_leaves_nothing(store: Store, result, tmp_path: Path) -> None:
     filled(store, result)
-    with pytest.raises(Stopped):
-        written(store, tmp_path / "f.parquet", should_stop=lambda: True)
+    with pytest.raises(Stopped), stoppable(lambda: True):
+        written(store, tmp_path / "f.parquet")
     assert list(tmp_path.glob("*.part")) == [] and not (tmp_path / "f.parquet").exists()
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from poslens.attribution import methods
+from poslens.attribution.checkpoints import stoppable
 from poslens.attribution.curves.positions import document_curve
 from poslens.attribution.errors import UserError
 from poslens.attribution.methods import make_method
@@ -124,13 +125,10 @@ def test_a_resumed_run_gives_the_same_curves(
     whole = Store(tmp_path / "whole")
     precompute(device(retriever), MODEL, METHOD, PAIRS, whole)
     computed.clear()
-    asked: list[int] = []
-
-    def stop() -> bool:
-        asked.append(1)
-        return len(asked) > batches
-
-    first = precompute(device(retriever), MODEL, METHOD, PAIRS, store, options=RunOptions(stop))
+    stored: list[int] = []  # once at the start, and after each batch
+    told = RunOptions(lambda progress: stored.append(progress.done))
+    with stoppable(lambda: len(stored) > batches):
+        first = precompute(device(retriever), MODEL, METHOD, PAIRS, store, options=told)
     assert first.stopped and first.done == first.computed == len(computed) < 12
     assert (len(computed) > 0) == (batches > 0)
     before = list(computed)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from poslens.attribution.checkpoints import stoppable
 from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.types import Method, TextPair
 from poslens.cache.jobs.claims import Claims, claims_folder
@@ -37,16 +38,16 @@ def test_a_stopped_run_keeps_each_finished_item(tmp_path: Path, portion: int, wi
         computed.append(pair.pair_id)
         return Count(len(computed))
 
-    stopped = compute_missing(
-        counts(tmp_path),
-        MODEL,
-        METHOD,
-        PAIRS,
-        compute,
-        options=RunOptions(lambda: not within and len(computed) == 7),
-        portion=portion,
-        prepare=lambda items: prepared.extend(pair.pair_id for pair in items),
-    )
+    with stoppable(lambda: not within and len(computed) == 7):
+        stopped = compute_missing(
+            counts(tmp_path),
+            MODEL,
+            METHOD,
+            PAIRS,
+            compute,
+            portion=portion,
+            prepare=lambda items: prepared.extend(pair.pair_id for pair in items),
+        )
     assert stopped.stopped and (stopped.done, stopped.computed, stopped.failed) == (7, 7, 0)
     assert counts(tmp_path).select(MODEL, METHOD, PAIRS).results == {
         pair.pair_id: Count(n) for n, pair in enumerate(PAIRS[:7], 1)
@@ -90,14 +91,10 @@ def test_a_run_that_waits_for_another_can_be_stopped(tmp_path: Path) -> None:
         others.take(["\0".join(store.key(pair)) for pair in PAIRS])
         stop = threading.Event()
         threading.Timer(0.2, stop.set).start()
-        stopped = compute_missing(
-            store,
-            MODEL,
-            METHOD,
-            PAIRS,
-            lambda pair: pytest.fail("claimed"),
-            options=RunOptions(stop.is_set),
-        )
+        with stoppable(stop.is_set):
+            stopped = compute_missing(
+                store, MODEL, METHOD, PAIRS, lambda pair: pytest.fail("claimed")
+            )
         assert stopped.stopped and stopped.computed == 0
     assert compute_missing(store, MODEL, METHOD, PAIRS, lambda pair: Count(1)).computed == len(
         PAIRS

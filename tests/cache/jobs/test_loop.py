@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from poslens.attribution.checkpoints import stoppable
 from poslens.attribution.errors import Stopped
 from poslens.cache.jobs import loop
 from poslens.cache.jobs.claims import Claims, at_work
@@ -81,7 +82,8 @@ def test_a_resumed_run_has_the_same_batches_as_an_uninterrupted_one(
     items = list(range(17))
     asked = iter(range(100))
     between, within = Numbers(tmp_path, {4}), Numbers(tmp_path, {4}, dies=batches)
-    first = loop.run(between, items, options=RunOptions(lambda: next(asked) >= batches))
+    with stoppable(lambda: next(asked) >= batches):
+        first = loop.run(between, items)
     assert loop.run(within, items).done == first.done == min(3 * batches, 17)
     assert first.stopped == (batches < 6)
     for work in (between, within):

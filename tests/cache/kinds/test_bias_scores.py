@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from poslens.attribution import datasets
+from poslens.attribution.checkpoints import stoppable
 from poslens.attribution.evaluation.bias_pairs import pairs_for
 from poslens.attribution.evaluation.bias_tests import DocumentPair, PairScores
 from poslens.attribution.retrievers.dense import DenseRetriever
@@ -92,8 +93,9 @@ def test_a_run_embeds_each_text_once(bert, items, store) -> None:
 
 def test_a_run_can_be_stopped_and_resumed(bert, items, store) -> None:
     done: list[int] = []
-    options = RunOptions(lambda: len(done) > 3, lambda p: done.append(p.done))
-    progress = score_missing(bert, MODEL, items, store, options=options)
+    options = RunOptions(lambda p: done.append(p.done))
+    with stoppable(lambda: len(done) > 3):
+        progress = score_missing(bert, MODEL, items, store, options=options)
     assert progress.stopped and progress.done == 3
     assert len(store.select(MODEL, BIAS_SCORES, items).results) == 3
     progress = score_missing(bert, MODEL, items, store)

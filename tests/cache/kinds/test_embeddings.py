@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from poslens.attribution import batching
+from poslens.attribution.checkpoints import stoppable
 from poslens.attribution.curves.projection import Layout
+from poslens.attribution.errors import Stopped
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.types import Side
 from poslens.cache.jobs.loop import RunOptions
@@ -55,7 +57,6 @@ def test_a_stopped_run_keeps_its_batches_and_resumes(
 ) -> None:
     monkeypatch.setattr(batching, "CPU_BATCH_TOKENS", 1)  # one batch per text
     retriever = tiny("bert")
-    asked = iter([False, False, True])
     turns: list[int] = []
 
     @contextmanager
@@ -63,9 +64,10 @@ def test_a_stopped_run_keeps_its_batches_and_resumes(
         turns.append(len(store.select(MODEL, "document", TEXTS)))
         yield
 
-    options = RunOptions(lambda: next(asked), device_slot=device_slot)
-    done = embed(retriever, MODEL, "document", TEXTS, store, options=options)
-    assert done.stopped and len(store.select(MODEL, "document", TEXTS)) == 2
+    options = RunOptions(device_slot=device_slot)
+    with pytest.raises(Stopped), stoppable(lambda: len(turns) == 2):
+        embed(retriever, MODEL, "document", TEXTS, store, options=options)
+    assert len(store.select(MODEL, "document", TEXTS)) == 2
     assert turns == [0, 1], "one for each batch, and none while it is stored"
     assert embed(retriever, MODEL, "document", TEXTS, store).computed == 2
 

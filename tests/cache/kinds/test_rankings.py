@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from poslens.attribution import batching
+from poslens.attribution.checkpoints import stoppable
 from poslens.attribution.datasets import from_pairs
 from poslens.attribution.datasets.corpus import Collection, Document, Query
 from poslens.attribution.datasets.types import DataSet
@@ -64,7 +65,8 @@ def test_a_resumed_search_gives_the_same_rankings(
         if progress.done >= 4 + 2 * BLOCK:
             stop.set()
 
-    half = store.search(retriever, KEY, METHOD, options=RunOptions(stop.is_set, report))
+    with stoppable(stop.is_set):
+        half = store.search(retriever, KEY, METHOD, options=RunOptions(report))
     assert half.stopped and half.done == 4 + 2 * BLOCK and store.select(KEY, METHOD) == []
     again = RankingStore(tmp_path / "parts", found)
     seen: list[int] = []
@@ -164,8 +166,8 @@ def first_stage(folder: Path) -> tuple[RankingStore, list[Ranking]]:
 def test_a_cross_encoder_reranks_and_resumes(tmp_path: Path) -> None:
     store, first = first_stage(tmp_path)
     method, longest = ranking_method(False, "BM25"), Longest()
-    options = RunOptions(lambda: bool(store.select(KEY, method)))  # after the first query
-    half = store.rerank(longest, KEY, method, first, options=options)
+    with stoppable(lambda: bool(store.select(KEY, method))):  # after the first query
+        half = store.rerank(longest, KEY, method, first)
     assert half.stopped and half.done == 1
     done = store.rerank(longest, KEY, method, first)
     ranked = store.select(KEY, method)

@@ -13,7 +13,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from poslens.attribution import datasets
-from poslens.attribution.batching import checkpoint
+from poslens.attribution.checkpoints import checkpoint
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.bias_pairs import pairs_for
 from poslens.attribution.interventions.relocation import relocation_method

@@ -16,6 +16,7 @@ import pytest
 import torch
 from filelock import FileLock
 
+from poslens.attribution.checkpoints import stoppable
 from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.methods import make_method
 from poslens.attribution.retrievers.base import LibraryCheck, Retriever
@@ -110,14 +111,11 @@ def test_a_canceled_request_stops_waiting_for_anothers_load() -> None:
         hold.wait(300)
         return Weights()
 
-    def give_up() -> None:
-        raise Stopped("gone")
-
     thread = threading.Thread(target=lambda: pool.get(("a", "cpu"), load, lambda _: CHECKED))
     thread.start()
     assert begun.wait(60)
-    with pytest.raises(Stopped):
-        pool.get(("b", "cpu"), Weights, lambda _: CHECKED, give_up)
+    with pytest.raises(Stopped), stoppable(lambda: True):
+        pool.get(("b", "cpu"), Weights, lambda _: CHECKED)
     hold.set()
     thread.join()
     assert len(pool._loaded) == 1

@@ -8,10 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from poslens.attribution.checkpoints import checkpoint
 from poslens.attribution.errors import Stopped, UserError
 from poslens.cache.jobs.loop import Progress
 from poslens.compute.compute import Compute
-from poslens.compute.queue import DeviceQueue, require_wanted
+from poslens.compute.queue import DeviceQueue
 from poslens.compute.runs import Job, Report, Run, Runs
 from poslens.compute.settings import PEOPLE, UPKEEP
 from poslens.dashboard.server import access, own_texts, people
@@ -144,10 +145,10 @@ def test_requests_per_reader_are_limited() -> None:
     who = "anna"
     queue.reader = lambda: who
 
-    def work(stop: object) -> None:
+    def work() -> None:
         while True:
             try:
-                require_wanted()
+                checkpoint()
             except Stopped:
                 return
             threading.Event().wait(0.01)

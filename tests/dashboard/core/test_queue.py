@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock, Timeout
 
-from poslens.attribution.batching import checkpoint
+from poslens.attribution.checkpoints import checkpoint, stop_requested
 from poslens.attribution.errors import Stopped, UserError
 from poslens.compute.queue import GRACE_S, DeviceQueue, Place, ready
 from tests.support.requests_of import n_requests
@@ -78,7 +78,7 @@ def test_a_request_is_served_between_the_batches_of_a_run(queue: DeviceQueue) ->
                     assert places[0].ahead == 1
                     asked.set()
 
-    def page(should_stop) -> str:
+    def page() -> str:
         with queue.device_slot():
             order.append("page")
         return "shown"
@@ -96,7 +96,7 @@ def test_only_equal_requests_are_computed_once(queue: DeviceQueue) -> None:
     calls: list[str] = []
 
     def work(name: str):
-        def compute(should_stop) -> str:
+        def compute() -> str:
             with queue.device_slot():
                 calls.append(name)
             return name
@@ -118,7 +118,7 @@ def test_only_equal_requests_are_computed_once(queue: DeviceQueue) -> None:
 
 
 def test_a_request_beyond_the_bound_is_refused_at_once(queue: DeviceQueue, clock: Clock) -> None:
-    def work(should_stop) -> None:
+    def work() -> None:
         with queue.device_slot():
             pass
 
@@ -137,7 +137,7 @@ def test_a_request_beyond_the_bound_is_refused_at_once(queue: DeviceQueue, clock
 
 
 def test_leaving_the_line_makes_room(queue: DeviceQueue, clock: Clock) -> None:
-    def work(should_stop) -> str:
+    def work() -> str:
         with queue.device_slot():
             return "computed"
 
@@ -160,10 +160,10 @@ def test_abandoned_work_is_stopped_and_can_be_started_again(
     stopped = threading.Event()
     starts: list[int] = []
 
-    def work(should_stop) -> str:
+    def work() -> str:
         starts.append(1)
         with queue.device_slot():
-            while len(starts) == 1 and not should_stop():
+            while len(starts) == 1 and not stop_requested():
                 time.sleep(0.01)
         if len(starts) == 1:
             stopped.set()
@@ -181,11 +181,11 @@ def test_a_rerun_page_finds_its_work_in_progress(queue: DeviceQueue, clock: Cloc
     go_on = threading.Event()
     calls: list[int] = []
 
-    def work(should_stop) -> str:
+    def work() -> str:
         calls.append(1)
         with queue.device_slot():
             go_on.wait(60)
-            return "stopped" if should_stop() else "done"
+            return "stopped" if stop_requested() else "done"
 
     queue.ask("key", work).leave()
     again = queue.ask("key", work)
@@ -197,7 +197,7 @@ def test_a_rerun_page_finds_its_work_in_progress(queue: DeviceQueue, clock: Cloc
 def test_a_place_in_line_reports_progress(queue: DeviceQueue, clock: Clock) -> None:
     half, go = threading.Event(), threading.Event()
 
-    def work(should_stop) -> str:
+    def work() -> str:
         checkpoint(0.0)
         clock.now += 3
         checkpoint(0.25)
@@ -215,7 +215,7 @@ def test_a_place_in_line_reports_progress(queue: DeviceQueue, clock: Clock) -> N
 
 
 def test_every_waiting_request_gets_the_error(queue: DeviceQueue) -> None:
-    def work(should_stop) -> None:
+    def work() -> None:
         with queue.device_slot():
             raise UserError("The document is empty.")
 
@@ -287,7 +287,7 @@ def test_a_closed_page_does_not_wait_for_other_processes(tmp_path: Path, clock: 
     file = tmp_path / "device.lock"
     here = DeviceQueue(lambda: 3, clock, shared=lambda: file)
 
-    def work(should_stop: object) -> None:
+    def work() -> None:
         with here.device_slot():
             raise AssertionError("the device is another's")
 

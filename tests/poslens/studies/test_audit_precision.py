@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 import poslens
 from poslens.arguments import specs_of
 from poslens.attribution import datasets
+from poslens.attribution.checkpoints import stoppable
 from poslens.attribution.datasets import formats
 from poslens.attribution.evaluation.audit_precision import Precision
 from poslens.attribution.evaluation.chunks import WHOLE
@@ -99,7 +100,8 @@ def test_the_order_does_not_depend_on_where_a_run_was_stopped(path: Path, tmp_pa
         if getattr(progress, "computed", 0) >= 40:
             stop.set()
 
-    part = searched(path, tmp_path, 0.15, options=RunOptions(stop.is_set, report))
+    with stoppable(stop.is_set):
+        part = searched(path, tmp_path, 0.15, options=RunOptions(report))
     first = len(part.select(KEY, WHOLE).results)
     again = searched(path, tmp_path, 0.15).select(KEY, WHOLE).results
     through = searched(path, tmp_path / "other", 0.15).select(KEY, WHOLE).results

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from poslens.attribution import datasets
+from poslens.attribution.checkpoints import stoppable
 from poslens.attribution.datasets.corpus import Collection, Document
-from poslens.attribution.errors import Unavailable, UserError
+from poslens.attribution.errors import Stopped, Unavailable, UserError
 from poslens.attribution.evaluation.audit import (
     SentenceRanks,
     document_queries,
@@ -145,8 +146,9 @@ def test_a_resumed_audit_gives_the_same_results(tiny: Tiny, tmp_path: Path) -> N
         if stages[-1] == "Searching for sentences" and progress.done >= 4:
             stop.set()
 
-    options = RunOptions(stop.is_set, report, on_stage=stages.append)
-    half = run_audit(store, retriever, KEY, WHOLE, options=options)
+    options = RunOptions(report, on_stage=stages.append)
+    with stoppable(stop.is_set):
+        half = run_audit(store, retriever, KEY, WHOLE, options=options)
     assert half.stopped and 3 <= len(store.select(KEY, WHOLE).results) < len(expected)
     again = AuditStore(tmp_path / "parts", found)
     n_before = 15 - again.missing(KEY, WHOLE)
@@ -161,8 +163,11 @@ def test_a_resumed_audit_gives_the_same_results(tiny: Tiny, tmp_path: Path) -> N
 
 def test_an_audit_can_be_stopped_while_documents_are_encoded(tiny: Tiny, tmp_path: Path) -> None:
     store = AuditStore(tmp_path, corpus())
-    done = run_audit(store, tiny("bert"), KEY, WHOLE, options=RunOptions(lambda: True))
-    assert done.stopped and not store.select(KEY, WHOLE).results
+    stages: list[str] = []
+    options = RunOptions(on_stage=stages.append)
+    with pytest.raises(Stopped), stoppable(lambda: "Reading documents" in stages):
+        run_audit(store, tiny("bert"), KEY, WHOLE, options=options)
+    assert not store.select(KEY, WHOLE).results
 
 
 def test_a_model_that_is_unavailable_is_asked_once(
@@ -229,8 +234,8 @@ def test_an_interrupted_measurement_of_truncation_is_resumed(tiny: Tiny, tmp_pat
         AuditStore(tmp_path / name, Collection("long", "long", (), lambda: iter(documents)))
         for name in ("stopped", "whole")
     )
-    after_the_first = RunOptions(should_stop=lambda: bool(stopped.truncations(KEY)))
-    assert run_audit(stopped, retriever, KEY, WHOLE, options=after_the_first).stopped
+    with stoppable(lambda: bool(stopped.truncations(KEY))):
+        assert run_audit(stopped, retriever, KEY, WHOLE).stopped
     assert len(stopped.truncations(KEY)) == 1
     run_audit(stopped, retriever, KEY, WHOLE)
     run_audit(whole, retriever, KEY, WHOLE)

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 import poslens
 from poslens.attribution import datasets
+from poslens.attribution.checkpoints import stoppable
 from poslens.attribution.datasets import Collection, DataSet, formats
 from poslens.attribution.datasets.corpus import Document
 from poslens.attribution.errors import Unavailable
@@ -305,9 +306,8 @@ def test_a_stopped_plan_is_resumed_and_encodes_queries_once(
         if progress.done >= 24:
             stop.set()
 
-    half = run_plan(
-        parts, retriever, KEY, settings, device="cpu", options=RunOptions(stop.is_set, report)
-    )
+    with stoppable(stop.is_set):
+        half = run_plan(parts, retriever, KEY, settings, device="cpu", options=RunOptions(report))
     assert half.stopped and 12 <= half.done < 36
     again = ChunkPlanStore(tmp_path / "parts", corpus())
     n_missing = sum(len(again.missing(KEY, one)) for one in settings)
