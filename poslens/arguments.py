@@ -200,8 +200,7 @@ def chosen_pairs(
 
 
 def run_job(job: Job) -> None:
-    """Compute the missing results of a job; Ctrl-C ends it after the current batch without losing
-    results."""
+    """Compute the missing results of a job; Ctrl-C ends it without losing stored results."""
     if job.total and job.n_done() >= job.total:
         return
     watched(job.label, job, unit="item", own_process=False)

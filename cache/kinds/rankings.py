@@ -238,6 +238,7 @@ class RankingStore:
         documents as they are encoded.
 
         Raises:
+            Stopped: the work was stopped; stored results are not lost.
             UserError: the corpus can't be read, a score is not finite, or the store can't be
                 written; what was stored before remains.
         """

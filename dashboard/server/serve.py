@@ -133,17 +133,17 @@ def serve(
 
 
 def _end_runs() -> None:
-    """Let each run finish its current batch; a second signal ends the program at once."""
+    """Stop each run; a second signal ends the program at once."""
     from poslens.compute.compute import service
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     if not service().runs.active_at_all():
         return
-    print("Waiting for the current batches to finish ...", file=sys.stderr, flush=True)
+    print("Waiting for runs to stop ...", file=sys.stderr, flush=True)
     ended = service().runs.stop_all(STOP_S)
     print(
-        "All computed results were kept."
+        "All stored results were kept."
         if ended
         else f"Some runs didn't stop within {STOP_S:.0f} s. Their stored results were kept.",
         file=sys.stderr,

@@ -228,9 +228,8 @@ def say_cost(job: Job, retry_failed: bool = False) -> None:
 
 
 def wait(running: Any, *, own_process: bool = True) -> None:
-    """Wait for a run. Ctrl-C, or SIGTERM from a process manager, stops it after the current batch;
-    a second one ends the process. Without `own_process`, as in a notebook, a second one only ends
-    the wait.
+    """Wait for a run. Ctrl-C, or SIGTERM from a process manager, stops it; a second one ends the
+    process. Without `own_process`, as in a notebook, a second one only ends the wait.
 
     Raises:
         KeyboardInterrupt: the run was stopped in this way.
@@ -242,11 +241,11 @@ def wait(running: Any, *, own_process: bool = True) -> None:
         if own_process:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         again = " Press Ctrl-C again to end at once." if own_process else ""
-        print(f"\nStopping after the current batch ...{again}", file=sys.stderr, flush=True)
+        print(f"\nStopping ...{again}", file=sys.stderr, flush=True)
         running.stop()
         try:
             running.wait()
         except KeyboardInterrupt:
             if own_process:
-                os._exit(130)  # this loses the current batch; stored results are complete
+                os._exit(130)  # stored results are complete
         raise

@@ -83,7 +83,7 @@ class Run:
         return self._thread is not None and not self._ended.is_set()
 
     def stop(self) -> None:
-        """Ask the run to end after the current batch; computed results are not lost."""
+        """Ask the run to end; stored results are not lost."""
         # In this order: otherwise the run would start the next part when the current one ends.
         self._stop.set()
         if (part := self.part) is not None:
@@ -188,8 +188,7 @@ class Runs:
         return [run for run in runs if run.within not in runs and (upkeep or not run.upkeep)]
 
     def end(self, owner: Path) -> None:
-        """Stop the owner's runs after the current batches, wait for them to end, and remove
-        them."""
+        """Stop the owner's runs, wait for them to end, and remove them."""
         with self._lock:
             runs = {key: run for key, run in self._runs.items() if key[0] == owner}
         for run in runs.values():
@@ -207,8 +206,7 @@ class Runs:
             return any(run.active for run in self._runs.values())
 
     def stop_all(self, seconds: float) -> bool:
-        """Stop every run after its current batch and wait at most this many seconds; returns
-        whether all ended."""
+        """Stop every run and wait at most this many seconds; returns whether all ended."""
         with self._lock:
             runs = [run for run in self._runs.values() if run.active]
         for run in runs:
@@ -352,7 +350,7 @@ class Job:
         return "" if run is None or run.active else run.error
 
     def stop(self) -> None:
-        """Stop the job's run after the current batch; computed results are not lost."""
+        """Stop the job's run; stored results are not lost."""
         if (run := self.run) is not None:
             run.stop()
 

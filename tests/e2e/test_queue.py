@@ -49,7 +49,7 @@ def test_progress_of_another_processs_run_is_shown(own: App, visit: Visit, forke
     try:
         expect(page.get_by_text(re.compile("computed by another process"))).to_be_visible()
         expect(page.get_by_test_id("stPlotlyChart").first).to_be_visible()
-        # Like a process manager: it ends after the current batch.
+        # Like a process manager: it ends, and keeps what is stored.
         process.send_signal(signal.SIGTERM)
         assert process.wait() == 130
         assert "All computed results are stored" in process.err.read_text()

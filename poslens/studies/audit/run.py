@@ -86,6 +86,7 @@ def run_audit(
     dozen times.
 
     Raises:
+        Stopped: the work was stopped; stored results are not lost.
         UserError: the chunks do not fit the model, the corpus cannot be read, or the store cannot
             be written; earlier results remain stored.
     """

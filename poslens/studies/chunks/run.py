@@ -62,8 +62,8 @@ def run_plan(
     documents times settings. If a setting does not fit the model, the reason is stored.
 
     Raises:
-        UserError: the corpus cannot be read, or the store cannot be written; stored results are not
-            lost.
+        Stopped: the work was stopped; stored results are not lost.
+        UserError: the corpus cannot be read, or the store cannot be written.
     """
     n, total = len(store.keys), len(store.keys) * len(settings)
     started, computed = time.perf_counter(), 0

@@ -48,10 +48,11 @@ def run_positions(
     *,
     options: RunOptions = RunOptions(),
 ) -> Progress:
-    """Compute and store the missing ranks of `items`. Can be stopped between batches, and resumes
-    from stored results. Progress counts pairs, then documents of the corpus.
+    """Compute and store the missing ranks of `items`. Progress counts pairs, then documents of the
+    corpus.
 
     Raises:
+        Stopped: the work was stopped; stored results are not lost.
         UserError: the corpus cannot be read, or the store cannot be written.
     """
     store, method = position_ranks(root), position_ranks_method(positions)
