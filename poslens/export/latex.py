@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import textwrap
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -17,7 +18,7 @@ from poslens.attribution.datasets import TYPED
 from poslens.attribution.evaluation.comparison import TEST, TEST_BY_ERROR
 from poslens.attribution.methods import METHODS
 from poslens.attribution.nouns import number_text
-from poslens.attribution.text import listed, with_minus_signs
+from poslens.attribution.text import listed, with_typeset_numbers
 from poslens.attribution.types import in_words
 from poslens.figures.captions import caption_text, method_words
 from poslens.rows import estimate_text, is_of_share, p_text
@@ -102,14 +103,14 @@ def latex(frame: pd.DataFrame, entries: Sequence[Mapping[str, Any]], name: str) 
     if width > _PAGE:
         rows = _narrowed(headings, rows, [len(indices) > 1 for _, indices in columns])
     label = re.sub(r"[^A-Za-z0-9.:-]+", "-", name).strip("-") or "table"
-    head = rf"\caption{{{_minus(_caption(frame, entries))}}}\label{{tab:{label}}}"
+    head = rf"\caption{{{_typeset(_caption(frame, entries))}}}\label{{tab:{label}}}"
     constants = "; ".join(
         f"{titles[each]}: {value}"
         for each, value in same.items()
         if any(str(entry.get(each)) != value for entry in entries)
     )
     parts = [constants and f"in every row, {constants}", *_notes(names, entries)]
-    note = rf"\footnotesize\sloppy {_minus(' '.join(map(_sentence, filter(None, parts))))}"
+    note = rf"\footnotesize\sloppy {_typeset(' '.join(map(_sentence, filter(None, parts))))}"
     kinds = "".join(kind_of[indices[0]] for _, indices in columns)
     top = [r"\toprule", _line(headings, kinds, "b"), r"\midrule"]
     lines = [_line(row, kinds, "c") for row in rows]
@@ -346,31 +347,26 @@ def _numeric(values: pd.Series) -> bool:
 def _line(cells: Sequence[str], kinds: str, place: str) -> str:
     """A row of a table; a cell of several lines is aligned at its bottom (`b`) or center (`c`)."""
     line = " & ".join(
-        _signed(cell, kind)
+        _cell(cell)
         if "\n" not in cell
         else rf"\begin{{tabular}}[{place}]{{@{{}}{kind}@{{}}}}"
-        + r"\\".join(_signed(part, kind) for part in cell.split("\n"))
+        + r"\\".join(_cell(part) for part in cell.split("\n"))
         + r"\end{tabular}"
         for cell, kind in zip(cells, kinds, strict=True)
     )
     return rf"{line} \\"
 
 
-def _minus(text: str) -> str:
-    """Escaped text, in which a hyphen before a number is a minus sign."""
-    return escaped(with_minus_signs(text))
+def _typeset(text: str) -> str:
+    """Escaped text with minus signs and powers of ten."""
+    return re.sub(r"·10(⁻?[⁰¹²³⁴-⁹]+)", _power, escaped(with_typeset_numbers(text)))
 
 
-def _signed(cell: str, kind: str) -> str:
-    """An escaped cell with minus signs; numbers (`kind` r) have no exponent in the notation of
-    programs."""
-    text = _minus(cell)
-    if kind == "r":
-        text = re.sub(r"(\d)e([+-])0*(\d+)", _power, text)
+def _cell(text: str) -> str:
+    text = _typeset(text)
     # Line ends and rules can have an argument in brackets, and a starred form.
     return f"{{}}{text}" if text.startswith(("[", "*")) else text
 
 
 def _power(number: re.Match[str]) -> str:
-    sign = "-" if number[2] == "-" else ""
-    return rf"{number[1]}$\cdot10^{{{sign}{number[3]}}}$"
+    return rf"$\cdot10^{{{int(unicodedata.normalize('NFKC', number[1]).replace('−', '-'))}}}$"

@@ -13,7 +13,7 @@ from math import isfinite
 from typing import Any, Literal, get_args
 
 from poslens.attribution.curves.positions import Aggregate
-from poslens.attribution.text import sentences, with_minus_signs, words
+from poslens.attribution.text import sentences, with_typeset_numbers, words
 from poslens.attribution.types import N_BINS, Attribution, EvidenceSpan, Side
 
 Level = Literal["word", "token", "sentence"]
@@ -86,8 +86,8 @@ class Special:
 class Fact:
     """A short item of the line above a column, such as "read all 380 tokens".
 
-    `title` is the tooltip; a `warning` gets a warning sign. Hyphens before numbers become minus
-    signs, as in the numbers that the browser formats.
+    `title` is the tooltip; a `warning` gets a warning sign. Numbers have minus signs and powers
+    of ten, as those that the browser formats.
     """
 
     text: str
@@ -95,7 +95,7 @@ class Fact:
     warning: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "text", with_minus_signs(self.text))
+        object.__setattr__(self, "text", with_typeset_numbers(self.text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class Head:
     facts: tuple[Fact, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "score", with_minus_signs(self.score))
+        object.__setattr__(self, "score", with_typeset_numbers(self.score))
 
 
 @dataclass(frozen=True, slots=True)

@@ -255,13 +255,21 @@ function scaleTop(units, signed) {
   return units.reduce((top, { score }) => Math.max(top, signed ? Math.abs(score) : score), 0);
 }
 
-/** Three significant digits with a minus sign (U+2212): "0.123", "1,230", "1.23e-5". */
+const SUPERSCRIPTS = "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079";
+
+/** A number below 1 as digits and a power of ten, as in `attribution.text.with_typeset_numbers`. */
+function withPower(size) {
+  const [digits, exponent] = size.toExponential(2).split("e-");
+  return `${digits}\u00b710\u207b${[...exponent].map((digit) => SUPERSCRIPTS[digit]).join("")}`;
+}
+
+/** Three significant digits with a minus sign (U+2212): "0.123", "1,230", "1.23\u00b710\u207b\u2075". */
 function formatScore(value) {
   const size = Math.abs(value);
   let text;
   if (size === 0) text = "0";
   else if (size >= 999.5) text = Number(size.toPrecision(3)).toLocaleString("en");
-  else if (size < 1e-4) text = size.toExponential(2);
+  else if (size < 1e-4) text = withPower(size);
   else text = size.toPrecision(3);
   return value < 0 ? `\u2212${text}` : text;
 }

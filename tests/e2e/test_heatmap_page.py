@@ -124,6 +124,9 @@ def test_words_take_the_sum_or_the_maximum_of_their_tokens(show: Show) -> None:
     page.get_by_role("radio", name="Sum").check()
     assert units(page) == ["unhappy cat"]
     assert "0.125" in tooltip(page, 0)
+    # numbers close to 0, as in the header
+    page = show([document("tiny", [(0, 4, -1.234e-5)], signed=True)])
+    assert "−1.23·10⁻⁵" in tooltip(page, 0)
 
 
 def test_a_planted_score_is_darkest_and_listed_first(show: Show) -> None:

@@ -368,13 +368,13 @@ def test_latex_sets_intervals_in_one_cell_and_names_the_test_in_its_note() -> No
     assert "one-sided" not in plain and plain.count("{") == plain.count("}")
 
 
-def test_latex_has_minus_signs_and_words_instead_of_program_notation() -> None:
-    frame = pd.DataFrame({"token": ["a", "b"], "is_special": [True, False]})
+def test_latex_has_minus_signs_powers_and_words_instead_of_program_notation() -> None:
+    frame = pd.DataFrame({"token": ["a -4.5e-08", "lr-2e-5"], "is_special": [True, False]})
     entry = replace(
         PROVENANCE, model="m", dataset="typed", method_preference="-0.06 [-0.12, +0.00]"
     )
     text = table_bytes(frame, "tex", entry).decode()
-    assert r"a & yes \\" in text and r"b & no \\" in text
+    assert r"a $-$4.5$\cdot10^{-8}$ & yes \\" in text and r"lr-2e-5 & no \\" in text
     assert "m on typed texts" in text and "$-$0.06 [$-$0.12, +0.00]" in text
 
 

@@ -189,10 +189,10 @@ def test_a_rail_that_cannot_be_drawn_is_refused(curves, message: str) -> None:
         Rail(**curves)
 
 
-def test_numbers_of_the_head_have_minus_signs() -> None:
+def test_numbers_of_the_head_have_minus_signs_and_powers_of_ten() -> None:
     head = Head("-0.573", (Fact("completeness error -4.5e-08"), Fact("reads [-1, +2] of e5-2")))
     texts = [head.score, *(fact.text for fact in head.facts)]
-    assert texts == ["−0.573", "completeness error −4.5e-08", "reads [−1, +2] of e5-2"]
+    assert texts == ["−0.573", "completeness error −4.5·10⁻⁸", "reads [−1, +2] of e5-2"]
 
 
 def test_the_head_is_sent_with_its_document() -> None:
