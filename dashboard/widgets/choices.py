@@ -48,14 +48,17 @@ def data_set(default: str = datasets.SAMPLE, *, with_uploader: bool = True) -> D
         # second, and a rerun requested before the new choice arrived would restore the old one.
         st.session_state["dataset"] = just_uploaded
     url_state.follow_default("dataset", default)
-    # Names, not titles: the address contains what the list shows.
-    name = st.selectbox(
-        "Data set", names, index=names.index(default), key="dataset", bind="query-params"
+    name = url_state.option(
+        "Data set",
+        "dataset",
+        names,
+        lambda name: uploads[name].title if name in uploads else name,
+        default=default,
     )
     if with_uploader:
         with st.expander("Your own file", expanded=_UPLOAD_ERROR in st.session_state):
             uploader()
-    data_set = uploads[name] if name in uploads else datasets.read(name or default)
+    data_set = uploads[name] if name in uploads else datasets.read(name)
     if name in uploads:
         st.caption(
             f"{plain(data_set.title)}: {len(data_set.pairs):,} rows accepted, "

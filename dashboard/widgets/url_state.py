@@ -87,27 +87,28 @@ def option(
     options: Sequence[str],
     title: Callable[[str], str] = str,
     *,
+    default: str = "",
     key: str = "",
     **details: Any,
 ) -> str:
-    """One of `options`, at first the first one, from a list of their titles. Not bound, because the
-    address would contain the title, and would keep an option that is no longer offered. The
-    widget's key is `name` unless other `options` need another widget."""
-    key = key or name
-    before, asked = stored(name), get(name, options[0])
+    """One of `options`, at first `default` (by default the first one), from a list of their titles.
+    Not bound, because the address would contain the title, and would keep an option that is no
+    longer offered. The widget's key is `name` unless other `options` need another widget."""
+    key, default = key or name, default or options[0]
+    before, asked = stored(name), get(name, default)
     # A link to the current page requests another option than the selected one.
     if before not in ([], [asked]) and asked in options:
         st.session_state[key] = asked
     chosen = st.selectbox(
         plain(label),
         options,
-        index=options.index(asked) if asked in options and key not in st.session_state else 0,
+        index=options.index(asked if asked in options and key not in st.session_state else default),
         key=key,
         format_func=title,
         **details,
     )
-    chosen = chosen or options[0]
-    put(name, chosen, options[0])
+    chosen = chosen or default
+    put(name, chosen, default)
     return chosen
 
 
