@@ -84,7 +84,7 @@ def runs_at_work() -> list[Run]:
 
 
 with guarded():
-    run_strip(runs_at_work, other_page=other_page)
+    run_strip(runs_at_work, page.url_path)
 # The container also exists without a warning, so that the page's elements keep their positions.
 with guarded(), st.container(key="unknown_in_address", gap=None):
     address.report_unknown()

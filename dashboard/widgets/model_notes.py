@@ -19,7 +19,7 @@ from poslens.compute.compute import service
 from poslens.dashboard.server import people
 from poslens.dashboard.widgets import say
 from poslens.dashboard.widgets.guard import fragment
-from poslens.dashboard.widgets.run_board import on_board
+from poslens.dashboard.widgets.run_board import on_board, stop_button
 from poslens.figures.plain import plain
 from poslens.storage.service import size
 
@@ -102,7 +102,7 @@ def _watched(spec: RetrieverSpec) -> None:
     text = plain(f"{spec.base}: {run.stage.lower() or 'starting'}")
     text += plain(f" · {size(done)} of {size(total)}") if total else ""
     st.progress(min(1.0, done / total) if total else 0.0, text=text)
-    st.button("Stop", key=f"fetch.stop.{spec.base}", on_click=run.stop, width="stretch")
+    stop_button(st.container(), [run], f"fetch.stop.{spec.base}")
 
 
 def _limits(names: Sequence[str], choose: Callable[[list[str]], None], key: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from weakref import WeakKeyDictionary
 
 import pandas as pd
 import streamlit as st
@@ -19,7 +20,9 @@ from poslens.dashboard.widgets.guard import fragment
 from poslens.dashboard.widgets.tables import no_result
 from poslens.figures.plain import plain
 
-_ON_BOARDS = "runs on boards"
+_PAGE, _ON_BOARDS = "page of boards", "runs on boards"
+_pages = WeakKeyDictionary[Run, set[str]]()
+"""The pages whose boards have shown each run, in any session."""
 _STARTED = "a board started runs"
 STRIP_S = 4.0
 """Refresh interval in seconds of the line at the top, which every page of every user shows."""
@@ -91,9 +94,7 @@ def run_board(
     if runs and not all(map(people.may_stop, runs)):
         button.caption("Another user started this run.")
     elif runs:
-        button.button(
-            "Stop", key=f"{prefix}stop{suffix}", on_click=_stop, args=(jobs,), width="stretch"
-        )
+        stop_button(button, runs, f"{prefix}stop{suffix}")
     elif (idle or done < total) and not any(job.can_start for job in jobs):
         button.markdown("from the cache")
     elif idle or done < total:
@@ -135,7 +136,7 @@ def run_bar(run: Run, stop_key: str) -> None:
     bar, button = _columns("")
     _bar(bar, [run], *_own_counts(run))
     if people.may_stop(run):
-        button.button("Stop", key=stop_key, on_click=run.stop, width="stretch")
+        stop_button(button, [run], stop_key)
     else:
         button.caption("Another user started this run.")
 
@@ -143,14 +144,17 @@ def run_bar(run: Run, stop_key: str) -> None:
 def on_board(*runs: Run) -> None:
     """Record that the page itself shows these runs, so that the strip at the top omits them."""
     st.session_state.setdefault(_ON_BOARDS, set()).update(runs)
+    for run in runs:
+        _pages.setdefault(run, set()).add(st.session_state.get(_PAGE, ""))
 
 
-def run_strip(active: Callable[[], Sequence[Run]], *, other_page: bool) -> None:
-    """One line, with a Stop button, for each active run that the page doesn't show itself; nothing
-    if there is none. It is drawn before the page, which may take long: until the page has drawn its
-    boards, those of its previous run count, unless it is an `other_page`."""
-    on_page: set[Run] = set() if other_page else st.session_state.get(_ON_BOARDS, set())
-    st.session_state[_ON_BOARDS] = set()
+def run_strip(active: Callable[[], Sequence[Run]], page: str) -> None:
+    """One line, with a Stop button, for each active run that the `page` doesn't show itself;
+    nothing if there is none. It is drawn before the page, which may take long: until the page has
+    drawn its boards, it omits what they have shown before, also in another session, because a
+    reload begins a new one."""
+    on_page = {run for run in active() if page in _pages.get(run, ())}
+    st.session_state[_PAGE], st.session_state[_ON_BOARDS] = page, set()
     drawn = False
 
     @fragment(run_every=STRIP_S if active() else None)
@@ -169,6 +173,7 @@ def run_strip(active: Callable[[], Sequence[Run]], *, other_page: bool) -> None:
                     icon=":material/stop_circle:",
                     key=f"strip.stop.{number}.{run.label}",
                     on_click=run.stop,
+                    disabled=run.stopping,
                     type="tertiary",
                 )
                 _bar(st.container(), [run], *_own_counts(run), share_alone=True)
@@ -294,6 +299,12 @@ def _start(jobs: Sequence[Job], error_key: str, retry_failed: bool = False) -> N
             st.session_state[error_key] = str(error)
 
 
-def _stop(jobs: Sequence[Job]) -> None:
-    for job in jobs:
-        job.stop()
+def stop_button(place: DeltaGenerator, runs: Sequence[Run], key: str) -> None:
+    """A button that stops the runs, disabled while all of them are stopping."""
+    place.button(
+        "Stop",
+        key=key,
+        on_click=lambda: [run.stop() for run in runs],
+        disabled=all(run.stopping for run in runs),
+        width="stretch",
+    )

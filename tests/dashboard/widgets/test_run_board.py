@@ -33,7 +33,7 @@ class Setting:
         self.suffix = ".y"
         self.failed: dict[str, str] = {}
         self.failed_of_b: dict[str, str] = {}
-        self.board, self.other_page = False, True
+        self.board, self.page_name, self.stopped = False, "other", threading.Event()
         self.sections: list[Callable[[], None]] = []
         self.section_alone, self.n_pages = False, 0
 
@@ -44,6 +44,7 @@ class Setting:
             report(Progress(4, 1, 1, 0, 40.0))
             while not run.stopping and not self.end.wait(0.01):
                 pass
+            self.stopped.wait()
             if self.error:
                 raise UserError(self.error)
             return run.progress
@@ -79,9 +80,7 @@ def _page(setting):  # type: ignore[no-untyped-def]
 def _strip(setting):  # type: ignore[no-untyped-def]
     from poslens.dashboard.widgets.run_board import run_board, run_strip
 
-    run_strip(
-        lambda: setting.runs.active({setting.owner}, upkeep=False), other_page=setting.other_page
-    )
+    run_strip(lambda: setting.runs.active({setting.owner}, upkeep=False), setting.page_name)
     if setting.board:
         run_board([setting.job("A")])
 
@@ -114,8 +113,10 @@ def text_of(page: AppTest) -> str:
 @pytest.fixture
 def setting(tmp_path: Path) -> Iterator[Setting]:
     made = Setting(tmp_path)
+    made.stopped.set()
     yield made
     made.end.set()
+    made.stopped.set()
     made.runs.end(tmp_path)
 
 
@@ -135,7 +136,11 @@ def test_jobs_start_and_stop_together(setting: Setting) -> None:
     setting.done["A"] = 1
     page.run()
     assert text_of(page) == "1 of 8 results · about 2 min left | Stop", "40 s an item, 3 are left"
+    assert not page.button(key="x.stop.y").disabled
+    setting.stopped.clear()
     page.button(key="x.stop.y").click().run()
+    assert page.button(key="x.stop.y").disabled and "stopping | Stop" in text_of(page)
+    setting.stopped.set()
     for name in setting.done:
         run = setting.job(name).run
         assert run is not None and run.stopping
@@ -290,16 +295,22 @@ def test_the_strip_shows_active_runs_that_the_page_does_not(setting: Setting) ->
         "25% · about 2 min left | 25% · about 2 min left | Stop A | Stop B"
     )
     # A page's own board shows its run, also during a rerun of the page.
-    setting.board, setting.other_page = True, False
+    setting.board, setting.page_name = True, "own"
     page.run()
     assert text_of(page.run()).endswith("| Stop B | Stop")
-    setting.board, setting.other_page = False, True
+    # So does a reloaded page, which begins another session.
+    other = AppTest.from_function(_strip, kwargs={"setting": setting}, default_timeout=SECONDS)
+    assert "Stop A" not in text_of(other.run())
+    setting.board, setting.page_name = False, "other"
     page.run()
+    setting.stopped.clear()
     (stop,) = [one for one in page.button if one.label == "Stop A"]
     stop.click().run()
-    stopped, other = setting.job("A").run, setting.job("B").run
+    assert [b.label for b in page.button if b.disabled] == ["Stop A"]
+    setting.stopped.set()
+    stopped, running = setting.job("A").run, setting.job("B").run
     assert stopped is not None and stopped.stopping
-    assert other is not None and not other.stopping
+    assert running is not None and not running.stopping
     stopped.wait()
     assert text_of(page.run()) == "25% · about 2 min left | Stop B"
 
