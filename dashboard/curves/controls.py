@@ -30,7 +30,8 @@ def section(view: CurvesView, kind: Control) -> None:
     for spec in specs:
         subject = AskedMethod(spec, corpus, settings, method)
         with panels.guarded():
-            run = control_job(compute, spec, method, kind, nulls_of(subject), view.scope)
+            nulls = nulls_of(subject)
+            run = view.named(control_job(compute, spec, method, kind, nulls, view.scope))
             if run.active or run.n_done() < run.total:
                 label = f"{spec.name}, {CONTROLS[kind]}"
                 run_board([run], "curves.null.", f".{spec.name}", label=label)

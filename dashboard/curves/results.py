@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -128,7 +128,12 @@ class CurvesView:
         return self.compute.curve(spec, method, selection.pairs, self.data.name, selection.words)
 
     def _job(self, spec: RetrieverSpec) -> Job:
-        return self.compute.attribution_job(spec, self.method, self.selection.pairs, self.scope)
+        pairs = self.selection.pairs
+        return self.named(self.compute.attribution_job(spec, self.method, pairs, self.scope))
+
+    def named(self, job: Job) -> Job:
+        """The job with the filters in its name, which other pages show."""
+        return replace(job, doing=", ".join(filter(None, (job.doing, self.selection.words))))
 
     def _stored(self, spec: RetrieverSpec) -> DataSetCurve | None:
         """A model's curve, if enough results are stored; failures are listed on the page."""

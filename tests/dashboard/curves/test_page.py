@@ -19,6 +19,8 @@ from poslens.attribution.curves.positions import BANDS
 from poslens.attribution.methods import make_method
 from poslens.attribution.retrievers import resolve
 from poslens.compute.compute import IDENTIFIED_S, service
+from poslens.compute.selection import Selection
+from poslens.dashboard.curves.results import CurvesView
 from poslens.dashboard.widgets import panels
 from tests.support import tiny_models
 from tests.support.pages import open_page
@@ -269,6 +271,18 @@ def test_the_mean_counts_the_pairs_that_have_results(long_and_short: str) -> Non
     app = open_page("curves", method="saliency", dataset="cut", models=["cutter"]).run()
     assert any("Selected: all 24 pairs." in one.value for one in app.markdown)
     assert "Mean over 12 of 24 pairs, from 12 documents." in captions(app)
+
+
+def test_names_of_runs_have_the_filters(long_and_short: str) -> None:
+    data = datasets.read("cut")
+    views = (
+        CurvesView(
+            data, ("BM25",), make_method("occlusion"), Selection(data, data.pairs, words), False
+        )
+        for words in ("", "length Q1")
+    )
+    named = [job.doing for view in views for job in view.jobs()]
+    assert named == ["Occlusion", "Occlusion, length Q1"]
 
 
 def test_too_few_curves_for_a_mean_are_not_called_none(long_and_short: str) -> None:
