@@ -64,16 +64,16 @@ def run_board(
     verb: str = "Compute",
     idle: str = "",
     others: bool = False,
-    n_failed: int = 0,
+    failed: Sequence[str] = (),
 ) -> int:
     """Progress and button of `jobs`, which start and stop together. Returns the number of items
     that are stored or have failed.
 
     Widget keys are `prefix`, the action (start, stop), and `suffix`. Progress counts items in
-    `unit`s, of which `n_failed` have failed. With `idle`, that text is shown while nothing runs,
-    and progress is that of the run alone. `label` is shown in a column on the left, which is
-    omitted without it. The button's label is `verb`, followed by "remaining" if some items are
-    stored. With `others`, a note says if another process computes the same items.
+    `unit`s; `failed` are the reasons of those that have no result. With `idle`, that text is shown
+    while nothing runs, and progress is that of the run alone. `label` is shown in a column on the
+    left, which is omitted without it. The button's label is `verb`, followed by "remaining" if some
+    items are stored. With `others`, a note says if another process computes the same items.
     """
     error_key = f"{prefix}error{suffix}"
     runs = [run for job in jobs if (run := job.run) is not None and run.active]
@@ -86,11 +86,11 @@ def run_board(
         bar.caption(plain(idle))
     elif total and done >= total and not runs:
         # Everything is finished.
-        bar.caption(plain(_counts(done, total, unit, n_failed)))
+        bar.caption(plain(_counts(done, total, unit, failed)))
     else:
         elsewhere = others and done < total and any(job.active_elsewhere for job in jobs)
         note = "computed by another process" if elsewhere else ""
-        _bar(bar, runs, done, total, unit, rate_unit, note, n_failed=n_failed)
+        _bar(bar, runs, done, total, unit, rate_unit, note, failed=failed)
     if runs and not all(map(people.may_stop, runs)):
         button.caption("Another user started this run.")
     elif runs:
@@ -189,8 +189,9 @@ def failed_items(
     failed: Sequence[tuple[Job, Mapping[str, str]]], prefix: str = "", *, unit: str = "pair"
 ) -> None:
     """The failed items of jobs with the reasons, the amount of text that a retry would send to
-    endpoints, and a button that retries them, unless all are in a script that is not supported.
-    `prefix` is that of the jobs' board, which reports errors that keep the jobs from starting."""
+    endpoints, and a button that retries them. Items in a script that is not supported are listed
+    as excluded. `prefix` is that of the jobs' board, which reports errors that keep the jobs from
+    starting."""
     failed = [(job, reasons) for job, reasons in failed if reasons]
     if not failed:
         return
@@ -199,9 +200,14 @@ def failed_items(
     frame = pd.DataFrame(rows, columns=["run", unit, "reason"])
     frame = frame if several else frame.drop(columns="run")
     owner = "" if several else failed[0][0].label
-    with no_result(frame, owner, unit, where=f"in {len(failed)} runs" if several else ""):
-        if frame["reason"].str.contains(OTHER_SCRIPT, regex=False).all():
-            return
+    where = f"in {len(failed)} runs" if several else ""
+    is_excluded = frame["reason"].str.contains(OTHER_SCRIPT, regex=False)
+    if is_excluded.any():
+        with no_result(frame[is_excluded], owner, unit, where=where, excluded=True):
+            st.caption("They are excluded only from results that need sentences.")
+    if is_excluded.all():
+        return
+    with no_result(frame[~is_excluded], owner, unit, where=where):
         _costs([job for job, _ in failed if not job.active], retry_failed=True)
         st.button(
             "Retry",
@@ -226,10 +232,15 @@ def _own_counts(run: Run) -> tuple[int, int]:
     return run.progress.done, run.progress.total
 
 
-def _counts(done: int, total: int, unit: str, n_failed: int = 0) -> str:
-    """How many of the items are stored, and how many of those `done` have failed."""
-    failed = f", {n_failed:,} failed" if n_failed else ""
-    return f"{done - n_failed:,} of {total:,} {unit}".rstrip() + failed
+def _counts(done: int, total: int, unit: str, failed: Sequence[str] = ()) -> str:
+    """How many of the items are stored, and how many of those `done` are excluded or have
+    failed, for these reasons."""
+    n_excluded = sum(OTHER_SCRIPT in reason for reason in failed)
+    n_failed = len(failed) - n_excluded
+    parts = [f"{done - len(failed):,} of {total:,} {unit}".rstrip()]
+    parts += [f"{n_failed:,} failed"] if n_failed else []
+    parts += [f"{n_excluded:,} excluded"] if n_excluded else []
+    return ", ".join(parts)
 
 
 def _bar(
@@ -241,12 +252,12 @@ def _bar(
     rate_unit: str = "",
     note: str = "",
     *,
-    n_failed: int = 0,
+    failed: Sequence[str] = (),
     share_alone: bool = False,
 ) -> None:
     stage = runs[0].stage if runs else ""
     # A stage of unknown length has nothing to count.
-    counts = "" if stage and not total else _counts(done, total, unit, n_failed)
+    counts = "" if stage and not total else _counts(done, total, unit, failed)
     share = min(1.0, done / total) if total else float(not runs)
     inside = ""
     if len(runs) == 1 and runs[0].part is not None:

@@ -181,9 +181,9 @@ def study_section(
             jobs = planned().jobs
             results = st.container()
             ended = [(job, job.failures()) for job in jobs if not job.active]
-            n_failed = sum(len(reasons) for job, reasons in ended if job.counts_items)
+            failed = [why for job, each in ended if job.counts_items for why in each.values()]
             unit = results_unit(study.unit, len(jobs))
-            done = run_board(jobs, prefix, unit=unit, n_failed=n_failed) if jobs else 0
+            done = run_board(jobs, prefix, unit=unit, failed=failed) if jobs else 0
             if not any_active(jobs):
                 _estimates(study, compute, first)
             with results, panels.guarded():

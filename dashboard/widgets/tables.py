@@ -175,12 +175,14 @@ def no_result(
     key: str | None = None,
     *,
     where: str = "",
+    excluded: bool = False,
 ) -> Iterator[None]:
     """An expander, labeled with the count, with the most frequent reasons why items have no result,
     and a table of the items, whose column `reason` a narrow screen does not show.
     The body of the `with` block adds possible actions. `of` names their owner, `unit` one
-    item, and `where`, such as "in 4 runs", ends the label."""
-    text = f"{counted(len(frame), unit)}{f' of {of}' if of else ''} failed"
+    item, and `where`, such as "in 4 runs", ends the label, which says "failed" or "excluded"."""
+    text = f"{counted(len(frame), unit)}{f' of {of}' if of else ''}"
+    text += " excluded" if excluded else " failed"
     text = f"{text} {where}".rstrip()
     with st.expander(plain(text)):
         for reason, n in frame["reason"].value_counts().head(MOST_REASONS).items():

@@ -150,6 +150,7 @@ def point_job(compute: Compute, point: DebiasPoint) -> Job:
         failures=lambda: failures_of(
             (title, job) for title, job in stages(compute, point) if job is not None
         ),
+        counts_items=False,
         can_start=not model.stored_only,
         doing="debias",
     )

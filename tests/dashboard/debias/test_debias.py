@@ -312,6 +312,7 @@ def test_failed_items_are_listed_and_retried(
     pair = plain.corpus.pairs[0]
     compute.store.put_failures(compute.identify(plain.base).key, SALIENCY, [(pair, "No space.")])
     assert job.failures() == {f"{pair.pair_id} (Saliency)": "No space."}
+    assert not job.counts_items, "its progress counts stages"
     assert job.start().wait(SECONDS) and job.failures()
     assert job.start(retry_failed=True).wait(SECONDS) and job.failures() == {}
 

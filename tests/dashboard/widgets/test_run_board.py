@@ -11,7 +11,7 @@ from streamlit.testing.v1 import AppTest
 
 from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers.endpoint_cost import Cost
-from poslens.attribution.text import require_sentences
+from poslens.attribution.text import OTHER_SCRIPT, require_sentences
 from poslens.cache.jobs.loop import Progress
 from poslens.compute.runs import Job, Report, Run, Runs, Sending
 from tests.support.pages import SECONDS
@@ -29,7 +29,7 @@ class Setting:
         self.stage = ""
         self.end = threading.Event()
         self.retried: list[bool] = []
-        self.options: dict[str, str | bool | int] = {}
+        self.options: dict[str, str | bool | list[str]] = {}
         self.suffix = ".y"
         self.failed: dict[str, str] = {}
         self.failed_of_b: dict[str, str] = {}
@@ -266,11 +266,13 @@ def test_the_amount_that_a_retry_sends_is_shown_unless_it_runs(setting: Setting)
 
 
 def test_failed_items_are_not_counted_as_results(setting: Setting) -> None:
-    setting.options = {"unit": "results", "n_failed": 2}
+    setting.options = {"unit": "results", "failed": ["It has no token."] * 2}
     setting.done = {"A": 4, "B": 4}
     assert "6 of 8 results, 2 failed" in setting.shown()[1]
     setting.done = {"A": 4, "B": 3}
     assert "5 of 8 results, 2 failed" in setting.shown()[1]
+    setting.options["failed"] = ["It has no token.", f"It is in Thai: {OTHER_SCRIPT}."]
+    assert "5 of 8 results, 1 failed, 1 excluded" in setting.shown()[1]
 
 
 def test_failures_of_several_jobs_are_in_one_table(setting: Setting) -> None:
@@ -322,8 +324,12 @@ def test_each_reason_is_shown_once_and_an_unsupported_script_is_not_retried(
         require_sentences("น้ำแข็ง")
     script = str(refused.value)
     setting.failed = {"p1": script, "p2": "It has no token.", "p3": script}
-    _, text = setting.shown()
+    page, text = setting.shown()
     assert text.count(f"2 documents: {script}") == 1 and "1 document: It has no token." in text
     assert "Retry" in text
+    labels = [each.label for each in page.expander]
+    assert labels == ["2 documents of A excluded", "1 document of A failed"]
     setting.failed = {"p1": script, "p3": script}
-    assert "Retry" not in setting.shown()[1]
+    page, text = setting.shown()
+    assert "Retry" not in text and "only from results that need sentences" in text
+    assert [each.label for each in page.expander] == ["2 documents of A excluded"]
