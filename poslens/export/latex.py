@@ -91,6 +91,8 @@ def latex(frame: pd.DataFrame, entries: Sequence[Mapping[str, Any]], name: str) 
     forms = frame.attrs.get("forms", {})
     same = _same(frame, columns, entries)
     columns = [each for each in columns if each[0] not in same]
+    by_model = _by_model(frame, columns)
+    columns = [each for each in columns if each[0] not in by_model]
     rows = [
         list(_cells(row, columns, _forms(forms, number)))
         for number, row in enumerate(frame.itertuples(index=False, name=None))
@@ -109,7 +111,8 @@ def latex(frame: pd.DataFrame, entries: Sequence[Mapping[str, Any]], name: str) 
         for each, value in same.items()
         if any(str(entry.get(each)) != value for entry in entries)
     )
-    parts = [constants and f"in every row, {constants}", *_notes(names, entries)]
+    numbers = [f"{titles[each]}: {text}" for each, text in by_model.items()]
+    parts = [constants and f"in every row, {constants}", *numbers, *_notes(names, entries)]
     note = rf"\footnotesize\sloppy {_typeset(' '.join(map(_sentence, filter(None, parts))))}"
     kinds = "".join(kind_of[indices[0]] for _, indices in columns)
     top = [r"\toprule", _line(headings, kinds, "b"), r"\midrule"]
@@ -180,7 +183,7 @@ def _same(
     """The columns that have one value in all of several rows, and that value. Measured numbers,
     verdicts and the names of compared models stay in the table, because they are its results, and
     so does everything if nothing else would. Numbers of the whole result, in
-    `attrs["of_result"]`, don't: each row repeats them."""
+    `attrs["of_result"]`, don't: each row repeats them (`_by_model` if they differ)."""
     stated = frame.attrs.get("of_result", ())
     models = {str(entry.get("model")) for entry in entries}
     same = {
@@ -200,6 +203,25 @@ def _same(
         and (len(models) < 2 or name not in ("model", "against"))
     }
     return same if len(same) < len(columns) else {}
+
+
+def _by_model(frame: pd.DataFrame, columns: Sequence[tuple[str, list[int]]]) -> dict[str, str]:
+    """The columns of `attrs["of_result"]` that have one number for each of several models, with
+    these numbers."""
+    stated = frame.attrs.get("of_result", ())
+    rows = {name: frame.drop_duplicates(["model", name]) for name, _ in columns if name in stated}
+    return {
+        name: ", ".join(
+            f"{cell} ({model})"
+            for model, row in zip(
+                rows[name]["model"], rows[name].itertuples(index=False, name=None), strict=True
+            )
+            for cell in _cells(row, [(name, indices)], {})
+            if cell
+        )
+        for name, indices in columns
+        if name in rows and rows[name]["model"].is_unique
+    }
 
 
 def _wrapped(text: str, width: int, *, whole_words: bool = False) -> str:

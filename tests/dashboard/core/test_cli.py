@@ -222,6 +222,10 @@ def test_a_table_of_tokens_states_the_score_of_the_pair_once(tmp_path: Path) -> 
     assert run("explain", *texts, "--out", str(file)).exit_code == 0
     text = file.read_text()
     assert text.count("pair score") == 1 and "In every row, pair score: 0." in text
+    both = ("--model", "MiniLM", "--model", "MiniLM-primacy")
+    assert run("explain", *texts, *both, "--out", str(file)).exit_code == 0
+    (stated,) = (line for line in file.read_text().splitlines() if "air score" in line)
+    assert re.search(r"Pair score: 0\.\d{3} \(MiniLM\), 0\.\d{3} \(MiniLM-primacy\)\.", stated)
 
 
 def test_a_model_equals_itself() -> None:
