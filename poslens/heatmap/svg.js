@@ -29,9 +29,12 @@ function heatmapToSvg(root) {
   for (const details of folded) details.open = true;
   try {
     const page = svgPage(root);
+    const cells =
+      [...root.querySelectorAll(".hm-text span, .hm-sample")].flatMap((run) => svgCell(page, run));
     const parts = [
       ...svgFrames(page),
-      ...[...root.querySelectorAll(".hm-text span, .hm-sample")].flatMap((run) => svgCell(page, run)),
+      // otherwise seams between neighbors
+      xml("g", { "shape-rendering": "crispEdges" }, cells.join("\n")),
       ...svgBars(page),
       ...[...root.querySelectorAll(".hm-rail-axis")].flatMap((axis) => svgRail(page, axis)),
       ...[...root.querySelectorAll(".hm-swatch")].flatMap((swatch) => svgSwatch(page, swatch)),
