@@ -252,8 +252,12 @@ def shorten(text: str, length: int) -> str:
     return text if len(text) <= length else text[: length - 1] + "…"
 
 
+_BREAKS = re.compile(r"(?<=[-/,])|(?=[@(])")
+
+
 def wrap(text: object, width_px: float, font_size: float) -> list[str]:
-    """`text` in lines of at most about `width_px`, not escaped; longer words are broken."""
+    """`text` in lines of at most about `width_px`, not escaped. Longer words are broken, where
+    possible at punctuation, as in `MiniLM@calibrated(strength=1)`."""
     lines = [""]
     for word in str(text).split():
         joined = f"{lines[-1]} {word}".lstrip()
@@ -262,8 +266,11 @@ def wrap(text: object, width_px: float, font_size: float) -> list[str]:
             continue
         if lines[-1]:
             lines.append("")
-        for letter in word:
-            if lines[-1] and text_width(lines[-1] + letter, font_size) > width_px:
+        for part in _BREAKS.split(word):
+            if lines[-1] and text_width(lines[-1] + part, font_size) > width_px:
                 lines.append("")
-            lines[-1] += letter
+            for letter in part:
+                if lines[-1] and text_width(lines[-1] + letter, font_size) > width_px:
+                    lines.append("")
+                lines[-1] += letter
     return lines

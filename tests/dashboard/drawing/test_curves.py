@@ -580,6 +580,9 @@ def test_wrapping_keeps_every_letter() -> None:
     lines = wrap(text, 100, 10)
     assert len(lines) > 3
     assert "".join(lines).replace(" ", "") == text.replace(" ", "")
+    name = "MiniLM-debiased@calibrated(strength=1)"
+    assert wrap(name, 37 * 5.1, 10) == ["MiniLM-debiased@calibrated", "(strength=1)"]
+    assert wrap(name, 38 * 5.1, 10) == [name]
 
 
 # -- map ------------------------------------------------------------------------------------------
