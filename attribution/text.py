@@ -180,7 +180,8 @@ def with_typeset_numbers(text: str) -> str:
     """The text with minus signs instead of hyphens before numbers, and powers of ten instead of
     exponents: `4.5·10⁻⁸`."""
     changed: str = regex.sub(r"(?<![\w}-])-(?=\d)", "\u2212", text)
-    return regex.sub(r"(?<![\w.-])(\d+(?:\.\d+)?)e([+-]\d+)(?!\w)", _with_power, changed)
+    changed = regex.sub(r"(?<![\w.-])(\d+(?:\.\d+)?)e([+-]\d+)(?!\w)", _with_power, changed)
+    return changed
 
 
 def _with_power(number: regex.Match[str]) -> str:
