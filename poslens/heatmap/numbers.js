@@ -263,7 +263,7 @@ function withPower(size) {
   return `${digits}\u00b710\u207b${[...exponent].map((digit) => SUPERSCRIPTS[digit]).join("")}`;
 }
 
-/** Three significant digits with a minus sign (U+2212): "0.123", "1,230", "1.23\u00b710\u207b\u2075". */
+/** Three significant digits with a minus sign (U+2212): "0.123", "1,230"; `withPower` below 1e-4. */
 function formatScore(value) {
   const size = Math.abs(value);
   let text;
