@@ -315,7 +315,13 @@ def stop_button(place: DeltaGenerator, runs: Sequence[Run], key: str) -> None:
     place.button(
         "Stop",
         key=key,
-        on_click=lambda: [run.stop() for run in runs],
+        on_click=_stop,
+        args=(runs,),
         disabled=all(run.stopping for run in runs),
         width="stretch",
     )
+
+
+def _stop(runs: Sequence[Run]) -> None:
+    for run in runs:
+        run.stop()
