@@ -18,6 +18,7 @@ from poslens.attribution.curves.text_axis import over_text
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.comparison import TEST, TEST_BY_ERROR
+from poslens.attribution.nouns import counted
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method
 from poslens.compute.compute import Compute, DataSetCurve
@@ -132,8 +133,11 @@ class CurvesView:
         return self.named(self.compute.attribution_job(spec, self.method, pairs, self.scope))
 
     def named(self, job: Job) -> Job:
-        """The job with the filters in its name, which other pages show."""
-        return replace(job, doing=", ".join(filter(None, (job.doing, self.selection.words))))
+        """The job with the number of pairs in its name if they are a selection. Everyone who may
+        stop the run sees its name, so that has neither filters nor the name of an upload."""
+        n = len(self.selection.pairs)
+        selected = counted(n, "pair") if n < len(self.data.pairs) else ""
+        return replace(job, doing=", ".join(filter(None, (job.doing, selected))))
 
     def _stored(self, spec: RetrieverSpec) -> DataSetCurve | None:
         """A model's curve, if enough results are stored; failures are listed on the page."""

@@ -273,16 +273,18 @@ def test_the_mean_counts_the_pairs_that_have_results(long_and_short: str) -> Non
     assert "Mean over 12 of 24 pairs, from 12 documents." in captions(app)
 
 
-def test_names_of_runs_have_the_filters(long_and_short: str) -> None:
-    data = datasets.read("cut")
+def test_names_of_runs_have_the_number_of_selected_pairs(long_and_short: str) -> None:
+    data, few = datasets.read("cut"), np.arange(24) < 5
+    selections = (
+        Selection(data, data.pairs, ""),
+        Selection(data, data.pairs.select(few), "search 'my own words'"),
+    )
     views = (
-        CurvesView(
-            data, ("BM25",), make_method("occlusion"), Selection(data, data.pairs, words), False
-        )
-        for words in ("", "length Q1")
+        CurvesView(data, ("BM25",), make_method("occlusion"), selection, False)
+        for selection in selections
     )
     named = [job.doing for view in views for job in view.jobs()]
-    assert named == ["Occlusion", "Occlusion, length Q1"]
+    assert named == ["Occlusion", "Occlusion, 5 pairs"]
 
 
 def test_too_few_curves_for_a_mean_are_not_called_none(long_and_short: str) -> None:
