@@ -26,6 +26,7 @@ from poslens.cache.keys import method_fingerprint
 from poslens.cache.storage.files import ModelKey
 
 _TIMEOUT_S = 60
+_PROCESS = uuid.uuid4().hex[:8]  # not its number, which processes in two containers can share
 
 
 class Claims:
@@ -35,7 +36,7 @@ class Claims:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._mutex = FileLock(folder / "claims.lock", timeout=_TIMEOUT_S)
-        self._name = uuid.uuid4().hex
+        self._name = f"{_PROCESS}-{uuid.uuid4().hex}"
         # With a timeout: a process that tests whether the lock is held acquires it for an instant.
         self._alive = FileLock(folder / f"{self._name}.alive", timeout=_TIMEOUT_S)
         self._portions: dict[str, set[str]] = {}
@@ -142,11 +143,13 @@ def claims_folder(root: Path, model: ModelKey, method: Method, kind: str = "") -
     return root / "claims" / name
 
 
-def at_work(folder: Path) -> int:
-    """The number of running jobs, of this process and others, with claims in `folder`; writes
-    nothing."""
+def at_work(folder: Path, *, elsewhere: bool = False) -> int:
+    """The number of running jobs, of this process and others, or only of others (`elsewhere`), with
+    claims in `folder`; writes nothing."""
     active = 0
     for path in folder.glob("*.alive"):
+        if elsewhere and path.name.startswith(_PROCESS):
+            continue
         with suppress(OSError):
             active += _is_held(path)
     return active

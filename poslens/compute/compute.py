@@ -394,7 +394,9 @@ class Compute:
             lambda other: other.attribution_job(spec, method, pairs, scope),
             n_done=lambda: self.means.n_attempted(model.key, method, pairs),
             failures=lambda: self.store.curves(model.key, method, pairs).failed,
-            n_at_work=lambda: at_work(claims_folder(self.store.root, model.key, method)),
+            n_elsewhere=lambda: at_work(
+                claims_folder(self.store.root, model.key, method), elsewhere=True
+            ),
             doing=METHODS[method.name].title,
         )
 

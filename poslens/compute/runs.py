@@ -243,11 +243,11 @@ class Job:
     `label` distinguishes it from other jobs of its kind, and `doing` names the kind where several
     are listed. `n_done` returns how many of the `total` items are stored or have failed, and
     `failures` returns the reasons by item. Without `counts_items`, `total` is not the number of
-    items but, for example, of parts, each of which can have failed items. `n_at_work` counts the
-    active runs in all processes of this host. Without `can_start` only stored results can be shown.
-    `parts` and `upkeep` are those of `Run`. `sending` names the endpoint that receives texts; None
-    without one. What is sent may depend on `first`, an incomplete job on this machine, which the
-    work otherwise does itself.
+    items but, for example, of parts, each of which can have failed items. `n_elsewhere` counts
+    the active runs in other processes of this host. Without `can_start` only stored results can
+    be shown. `parts` and `upkeep` are those of `Run`. `sending` names the endpoint that
+    receives texts; None without one. What is sent may depend on `first`, an incomplete job on
+    this machine, which the work otherwise does itself.
     """
 
     runs: Runs
@@ -259,7 +259,7 @@ class Job:
     n_done: Callable[[], int] = int
     failures: Callable[[], Mapping[str, str]] = dict
     counts_items: bool = True
-    n_at_work: Callable[[], int] = int
+    n_elsewhere: Callable[[], int] = int
     can_start: bool = True
     parts: tuple[Job, ...] = ()
     doing: str = ""
@@ -340,8 +340,8 @@ class Job:
     @property
     def active_elsewhere(self) -> bool:
         """Whether another process of this host, and not this one, may be computing what is missing
-        or failed. This is not certain, because `n_at_work` also counts runs over other items."""
-        return not self.active and bool(self.n_at_work()) and self.has_left(retry_failed=True)
+        or failed. This is not certain, because `n_elsewhere` also counts runs over other items."""
+        return not self.active and bool(self.n_elsewhere()) and self.has_left(retry_failed=True)
 
     @property
     def error(self) -> str:

@@ -111,10 +111,12 @@ def test_a_killed_process_holds_no_claims(tmp_path: Path) -> None:
     try:
         assert taken == "['a', 'b']"
         with Claims(tmp_path) as mine:
-            assert mine.take(["a", "c"]) == {"c"} and at_work(tmp_path) == 2
+            assert mine.take(["a", "c"]) == {"c"}
+            assert (at_work(tmp_path), at_work(tmp_path, elsewhere=True)) == (2, 1)
             process.kill()
             process.wait()
             assert mine.take(["a", "b"]) == {"a", "b"}
+            assert (at_work(tmp_path), at_work(tmp_path, elsewhere=True)) == (1, 0)
     finally:
         process.kill()
         process.wait()

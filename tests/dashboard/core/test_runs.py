@@ -52,7 +52,7 @@ def test_a_job_before_during_and_after_its_run(tmp_path: Path) -> None:
             4,
             work,
             n_done=lambda: work.done,
-            n_at_work=lambda: elsewhere[0],
+            n_elsewhere=lambda: elsewhere[0],
             failures=lambda: failures,
         )
 

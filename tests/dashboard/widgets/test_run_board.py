@@ -22,7 +22,7 @@ class Setting:
 
     def __init__(self, owner: Path) -> None:
         self.runs, self.owner = Runs(lambda: self.limit), owner
-        self.limit, self.at_work, self.error = 2, 0, ""
+        self.limit, self.elsewhere, self.error = 2, 0, ""
         self.done = {"A": 0, "B": 0}
         self.can_start = True
         self.sending: Sending | None = None
@@ -57,7 +57,7 @@ class Setting:
             4,
             work,
             n_done=lambda: self.done[name],
-            n_at_work=lambda: self.at_work,
+            n_elsewhere=lambda: self.elsewhere,
             can_start=self.can_start,
             sending=self.sending,
         )
@@ -199,7 +199,7 @@ def test_people_cannot_stop_other_peoples_runs(
 
 def test_one_job_shows_its_rate_and_what_others_compute(setting: Setting) -> None:
     setting.done = {"A": 2}
-    setting.at_work = 1
+    setting.elsewhere = 1
     assert setting.shown()[1] == "2 of 4 | Compute remaining"
     setting.options = {"others": True}
     assert setting.shown()[1] == "2 of 4 · computed by another process | Compute remaining"
@@ -209,7 +209,7 @@ def test_one_job_shows_its_rate_and_what_others_compute(setting: Setting) -> Non
     assert setting.shown()[1] == "2 of 4 · 0.0 pairs/s · about 2 min left | Stop"
     run.stop()
     run.wait()
-    setting.can_start, setting.at_work = False, 0
+    setting.can_start, setting.elsewhere = False, 0
     assert setting.shown()[1] == "2 of 4 | from the cache"
 
 
