@@ -111,7 +111,8 @@ def _recipe(name: str) -> Recipe:
     spec = presets().get(name)
     if spec is None:
         raise UserError(
-            f"There is no preset {name[:80]!r}. PosLens can download {', '.join(fetchable())}."
+            f"There is no preset {name[:80]!r}: choose from {', '.join(fetchable())}, or use a "
+            "Hugging Face id such as organization/model."
         )
     kind, _, key = spec.source.partition(":")
     if kind != "fetch":
