@@ -111,9 +111,16 @@ def sample() -> DataSet:
 
 
 @pytest.fixture(scope="session")
-def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forked]:
+def of_all_workers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The temporary folder that the run's workers share."""
+    root = tmp_path_factory.getbasetemp()
+    return root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
+
+
+@pytest.fixture(scope="session")
+def forked(tmp_path_factory: pytest.TempPathFactory, of_all_workers: Path) -> Iterator[Forked]:
     """Runs Python in separate processes that have the libraries loaded."""
-    process = Forked(tmp_path_factory.mktemp("forked"))
+    process = Forked(tmp_path_factory.mktemp("forks"), of_all_workers / "forked")
     yield process
     process.close()
 

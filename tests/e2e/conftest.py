@@ -75,26 +75,21 @@ def start_app(
 
 
 @pytest.fixture(scope="session")
-def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
+def app(of_all_workers: Path) -> Iterator[App]:
     """One dashboard for all tests of all workers that start no run; each of their results is stored
     under a separate key."""
-    found = app_in(_of_all_workers(tmp_path_factory) / "shared_app", list)
+    found = app_in(of_all_workers / "shared_app", list, loaded=of_all_workers / "forked")
     yield found
     found.release()
 
 
 @pytest.fixture(scope="session")
-def shipped_app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
+def shipped_app(of_all_workers: Path) -> Iterator[App]:
     """One dashboard for all tests that only read shipped results and compute nothing."""
-    place = _of_all_workers(tmp_path_factory) / "shipped_app"
-    found = app_in(place, list, {**os.environ, "POSLENS_SHIPPED": "yes"})
+    shipped = {**os.environ, "POSLENS_SHIPPED": "yes"}
+    found = app_in(of_all_workers / "shipped_app", list, shipped, loaded=of_all_workers / "forked")
     yield found
     found.release()
-
-
-def _of_all_workers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.getbasetemp()
-    return root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
 
 
 @pytest.fixture(scope="session")

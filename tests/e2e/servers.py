@@ -4,8 +4,8 @@ A server has a keeper: a process that ends it once nobody holds the lock of its 
 releases locks however a process ends, so an interrupted or killed run leaves no server running, and
 a server that several test workers use ends with the last of them.
 
-A server of a single worker is forked from its loaded process (`forked_app`), which saves importing
-the libraries, and ends with it.
+A server of a single worker (`forked_app`) ends with it. Both kinds are forked from the process that
+has loaded the libraries, unless they need other settings of these.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
 
-from tests.support.forked import Forked
+from tests.support.forked import Child, Forked, is_free
 from tests.support.ports import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -47,9 +46,12 @@ def app_in(
     arguments: Callable[[], Sequence[str]],
     environment: Mapping[str, str] = os.environ,
     start: Sequence[str] = DASHBOARD,
+    loaded: Path | None = None,
 ) -> App:
     """The dashboard of this folder, started with `arguments()` unless it is already running.
-    `start` is another command to start, which also gets `--port` and the number.
+    `start` is another command to start, which also gets `--port` and the number. With `loaded`, the
+    folder of a loaded process, it is forked from that, so `environment` can't include variables
+    that libraries read.
 
     Raises:
         RuntimeError: it does not start; the message contains its log.
@@ -62,7 +64,8 @@ def app_in(
         # Wait for a keeper that is just ending the server.
         fcntl.flock(lock, fcntl.LOCK_SH)
         if not url.exists():
-            _start(folder, (*start, *arguments()), {**environment, "POSLENS_HOME": str(home)})
+            own = {**environment, "POSLENS_HOME": str(home)}
+            _start(folder, [str(loaded or ""), *start, *arguments()], own)
     return App(url.read_text(), log, home, lock.close)
 
 
@@ -85,21 +88,22 @@ def forked_app(
         stderr=str(log),
     )
 
-    def release() -> None:
-        server.send_signal(signal.SIGTERM)
-        end = time.monotonic() + 60
-        while server.poll() is None and time.monotonic() < end:
-            time.sleep(STEP)
-        server.send_signal(signal.SIGKILL)
-        server.wait()
-
     end = time.monotonic() + SECONDS
     while not _answers(f"http://127.0.0.1:{port}"):
         if server.poll() is not None or time.monotonic() > end:
-            release()
+            _end(server)
             raise RuntimeError(log.read_text())
         time.sleep(STEP)
-    return App(f"http://127.0.0.1:{port}", log, home, release)
+    return App(f"http://127.0.0.1:{port}", log, home, lambda: _end(server))
+
+
+def _end(server: Child | subprocess.Popen[bytes]) -> None:
+    server.send_signal(signal.SIGTERM)
+    end = time.monotonic() + 60
+    while server.poll() is None and time.monotonic() < end:
+        time.sleep(STEP)
+    server.send_signal(signal.SIGKILL)
+    server.wait()
 
 
 def _start(folder: Path, command: Sequence[str], environment: Mapping[str, str]) -> None:
@@ -121,15 +125,21 @@ def _start(folder: Path, command: Sequence[str], environment: Mapping[str, str])
         time.sleep(STEP)
 
 
-def keep(folder: Path, command: Sequence[str]) -> None:
-    """Run the server of a folder until nobody holds it."""
+def keep(folder: Path, loaded: Path | None, command: Sequence[str]) -> None:
+    """Run the server of a folder until nobody holds it; with `loaded`, a dashboard."""
     port = free_port()
-    url = folder / "url"
-    with (folder / "server.log").open("wb") as out, (folder / "held").open("wb") as lock:
+    url, log = folder / "url", folder / "server.log"
+    with (folder / "held").open("wb") as lock:
         asked = [*command, "--port", str(port)]
-        server = subprocess.Popen(asked, cwd=ROOT, stdout=out, stderr=out)
+        server: Child | subprocess.Popen[bytes]
+        if loaded:
+            arguments, out = asked[len(DASHBOARD) - 1 :], str(log)
+            server = Forked(folder, loaded).start(*arguments, seconds=0, stdout=out, stderr=out)
+        else:
+            with log.open("wb") as file:
+                server = subprocess.Popen(asked, cwd=ROOT, stdout=file, stderr=file)
         try:
-            while server.poll() is None and not _is_free(lock):
+            while server.poll() is None and not is_free(lock):
                 if not url.exists() and _answers(f"http://127.0.0.1:{port}"):
                     written = folder / "url.new"
                     written.write_text(f"http://127.0.0.1:{port}")
@@ -137,20 +147,7 @@ def keep(folder: Path, command: Sequence[str]) -> None:
                 time.sleep(STEP)
         finally:
             url.unlink(missing_ok=True)
-            server.terminate()
-            try:
-                server.wait(30)
-            except subprocess.TimeoutExpired:
-                server.kill()
-                server.wait()
-
-
-def _is_free(lock: IO[bytes]) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+            _end(server)
 
 
 def _answers(url: str) -> bool:
@@ -163,4 +160,4 @@ def _answers(url: str) -> bool:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # runs `finally`, which ends the server
-    keep(Path(sys.argv[1]), sys.argv[2:])
+    keep(Path(sys.argv[1]), Path(sys.argv[2]) if sys.argv[2] else None, sys.argv[3:])

@@ -3,41 +3,53 @@
 A new process takes seconds to import them; a fork takes none. Its output, exit status and files are
 separate as usual. Messages of an interpreter's startup and shutdown are not covered; tests of those
 start a real one.
+
+All workers of a run share the loaded process, which forks once for each of them. It ends once
+nobody holds the lock of its folder, like the dashboards of tests/e2e/servers.py.
 """
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import json
 import os
 import runpy
 import signal
+import socket
 import subprocess
 import sys
+import time
 import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
-from typing import NoReturn
+from typing import IO, NoReturn
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 300
+STEP = 0.3
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
 class Forked:
-    """One loaded process that forks for each `start`."""
+    """A fork of the loaded process, which forks for each `start`. The loaded process is that of the
+    folder `shared`, started unless it is already running; files of output are in `folder`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, shared: Path) -> None:
         self._folder, self._number = folder, count()
-        self._server = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.forked"],
-            cwd=ROOT,
-            env=os.environ,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        shared.mkdir(exist_ok=True)
+        with (shared / "starting").open("wb") as starting:
+            fcntl.flock(starting, fcntl.LOCK_EX)
+            self._lock = (shared / "held").open("wb")
+            # Wait for a loaded process that is just ending.
+            fcntl.flock(self._lock, fcntl.LOCK_SH)
+            if not (shared / "socket").exists():
+                _load(shared)
+            self._socket = socket.socket(socket.AF_UNIX)
+            self._socket.connect(str(shared / "socket"))
+        self._stream = self._socket.makefile("rw", encoding="utf-8")
 
     def start(
         self,
@@ -78,17 +90,19 @@ class Forked:
 
     def ask(self, question: dict[str, object]) -> str:
         """The loaded process's answer of one line."""
-        to, answers = self._server.stdin, self._server.stdout
-        assert to is not None and answers is not None
-        to.write(json.dumps(question) + "\n")
-        to.flush()
-        answer = answers.readline()
+        self._stream.write(json.dumps(question) + "\n")
+        self._stream.flush()
+        answer = self._stream.readline()
         assert answer, "the loaded process has ended"
         return answer.strip()
 
     def close(self) -> None:
-        """End the loaded process and its running forks."""
-        self._server.communicate()
+        """End the running forks."""
+        self._socket.shutdown(socket.SHUT_WR)
+        self._stream.read()
+        self._stream.close()
+        self._socket.close()
+        self._lock.close()
 
 
 class Child:
@@ -120,7 +134,36 @@ class Child:
         return self._status
 
 
-def _main() -> None:
+def _load(shared: Path) -> None:
+    """Start the loaded process of a folder."""
+    with (shared / "log").open("wb") as log:
+        loading = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.forked", str(shared)],
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,  # Ctrl-C is meant for the tests; it notices their end
+        )
+    end = time.monotonic() + SECONDS
+    while not (shared / "socket").exists():
+        if loading.poll() is not None or time.monotonic() > end:
+            loading.kill()
+            raise RuntimeError((shared / "log").read_text())
+        time.sleep(STEP)
+
+
+def is_free(lock: IO[bytes]) -> bool:
+    """Whether nobody holds the lock any longer; then it is taken."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _main(shared: Path) -> None:
+    """Load the libraries, and fork for each connection until nobody holds the lock."""
     gc.disable()  # loaded modules stay anyway; searching them for garbage takes a fifth of the time
     import captum.attr  # noqa: F401
     import sentence_transformers  # noqa: F401
@@ -141,21 +184,49 @@ def _main() -> None:
     gc.collect()
     gc.freeze()  # garbage collection in a child would copy every memory page
     gc.enable()
+    with socket.socket(socket.AF_UNIX) as listener, (shared / "held").open("wb") as lock:
+        listener.bind(str(shared / "new"))
+        listener.listen()
+        listener.settimeout(STEP)
+        (shared / "new").rename(shared / "socket")
+        while not is_free(lock):
+            with suppress(ChildProcessError):
+                os.waitpid(-1, os.WNOHANG)
+            try:
+                asking, _ = listener.accept()
+            except TimeoutError:
+                continue
+            if not os.fork():
+                listener.close()
+                lock.close()
+                _answer(asking)
+            asking.close()
+        (shared / "socket").unlink()
+
+
+def _answer(asking: socket.socket) -> NoReturn:
+    """Fork as asked, and end the forks once nobody asks."""
+    asking.settimeout(None)
+    stream = asking.makefile("rw", encoding="utf-8")
     working: set[int] = set()
-    for line in sys.stdin:
+    for line in stream:
         ((what, asked),) = json.loads(line).items()
         if what == "start":
             child = os.fork()
             if not child:
+                os.close(asking.fileno())
                 _run(**asked)
             working.add(child)
-            print(child, flush=True)
-            continue
-        ended, status = os.waitpid(asked, 0 if what == "wait" else os.WNOHANG)
-        working.discard(ended)
-        print(os.waitstatus_to_exitcode(status) if ended else "", flush=True)
+            answer = str(child)
+        else:
+            ended, status = os.waitpid(asked, 0 if what == "wait" else os.WNOHANG)
+            working.discard(ended)
+            answer = str(os.waitstatus_to_exitcode(status)) if ended else ""
+        stream.write(answer + "\n")
+        stream.flush()
     for child in working:
         os.kill(child, signal.SIGKILL)
+    os._exit(0)
 
 
 def _run(
@@ -213,4 +284,4 @@ def _open_streams(files: dict[str, str | None], encoding: str) -> None:
 
 
 if __name__ == "__main__":
-    _main()
+    _main(Path(sys.argv[1]))
