@@ -6,8 +6,6 @@ import errno
 import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -31,6 +29,7 @@ from poslens.attribution.retrievers.load import load
 from poslens.cache.storage.store import ModelKey
 from poslens.compute.provenance import ModelIdentity, of_model
 from tests.attribution.debiasing.debias_testing import QUICK, corpus
+from tests.support.forked import Forked
 
 TEXTS = ["The tide rises twice a day.", "Over lazy dogs jumping. The quick brown fox."]
 MANIFEST_OF = Manifest(
@@ -150,7 +149,7 @@ def test_a_manifest_that_is_a_pipe_blocks_nothing(home: Path) -> None:
     assert folders.read_manifest(home) is None
 
 
-def test_a_folder_loads_without_poslens(tiny: Build, home: Path) -> None:
+def test_a_folder_loads_without_poslens(tiny: Build, home: Path, forked: Forked) -> None:
     retriever = tiny("bert")
     training = Training(retriever, corpus(), replace(QUICK, steps=1))
     training.run()
@@ -158,22 +157,16 @@ def test_a_folder_loads_without_poslens(tiny: Build, home: Path) -> None:
     folder = folders.new_folder("tiny")
     write_model(retriever, training.adapter, MANIFEST_OF, folder)
     code = (
-        "import sys, json; from sentence_transformers import SentenceTransformer as S;"
-        "m = S(sys.argv[1], device='cpu', local_files_only=True);"
-        "v = m.encode(json.loads(sys.argv[2])).tolist();"
-        "assert not any(name.split('.')[0] == 'poslens' for name in sys.modules);"
-        "print('RESULT' + json.dumps(v))"
+        "import sys, json; from sentence_transformers import SentenceTransformer as S\n"
+        "for name in [n for n in sys.modules if n.split('.')[0] == 'poslens']:\n"
+        " del sys.modules[name]\n"
+        "sys.modules['poslens'] = None  # can't be imported\n"
+        "m = S(sys.argv[1], device='cpu', local_files_only=True)\n"
+        "print(json.dumps(m.encode(json.loads(sys.argv[2])).tolist()))"
     )
-    found = subprocess.run(
-        [sys.executable, "-c", code, str(folder), json.dumps(TEXTS)],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=True,
-        cwd=home,
-    ).stdout
-    alone = json.loads(found.rpartition("RESULT")[2])
-    np.testing.assert_allclose(alone, trained, rtol=1e-4, atol=2e-5)
+    status, printed, errors = forked.run(str(folder), json.dumps(TEXTS), code=code)
+    assert status == 0, errors
+    np.testing.assert_allclose(json.loads(printed), trained, rtol=1e-4, atol=2e-5)
 
 
 def test_a_copy_is_complete(tiny: Build, home: Path, tmp_path: Path) -> None:

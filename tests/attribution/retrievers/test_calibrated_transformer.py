@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +19,7 @@ from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.retrievers.load import load
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.cache.keys import used_model
+from tests.support.forked import Forked
 
 HOW = Calibration(0.7, 8, 1)
 TEXTS = ["The tide rises twice a day because the Moon pulls the water. " * 3, "a fox"]
@@ -57,22 +56,23 @@ def test_an_exported_model_encodes_as_the_calibrated_one(
     assert np.abs(expected - vectors(tiny("bert"))).max() > 1e-4
 
 
-def test_another_process_needs_only_this_package(exported: tuple[DenseRetriever, Path]) -> None:
+def test_another_process_needs_only_this_package(
+    exported: tuple[DenseRetriever, Path], forked: Forked
+) -> None:
     retriever, folder = exported
+    # Every module of PosLens is imported again, but the dashboard and Streamlit can't be.
     program = (
-        "import sys, json; from sentence_transformers import SentenceTransformer as S; "
-        "m = S(sys.argv[1], device='cpu', trust_remote_code=True); "
-        "print(json.dumps(m.encode(json.loads(sys.argv[2])).tolist())); "
-        "assert 'streamlit' not in sys.modules and 'dashboard' not in sys.modules"
+        "import sys, json; from sentence_transformers import SentenceTransformer as S\n"
+        "for name in [n for n in sys.modules if n.split('.')[0] in ('poslens', 'streamlit')]:\n"
+        " del sys.modules[name]\n"
+        "sys.modules['streamlit'] = sys.modules['poslens.dashboard'] = None\n"
+        "m = S(sys.argv[1], device='cpu', trust_remote_code=True)\n"
+        "assert 'poslens' in sys.modules\n"
+        "print(json.dumps(m.encode(json.loads(sys.argv[2])).tolist()))"
     )
-    found = subprocess.run(
-        [sys.executable, "-c", program, str(folder), json.dumps(TEXTS)],
-        capture_output=True,
-        text=True,
-        cwd=Path(__file__).parents[3],
-        check=True,
-    )
-    np.testing.assert_allclose(json.loads(found.stdout), vectors(retriever), atol=1e-6)
+    status, printed, errors = forked.run(str(folder), json.dumps(TEXTS), code=program)
+    assert status == 0, errors
+    np.testing.assert_allclose(json.loads(printed), vectors(retriever), atol=1e-6)
 
 
 def test_a_saved_copy_keeps_the_calibration(
