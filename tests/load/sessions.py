@@ -28,10 +28,9 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from asyncio import Barrier
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -43,7 +42,8 @@ from websockets.typing import Subprotocol
 
 from poslens.cache.storage.files import Files
 from poslens.cache.storage.maintenance import listing
-from tests.support.ports import free_port
+from tests.support.forked import Forked
+from tests.support.served import served
 
 ROOT = Path(__file__).parents[2]
 WORDS = "the harbour light turns slowly above grey water while boats return with the tide"
@@ -225,54 +225,27 @@ def write_pairs(path: Path) -> None:
             )
 
 
-PROGRAM = (sys.executable, "-m", "poslens")
-Run = Callable[[Sequence[str], Mapping[str, str]], None]
-"""Runs the program with arguments and an environment, to its end."""
-
-
-def run_program(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
-    """Run the program in a separate interpreter."""
-    command = [*PROGRAM, *arguments]
-    subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True)
-
-
 @contextmanager
 def dashboards(
-    home: Path, data: Path, processes: int, run: Run = run_program
+    home: Path, data: Path, processes: int, forked: Forked | None = None
 ) -> Iterator[dict[int, psutil.Process]]:
-    """Running dashboards on one cache that contains a small data set, computed by `run`: processes
-    by port."""
-    run(["precompute", "--dataset", str(data)], environment(home))
-    command = [*PROGRAM, "run", "--data", f"{data.name}={data}"]
-    running: dict[int, psutil.Process] = {}
-    try:
-        for _ in range(processes):
-            port = free_port()
-            with (home / f"server-{port}.log").open("wb") as log:
-                running[port] = psutil.Popen(
-                    [*command, "--port", str(port)],
-                    cwd=ROOT,
-                    env=environment(home),
-                    stdout=log,
-                    stderr=log,
-                )
-            _until_it_answers(port, running[port], home / f"server-{port}.log")
+    """Running dashboards on one cache that contains results of a small data set: processes by
+    port. With `forked` they don't import the libraries."""
+    command, own = ["precompute", "--dataset", str(data)], environment(home)
+    if forked is not None:
+        status, _, errors = forked.run(*command, env=own)
+        assert status == 0, errors
+    else:
+        program = [sys.executable, "-m", "poslens", *command]
+        subprocess.run(program, cwd=ROOT, env=own, check=True, capture_output=True)
+    with ExitStack() as stack:
+        running: dict[int, psutil.Process] = {}
+        for number in range(processes):
+            (folder := home / f"server-{number}").mkdir()
+            options = ("--data", f"{data.name}={data}")
+            server = stack.enter_context(served(folder, *options, environment=own, forked=forked))
+            running[server.port] = psutil.Process(server.process.pid)
         yield running
-    finally:
-        for server in running.values():
-            server.terminate()
-        psutil.wait_procs(list(running.values()), 60)
-
-
-def _until_it_answers(port: int, server: psutil.Process, log: Path) -> None:
-    for _ in range(600):
-        if not server.is_running() or server.status() == psutil.STATUS_ZOMBIE:
-            raise RuntimeError(log.read_text())
-        try:
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/_stcore/health", timeout=2)
-            return
-        except OSError:
-            time.sleep(0.4)
 
 
 async def visit(
@@ -369,14 +342,14 @@ def measure(
     every: float,
     processes: int = 1,
     idle: bool = False,
-    run: Run = run_program,
+    forked: Forked | None = None,
 ) -> Figures:
     """Start everything, load it, and stop it."""
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         data = home / "small.jsonl"
         write_pairs(data)
-        with dashboards(home, data, processes, run) as servers:
+        with dashboards(home, data, processes, forked) as servers:
             seen = asyncio.run(load(servers, data.name, sessions, seconds, every, idle))
         seen.computed = sum(file.results for file in listing(Files(home / "cache"))) - STORED
         return seen

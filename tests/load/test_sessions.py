@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 from tests.load.sessions import measure
 from tests.support.forked import Forked
 
 
 def test_sessions_click_without_errors_while_a_run_computes(forked: Forked) -> None:
-    def run(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
-        status, _, errors = forked.run(*arguments, env=environment)
-        assert status == 0, errors
-
     for seconds in (12, 30, 90, 240):
-        seen = measure(sessions=4, seconds=seconds, every=2, run=run)
+        seen = measure(sessions=4, seconds=seconds, every=2, forked=forked)
         assert seen.errors == []
         assert len(seen.openings) == 4 <= len(seen.clicks) and seen.at_the_end > 0
         if seen.computed:  # a slow machine has only just loaded the model by then
