@@ -557,11 +557,12 @@ def test_a_notebook_draws_every_figure_and_is_small(primacy: ModelPassport) -> N
 def test_pictures_contain_the_provenance(primacy: ModelPassport) -> None:
     data = document_bytes([primacy], "png")
     assert data.startswith(b"\x89PNG") and b"iTXtprovenance" in data
-    root = ElementTree.fromstring(document_bytes([primacy, primacy], "svg"))
+    cards = [primacy, replace(primacy, parts=primacy.parts[:2])]  # each chart takes half a second
+    root = ElementTree.fromstring(document_bytes(cards, "svg"))
     name = "{http://www.w3.org/2000/svg}"
     assert root.find(f"{name}metadata[@id='provenance']") is not None
     drawn = root.findall(f"{name}g/{name}svg")
-    assert len(drawn) == 2 * sum(one.draw is not None for one in primacy.parts)
+    assert len(drawn) == sum(one.draw is not None for card in cards for one in card.parts)
     assert float(root.attrib["height"]) > 1000
 
 
