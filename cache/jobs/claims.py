@@ -26,7 +26,7 @@ from poslens.cache.keys import method_fingerprint
 from poslens.cache.storage.files import ModelKey
 
 _TIMEOUT_S = 60
-_PROCESS = uuid.uuid4().hex[:8]  # not its number, which processes in two containers can share
+_TOKEN = uuid.uuid4().hex[:8]
 
 
 class Claims:
@@ -36,7 +36,7 @@ class Claims:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._mutex = FileLock(folder / "claims.lock", timeout=_TIMEOUT_S)
-        self._name = f"{_PROCESS}-{uuid.uuid4().hex}"
+        self._name = f"{_process()}-{uuid.uuid4().hex}"
         # With a timeout: a process that tests whether the lock is held acquires it for an instant.
         self._alive = FileLock(folder / f"{self._name}.alive", timeout=_TIMEOUT_S)
         self._portions: dict[str, set[str]] = {}
@@ -148,7 +148,7 @@ def at_work(folder: Path, *, elsewhere: bool = False) -> int:
     claims in `folder`; writes nothing."""
     active = 0
     for path in folder.glob("*.alive"):
-        if elsewhere and path.name.startswith(_PROCESS):
+        if elsewhere and path.name.startswith(f"{_process()}-"):
             continue
         with suppress(OSError):
             active += _is_held(path)
@@ -164,6 +164,12 @@ def using(root: Path, fingerprint: str) -> Claims:
 def in_use(root: Path, fingerprint: str) -> bool:
     """Whether a run, of this process or another, uses the model or claims items of it."""
     return any(at_work(folder) for folder in (root / "claims").glob(f"{fingerprint}*"))
+
+
+def _process() -> str:
+    """This process: two containers can have a process of the same number, and a fork has the same
+    token."""
+    return f"{_TOKEN}-{os.getpid()}"
 
 
 def _is_held(path: Path) -> bool:

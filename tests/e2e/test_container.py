@@ -123,7 +123,7 @@ def test_the_program_runs_as_in_the_container_and_keeps_results(
         app.process.send_signal(signal.SIGTERM)
         assert app.process.wait(120) == 0, app.said()
         said = app.said()
-        assert "Waiting for runs to stop" in said and "computed results were kept" in said
+        assert "Waiting for runs to stop" in said and "stored results were kept" in said
         assert not re.search("Traceback|Read-only|Permission denied", said), said
         page.context.close()
     assert (data / "poslens" / "cache").is_dir()

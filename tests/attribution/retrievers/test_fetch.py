@@ -384,7 +384,7 @@ def test_an_invalid_data_folder_is_reported(world: World) -> None:
 
 @pytest.mark.parametrize("name", ["", "no-such", "../mpnet", "x" * 500])
 def test_unknown_names_are_refused(world: World, name: str) -> None:
-    with pytest.raises(UserError, match="can download") as raised:
+    with pytest.raises(UserError, match="There is no preset") as raised:
         fetch(name, silent)
     assert len(str(raised.value)) < 250
     assert not world.home.exists()
