@@ -38,13 +38,11 @@ Show = Callable[..., Page]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run browser tests first, so that those of a worker are consecutive and share a browser, and
-    other files from the last to the first: those of tests/attribution/curves take seconds, so no
-    worker runs a long one alone at the end.
+    """Run browser tests first, so that those of a worker are consecutive and share a browser.
 
     Retry a failed one once: a click on a page that is just being redrawn is lost, and a person
     would click again. The report counts retries."""
-    items.sort(key=lambda item: (item.path.is_relative_to(HERE), item.path), reverse=True)
+    items.sort(key=lambda item: not item.path.is_relative_to(HERE))
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.flaky(reruns=1))
