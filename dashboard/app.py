@@ -64,10 +64,9 @@ page = st.navigation(
     position="top",
 )
 
-other_page = st.session_state.get("app.page") != page.url_path
 # A link to another page may request a widget's default value. Streamlit would then use the
 # session's value of that widget instead.
-if other_page:
+if st.session_state.get("app.page") != page.url_path:
     st.session_state["app.page"] = page.url_path
     # Keys of widgets bound to the address are identifiers. Other session keys contain a dot or a
     # space, so no link can delete them.

@@ -101,11 +101,8 @@ def complete(
     on_result: Callable[[Job, Sequence[Summary]], object] = lambda job, summaries: None,
 ) -> Completed[Summary]:
     """Compute the missing results of a plan, one subject after the other. `run` computes those of
-    a subject, and `on_result` is called with its job and the results up to its own.
-
-    Raises:
-        UserError: a run ended early without an error of its own.
-    """
+    a subject, and `on_result` is called with its job and the results up to its own. A subject whose
+    run fails or ends early has no result."""
     summaries: list[Summary] = []
     reasons = list(planned.without_subject.values())
     without_result = planned.without_result
@@ -113,14 +110,14 @@ def complete(
         try:
             run(subject, job)
             summary = study.summarize(compute, subject)
+            if summary is None or job.has_left():
+                error = next((part.error for part in job.parts if part.error), "")
+                raise UserError(f"{job.label} isn't complete: {error or 'run it again to resume.'}")
         except UserError as reason:
             reasons.append(str(reason))
             if not job.failures():
                 without_result.append(FailureRow(job.label, None, str(reason)))
             continue
-        if summary is None or job.has_left():
-            error = next((part.error for part in job.parts if part.error), "")
-            raise UserError(f"{job.label} isn't complete: {error or 'run it again to resume.'}")
         summaries.append(summary)
         on_result(job, summaries)
     together = study.together([*summaries, *without_models])

@@ -169,7 +169,7 @@ def take_stream(
     return taken
 
 
-def import_file(store: Store, path: Path, **options: Callable[..., None]) -> Taken:
+def import_file(store: Store, path: Path, *, report: Report = lambda done, total: None) -> Taken:
     """Add what the store lacks from an exported file at `path`. A child process reads the file to
     its end first, because a damaged Parquet file can crash the process that reads it.
 
@@ -180,7 +180,7 @@ def import_file(store: Store, path: Path, **options: Callable[..., None]) -> Tak
         fits = require_readable(reader, path, path.name)
     try:
         with open_regular(path) as stream:
-            return take_stream(store, stream, path.name, fits=fits, **options)
+            return take_stream(store, stream, path.name, fits=fits, report=report)
     except OSError as error:
         raise UserError(f"{path.name} cannot be read ({error.strerror}).") from error
 

@@ -213,8 +213,7 @@ def _computed(
     """The results. Missing ones are computed, with progress on stderr.
 
     Raises:
-        UserError: `table` would be empty because there is no result, or only one to compare; or a
-            run is not complete.
+        UserError: `table` would be empty because there is no result, or only one to compare.
     """
     planned = plan(study, service(), specs, corpus, settings, load=True)
     others = study.without_models(corpus)

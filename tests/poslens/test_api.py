@@ -481,6 +481,10 @@ def test_a_model_whose_run_fails_leaves_the_results_of_the_others(
     assert failed.model.startswith("Unsteady-") and "out of salt" in failed.reason
     with pytest.raises(poslens.UserError, match="out of salt"):
         poslens.audit(Unsteady(), _data, top=1)
+    # A run of several parts has no error of its own.
+    of_parts = poslens.control([Unsteady(), "BM25"], _data, method="occlusion", control="shuffled")
+    assert [summary.name for summary in of_parts.summaries] == ["BM25"]
+    assert [row.model for row in of_parts.failures] == [failed.model]
 
 
 def test_models_have_the_names_that_a_mapping_gives_them(
