@@ -27,8 +27,8 @@ def ready(page: Page) -> Page:
 def choose(body: Locator, fmt: str) -> None:
     """Click a format and wait until it is selected."""
     button = body.get_by_role("radio", name=fmt, exact=True)
-    button.click()
-    expect(button).to_have_attribute("aria-checked", "true")
+    # Selecting a figure or table redraws its formats, and a click before that is lost.
+    press(button, lambda: button.get_attribute("aria-checked") == "true")
 
 
 def no_error(page: Page) -> None:
