@@ -61,8 +61,17 @@ def poslens_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         os.environ["POSLENS_HOME"] = before
 
 
+@pytest.fixture(scope="module", autouse=True)
+def names_of_the_module() -> Iterator[None]:
+    """Unregister the data sets, models and runs that a module's fixtures register."""
+    from tests.support.names import temporary_names
+
+    with temporary_names():
+        yield
+
+
 @pytest.fixture(autouse=True)
-def registered_names() -> Iterator[None]:
+def registered_names(names_of_the_module: None) -> Iterator[None]:
     """Unregister the data sets, models and runs that a test registers."""
     from tests.support.names import temporary_names
 
