@@ -48,7 +48,7 @@ from bench.options import run
 from poslens.attribution.methods import METHODS, make_method
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.attribution.types import TextPair
-from poslens.compute.provenance import poslens_version
+from poslens.version import __version__
 
 PRECISIONS = ("float32", "bfloat16", "float16")
 LENGTHS = (512, 2048, 8192)
@@ -95,7 +95,7 @@ def provenance(device: str) -> dict[str, Any]:
     entries: dict[str, Any] = {
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
         "device": device,
-        "poslens": poslens_version(),
+        "poslens": __version__,
         "torch": torch.__version__,
         "transformers": version("transformers"),
         "sentence_transformers": version("sentence-transformers"),

@@ -21,6 +21,7 @@ if (_CHECKOUT / "pyproject.toml").is_file() and (_CHECKOUT / "attribution").is_d
 
 from poslens.attribution.errors import UserError  # noqa: E402
 from poslens.studies import declared  # noqa: E402
+from poslens.version import __version__  # noqa: E402
 
 if TYPE_CHECKING:
     from poslens.api import (
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = [
     "PositionEvaluator",
     "UserError",
+    "__version__",
     "check",
     "curve",
     "datasets",

@@ -19,6 +19,7 @@ from poslens.studies.check import command as check
 from poslens.studies.curves import command as curves
 from poslens.studies.explain import command as explain
 from poslens.studies.passport import command as passport
+from poslens.version import __version__
 
 _GROUPS = (
     explain.app,
@@ -48,9 +49,7 @@ def command_line(*groups: typer.Typer) -> typer.Typer:
 
 def _print_version(requested: bool) -> None:
     if requested:
-        from poslens.compute.provenance import poslens_version
-
-        print(poslens_version())
+        print(__version__)
         raise typer.Exit
 
 

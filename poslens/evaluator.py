@@ -40,7 +40,6 @@ from poslens.cache.kinds.interventions import RankedPair, causes, position_ranks
 from poslens.cache.kinds.rankings import fingerprint
 from poslens.cache.storage.connections import release
 from poslens.cache.storage.store import ModelKey
-from poslens.compute.provenance import poslens_version
 from poslens.export.json_text import json_text
 from poslens.parameters import Integer, Parameters
 from poslens.saved_data import Data
@@ -49,6 +48,7 @@ from poslens.studies.cause.service import DEFAULT_PAIRS
 from poslens.studies.positions.run import run_positions
 from poslens.studies.positions.study import POSITIONS
 from poslens.studies.positions.summary import Moved, no_effect, ranked_queries
+from poslens.version import __version__
 
 WORST = "ndcg@10_worst"
 MEASURES = (
@@ -327,7 +327,7 @@ def mteb_result(
         **{name: value for name, value in scores.items() if math.isfinite(value)},
         "hf_subset": "default",
         "languages": [f"{language}-{_SCRIPT_OF.get(language, 'Latn')}" for language in stated],
-        "poslens_version": poslens_version(),
+        "poslens_version": __version__,
         **about,
     }
     return {

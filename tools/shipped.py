@@ -49,7 +49,6 @@ from poslens.cache.storage.maintenance import StoredFile, listing
 from poslens.cache.storage.rows import ATTRIBUTION, OTHER
 from poslens.cache.storage.store import Store
 from poslens.compute.compute import Compute
-from poslens.compute.provenance import poslens_version
 from poslens.compute.runs import Job
 from poslens.studies import map as maps
 from poslens.studies.bias.study import BIAS_STUDY
@@ -67,6 +66,7 @@ from poslens.studies.preferences import (
 )
 from poslens.studies.ranking import service as ranking
 from poslens.studies.why.study import WHY
+from poslens.version import __version__
 
 DENSE = ("MiniLM", "MiniLM-primacy", "MiniLM-recency")
 MODELS = (*DENSE, "BM25")
@@ -264,7 +264,7 @@ def write(store: Store, file: StoredFile, folder: Path) -> ShippedFile:
     listed = [(source, small(rows)) for source, rows in rows_of(store, file)]
     with (
         path.open("wb") as stream,
-        SealedWriter(stream, [listed[0][0]], poslens_version(), small=True) as writer,
+        SealedWriter(stream, [listed[0][0]], __version__, small=True) as writer,
     ):
         for source, rows in listed:
             writer.write(source, rows)
@@ -279,7 +279,7 @@ def write(store: Store, file: StoredFile, folder: Path) -> ShippedFile:
         rows=writer.rows,
         bytes=len(data),
         sha256=hashlib.sha256(data).hexdigest(),
-        poslens=poslens_version(),
+        poslens=__version__,
     )
 
 

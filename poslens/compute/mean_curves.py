@@ -25,7 +25,7 @@ from poslens.cache.lru_cache import LRUCache, StampedCache
 from poslens.cache.storage import means
 from poslens.cache.storage.store import ModelKey, Store
 from poslens.compute.dataset_files import dataset_digest
-from poslens.compute.provenance import poslens_version
+from poslens.version import __version__
 
 MEAN_VERSION = 4
 """Part of the key of every stored mean: raise it when `summarize` or `average` return other
@@ -103,7 +103,7 @@ class MeanCurves:
         if len(pairs) < MANY:
             return compute()
         digests = pairs_digest(pairs), pairs_digest(among)
-        key = digest_of(MEAN_VERSION, poslens_version(), repr(method), control, digests)
+        key = digest_of(MEAN_VERSION, __version__, repr(method), control, digests)
         methods = (method, null_method(control, method))
         state = " ".join(means.state_of(self._store, model, of_curves) for of_curves in methods)
         curve = means.find_controlled(self._store, model, method, key, state, control)
@@ -131,7 +131,7 @@ class MeanCurves:
     def _cache_key(
         self, model: ModelKey, method: Method, pairs: Sequence[TextPair], dataset: str
     ) -> _CacheKey:
-        key = digest_of(MEAN_VERSION, poslens_version(), repr(method), pairs_digest(pairs))
+        key = digest_of(MEAN_VERSION, __version__, repr(method), pairs_digest(pairs))
         return _CacheKey(model, method, dataset, key, means.state_of(self._store, model, method))
 
     def _find(self, cache_key: _CacheKey) -> CurveSummary | None:
@@ -205,4 +205,4 @@ def _of_files(pairs: Sequence[TextPair]) -> str:
             return ""
         ids = columns_of(pairs).ids.tolist()
     files = dataset_digest(name)
-    return digest_of(poslens_version(), code_digest(), name, files, ids) if files else ""
+    return digest_of(__version__, code_digest(), name, files, ids) if files else ""

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from poslens.attribution.curves.bootstrap import MIN_DOCUMENTS, Estimate
@@ -27,6 +24,7 @@ from poslens.attribution.types import Attribution, Method, PositionCurve, Proven
 from poslens.cache.shipped.preferences import short_verdict
 from poslens.cache.storage.store import ModelKey
 from poslens.compute.dataset_files import dataset_digest
+from poslens.version import __version__
 
 if TYPE_CHECKING:  # importing these at run time would also import scipy.stats and ir_measures
     from poslens.attribution.curves.published import PublishedCurves
@@ -37,19 +35,6 @@ if TYPE_CHECKING:  # importing these at run time would also import scipy.stats a
     from poslens.attribution.interventions.ablation import Ablation
     from poslens.attribution.interventions.null_controls import ControlledCurve
     from poslens.attribution.interventions.relocation import Relocation
-
-
-@cache
-def poslens_version() -> str:
-    """The version of the installed package, otherwise that in the source tree's pyproject.toml."""
-    try:
-        return version("poslens")
-    except PackageNotFoundError:
-        import tomllib
-
-        project = Path(__file__).parents[2] / "pyproject.toml"
-        written: str = tomllib.loads(project.read_text(encoding="utf-8"))["project"]["version"]
-        return written
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +181,7 @@ def of_run(
 ) -> Provenance:
     """Provenance of measures of another program's run."""
     return Provenance(
-        poslens=poslens_version(),
+        poslens=__version__,
         model=run.name,
         method="ranking as given, the best 100 of each query",
         dataset=dataset,
@@ -213,7 +198,7 @@ def of_published(published: PublishedCurves, *, band: bool = False) -> Provenanc
     """Provenance of published curves: others computed them, PosLens averaged them. `band` says
     whether it is that of a figure with their bands."""
     return Provenance(
-        poslens=poslens_version(),
+        poslens=__version__,
         model=published.model,
         method="curves as published, mean and standard deviation (ddof=1)",
         dataset=published.source,
@@ -245,7 +230,7 @@ def of_model(
     for a position (`short_verdict`)."""
     spec = model.spec
     return Provenance(
-        poslens=poslens_version(),
+        poslens=__version__,
         model=spec.name,
         method=str(method),
         dataset=dataset,
@@ -271,7 +256,7 @@ def of_model(
 def of_data(dataset: str, method: str, *, n_queries: int) -> Provenance:
     """Provenance of numbers about a data set alone, without a model."""
     return Provenance(
-        poslens=poslens_version(),
+        poslens=__version__,
         model="none",
         method=method,
         dataset=dataset,

@@ -28,6 +28,7 @@ from poslens.storage.answers import (
     VerifiedFile,
     VerifiedParts,
 )
+from poslens.version import __version__
 
 if TYPE_CHECKING:
     from poslens.cache.exchange.transfer import Report
@@ -138,7 +139,6 @@ def export(
 ) -> None:
     """Export results with their provenance to a Parquet file."""
     from poslens.cache.exchange.transfer import export
-    from poslens.compute.provenance import poslens_version
 
     suffix_of(output, ["parquet"])
     files = _files(model, method)
@@ -151,7 +151,7 @@ def export(
             _store(),
             whole,
             output,
-            poslens=poslens_version(),
+            poslens=__version__,
             datasets=[dataset] if dataset else [],
             report=report,
         )

@@ -31,10 +31,10 @@ from poslens.cache.storage import maintenance
 from poslens.cache.storage.files import Files
 from poslens.cache.storage.maintenance import StoredFile
 from poslens.compute.compute import Compute
-from poslens.compute.provenance import poslens_version
 from poslens.compute.runs import Job, Run
 from poslens.compute.settings import SHIPPED
 from poslens.export.files import file_name
+from poslens.version import __version__
 
 DOWNLOAD_MB = 200
 UPLOAD_MB = 20
@@ -246,7 +246,7 @@ def start_export(
             compute.store,
             files,
             path,
-            poslens=poslens_version(),
+            poslens=__version__,
             datasets=datasets,
             report=step,
         )

@@ -51,6 +51,7 @@ from poslens.studies.curves.answers import (
     Precomputed,
     PublishedCurveRow,
 )
+from poslens.version import __version__
 
 if TYPE_CHECKING:
     from poslens.attribution.retrievers.specs import RetrieverSpec
@@ -64,9 +65,8 @@ app = typer.Typer()
 def _published(folder: str) -> PartWriter:
     from poslens.cache.exchange import part_files
     from poslens.compute.compute import service
-    from poslens.compute.provenance import poslens_version
 
-    return part_files.PartWriter(part_files.PartFolder(folder), service().root, poslens_version())
+    return part_files.PartWriter(part_files.PartFolder(folder), service().root, __version__)
 
 
 def _shard_of(pairs: Sequence[TextPair], text: str) -> list[TextPair]:

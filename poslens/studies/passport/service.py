@@ -20,7 +20,7 @@ from poslens.attribution.types import Provenance
 from poslens.cache.keys import text_fingerprint
 from poslens.commands.answers import answer_from, source
 from poslens.compute.compute import Compute
-from poslens.compute.provenance import ModelIdentity, poslens_version, precision_of
+from poslens.compute.provenance import ModelIdentity, precision_of
 from poslens.compute.runs import Job, RunKey, failures_of, in_turn
 from poslens.studies.audit.study import AUDIT
 from poslens.studies.cause import service as interventions
@@ -47,6 +47,7 @@ from poslens.studies.why.study import WHY
 from poslens.study import Study
 from poslens.study_part import MAX_PAIRS, Number, Part, PartAnswer, PartQuestion, Scope
 from poslens.study_plan import stored
+from poslens.version import __version__
 
 
 def question_of(study: Study[Any, Any, Any]) -> PartQuestion:
@@ -167,7 +168,7 @@ class ModelPassport:
         return (
             f"{self.title}: {self.n_pairs:,} pairs, {self.n_documents:,} distinct "
             f"documents{selection}; the model reads {limits.reads(self.model.spec)}; weights "
-            f"{self.model.weights}{precision}; PosLens {poslens_version()}"
+            f"{self.model.weights}{precision}; PosLens {__version__}"
         )
 
     @property
@@ -282,7 +283,7 @@ def entry(passport: ModelPassport) -> PassportEntry:
         precision=model.precision,
         max_length=limits.context_limit(model.spec),
         configured_max_length=limits.configured_apart(model.spec),
-        poslens=poslens_version(),
+        poslens=__version__,
         limits=LIMITS,
         parts={part.key: _part_entry(part) for part in passport.parts},
     )

@@ -25,7 +25,6 @@ from poslens.compute.compute import Compute, service
 from poslens.compute.provenance import (
     of_controlled,
     of_published,
-    poslens_version,
     resampled_of,
 )
 from poslens.dashboard.explain.subject import ExplainedSubject
@@ -41,6 +40,7 @@ from poslens.studies.cause.figures import minus_null_curves
 from poslens.studies.curves import null_controls
 from poslens.studies.ranking import service as ranking_service
 from poslens.study import Asked
+from poslens.version import __version__
 from tests.support.pages import open_page
 from tests.test_imports import FILES, dotted, name_of, parse
 
@@ -135,7 +135,7 @@ def test_published_curves_state_no_limit_and_no_truncation() -> None:
     curves = PublishedCurves("NV", np.ones(100), np.zeros(100), 4, "file nv.npz")
     said = of_published(curves).entry()
     assert said == {
-        "poslens": poslens_version(),
+        "poslens": __version__,
         "model": "NV",
         "model_source": "published",
         "method": "curves as published, mean and standard deviation (ddof=1)",
