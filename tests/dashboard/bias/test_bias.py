@@ -34,11 +34,6 @@ from tests.support.pages import SECONDS, page_file
 PAGE = page_file("cause")
 
 
-@pytest.fixture(autouse=True)
-def unchanged_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets, "_registered", dict(datasets._registered))
-
-
 pytestmark = pytest.mark.usefixtures("own_service")
 
 

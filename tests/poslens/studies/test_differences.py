@@ -190,10 +190,9 @@ def test_a_model_does_not_differ_from_itself(shipped: Compute) -> None:
 
 
 def test_documents_without_queries_are_refused_in_one_sentence(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     folder = tmp_path_factory.mktemp("texts")
-    monkeypatch.setattr(datasets, "_registered", dict(datasets._registered))
     (folder / "texts.jsonl").write_text('{"text": "Snow melts in spring."}\n')
     datasets.register("texts", folder / "texts.jsonl")
     settings, compute = DIFFERENCES.parameters.settings(), Compute(folder)

@@ -57,11 +57,6 @@ ROWS = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def unchanged_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets, "_registered", dict(datasets._registered))
-
-
 @pytest.fixture
 def corpus(tmp_path: Path) -> str:
     path = tmp_path / "mine.jsonl"
