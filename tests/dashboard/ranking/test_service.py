@@ -19,7 +19,7 @@ from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.curves.published import PublishedCurves, PublishedMeasures
 from poslens.attribution.datasets.own import read_upload
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.evidence_profile import evidence_profile
+from poslens.attribution.evaluation.evidence_profile import EvidenceProfile, evidence_profile
 from poslens.attribution.evaluation.ranking_measures import (
     NDCG,
     SUCCESS,
@@ -137,24 +137,32 @@ def test_evidence_positions_have_the_provenance_of_data_in_every_table(ranked: R
 
 
 @pytest.mark.parametrize(
-    ("p", "verdict"),
+    ("permuted", "p", "verdict"),
     [
         (
+            0.05,
             0.01,
             "Rankings differ between positions of the evidence, which may also be because queries "
             "differ in difficulty: Position effect moves the evidence itself.",
         ),
         (
+            0.05,
             0.1,
             "With 304 queries, this can't be distinguished from the PSI of a model that ignores "
             "position, which is no evidence that this model ignores it.",
         ),
+        (
+            1e-16,
+            1.0,
+            "nDCG@10 is the same for all queries, so PSI can't show an effect of position.",
+        ),
     ],
 )
 def test_a_psi_that_is_not_significant_is_no_evidence_against_a_bias(
-    p: float, verdict: str
+    permuted: float, p: float, verdict: str
 ) -> None:
-    assert ranking_service.psi_verdict(p, 304) == verdict
+    profile = EvidenceProfile((1.0, 0.9), (300, 4), 0.1, permuted, p, 1.0)
+    assert ranking_service.psi_verdict(profile) == verdict
 
 
 def test_a_querys_top_k(ranked: Ranked) -> None:

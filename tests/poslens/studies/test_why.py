@@ -387,7 +387,8 @@ def test_stored_explanations_are_read_back_unchanged() -> None:
             Step(11),
             "No other change brings it into the top 10 by itself (best: rank 11 as the evidence "
             "alone); its evidence shares 0 of 0 query words. Position is ruled out, although "
-            "moving the evidence brings it to rank 10 (another sentence moved: 10). Cause: no match",
+            "moving the evidence brings it to rank 10 (another sentence moved: 10). Cause: no "
+            "match",
         ),
         (
             Step(3, 10, 0.9, 0.71),
