@@ -205,7 +205,7 @@ def _ranking(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
             Number("psi", "PSI", Estimate(psi, n=quality.n), ".3f", note),
             Number("psi_minus_permutation", "PSI minus its mean with positions permuted", beyond),
         ]
-        verdict = rankings.psi_verdict(quality)
+        verdict = rankings.psi_verdict(permuted, p, quality.n)
         finding = f"The position sensitivity index (PSI) is {psi:.3f} ({note}). {verdict}"
     provenance = (with_interval(ranked.provenance(), quality.mean),)
     return jobs, PartAnswer(

@@ -16,7 +16,6 @@ from poslens.attribution import datasets
 from poslens.attribution.datasets import Collection, DataSet
 from poslens.attribution.datasets.corpus import Query
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.evidence_profile import EvidenceProfile
 from poslens.attribution.evaluation.position_groups import GroupedRanking, grouped
 from poslens.attribution.evaluation.ranking_measures import NDCG, Evaluation, evaluate
 from poslens.attribution.evaluation.recommendation import MARGIN
@@ -156,17 +155,17 @@ class Ranked(Measured):
         )
 
 
-def psi_verdict(profile: EvidenceProfile) -> str:
-    """A sentence on what can be concluded from a PSI that is defined, and its p value."""
-    if (profile.psi_under_permutation or 0.0) < ROUNDING:
+def psi_verdict(permuted: float, p: float, n_queries: int) -> str:
+    """A sentence on what can be concluded from PSI, its mean under permutation and its p value."""
+    if permuted < ROUNDING:
         return f"{NDCG} is the same for all queries, so PSI can't show an effect of position."
-    if profile.p is not None and profile.p < LEVEL:
+    if p < LEVEL:
         return (
             "Rankings differ between positions of the evidence, which may also be because queries "
             "differ in difficulty: Position effect moves the evidence itself."
         )
     return (
-        f"With {counted(profile.n, 'query')}, this can't be distinguished from the PSI of a model "
+        f"With {counted(n_queries, 'query')}, this can't be distinguished from the PSI of a model "
         "that ignores position, which is no evidence that this model ignores it."
     )
 

@@ -360,7 +360,7 @@ class RankingStudy(Study[RankingTask, Asked[RankingSetup], Any]):
         return (
             f"{ndcg}. The position sensitivity index (PSI){over} is {psi:.3f}, against a mean of "
             f"{permuted:.3f} when evidence positions are permuted across queries (p = {p:.2g}). "
-            + service.psi_verdict(profile)
+            + service.psi_verdict(permuted, p, profile.n)
         )
 
     def provenance(self, summary: Any) -> Provenance:

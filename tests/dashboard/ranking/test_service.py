@@ -19,7 +19,7 @@ from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.curves.published import PublishedCurves, PublishedMeasures
 from poslens.attribution.datasets.own import read_upload
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.evidence_profile import EvidenceProfile, evidence_profile
+from poslens.attribution.evaluation.evidence_profile import evidence_profile
 from poslens.attribution.evaluation.ranking_measures import (
     NDCG,
     SUCCESS,
@@ -161,8 +161,7 @@ def test_evidence_positions_have_the_provenance_of_data_in_every_table(ranked: R
 def test_a_psi_that_is_not_significant_is_no_evidence_against_a_bias(
     permuted: float, p: float, verdict: str
 ) -> None:
-    profile = EvidenceProfile((1.0, 0.9), (300, 4), 0.1, permuted, p, 1.0)
-    assert ranking_service.psi_verdict(profile) == verdict
+    assert ranking_service.psi_verdict(permuted, p, 304) == verdict
 
 
 def test_a_querys_top_k(ranked: Ranked) -> None:
