@@ -122,7 +122,7 @@ def to_image(
             return svg.encode()
         width, height = _svg_size(svg)
         dots = 1.0 if format == "pdf" else min(style.scale, MAX_PIXELS / max(width, height))
-        await tab.show(_picture_page(svg, title), width, height, dots)
+        await tab.show(_picture_page(svg, title, style.theme), width, height, dots)
         return await (tab.pdf if format == "pdf" else tab.screenshot)(width, height)
 
     image = inscribed(in_page(draw), format, title, entries)
@@ -148,12 +148,14 @@ def _svg_size(svg: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def _picture_page(svg: str, title: str) -> str:
-    # `display: block` and no margin: the page is the picture
+def _picture_page(svg: str, title: str, theme: str) -> str:
+    # `display: block` and no margin: the page is the picture. The background is seen in the last
+    # row of dots, which the picture may cover in part.
     return (
         f'<!doctype html><html><head><meta charset="utf-8"><title>{html.escape(title)}</title>'
         '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
-        "style-src 'unsafe-inline'\"><style>html,body{margin:0;padding:0}svg{display:block}"
+        f"style-src 'unsafe-inline'\"><style>:root{{{_THEMES[theme]}}}"
+        "html,body{margin:0;padding:0;background:var(--st-background-color)}svg{display:block}"
         "@page{margin:0}</style></head>"
         f"<body>{svg}</body></html>"
     )
