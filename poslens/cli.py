@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -69,15 +70,8 @@ def main(app: typer.Typer) -> None:
     terminal's encoding, SIGTERM ends a command as Ctrl-C does, and incomplete output is an
     error."""
     _open_streams()
-    interrupted = False
-
-    def interrupt(number: int, frame: object) -> None:
-        nonlocal interrupted
-        interrupted = True
-        raise KeyboardInterrupt
-
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, interrupt)
+        signal.signal(number, _interrupt)
     code: object = 0
     as_module = Path(sys.argv[0]).name == "__main__.py"
     try:
@@ -85,13 +79,22 @@ def main(app: typer.Typer) -> None:
     except SystemExit as ended:
         code = ended.code
     except KeyboardInterrupt:
-        code = 130
-    except Exception:
-        # A library that is interrupted during its import may catch the interrupt and fail later.
-        if not interrupted:
-            raise
-        code = 130
+        code = _INTERRUPTED
     raise SystemExit(_written() or code)
+
+
+_INTERRUPTED = 130
+"""The exit code after Ctrl-C or SIGTERM."""
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            # A library that is interrupted during its import may catch the interrupt and fail
+            # later, and one in C++ aborts. Nothing is computed yet that could be lost.
+            os._exit(_INTERRUPTED)
+        frame = frame.f_back
+    raise KeyboardInterrupt
 
 
 def _open_streams() -> None:

@@ -313,24 +313,33 @@ def test_sigterm_ends_a_cache_command(forked: Forked, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sent", [True, False])
-def test_an_interrupt_swallowed_by_an_import_ends_the_program(sent: bool) -> None:
-    code = f"""
-import os, signal, typer
+def test_an_interrupt_during_an_import_ends_the_program(sent: bool, tmp_path: Path) -> None:
+    (tmp_path / "library.py").write_text(f"""
+import os, signal
+try:
+    if {sent}:
+        os.kill(os.getpid(), signal.SIGTERM)
+        signal.pause()
+except:
+    os.abort()
+import no_such_part
+""")
+    code = """
+import typer
 from poslens import cli
 app = typer.Typer(pretty_exceptions_enable=False)
 @app.command()
 def fails():
-    try:
-        if {sent}:
-            os.kill(os.getpid(), signal.SIGTERM)
-            signal.pause()
-        import no_such_part
-    except:
-        import no_such_part
+    import library
 cli.main(app)
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=False
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"},
     )
     assert (done.returncode, "Traceback" in done.stderr) == ((130, False) if sent else (1, True))
 
