@@ -8,7 +8,7 @@ in the same way.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -36,6 +36,7 @@ from poslens.attribution.interventions.filler import filler
 from poslens.attribution.interventions.relocation import Pieces
 from poslens.attribution.methods import METHODS, make_method
 from poslens.attribution.pairs import Pairs
+from poslens.attribution.retrievers.family import Family
 from poslens.attribution.text import require_sentences, sentences
 from poslens.attribution.types import Array, EvidenceSpan, Method, TextPair, as_array
 
@@ -129,14 +130,16 @@ def null_method(kind: Control, method: Method) -> Method:
     return replace(make_method("profile"), curve_params=method.curve_params)
 
 
-def controls_for(method: Method) -> tuple[Control, ...]:
-    """The controls that apply to a method. An unrelated query changes nothing for a method without
-    a query. The profile is the part of gradient saliency that no query can change, so it applies
-    only to saliency, and only if curves are scaled, because the two have different units."""
+def controls_for(method: Method, families: Iterable[Family]) -> tuple[Control, ...]:
+    """The controls that apply to a method and to all of the models' families. An unrelated query
+    changes nothing for a method without a query. The profile is the part of gradient saliency that
+    no query can change, so it applies only to saliency, only if curves are scaled, because the two
+    have different units, and only to families that have a profile."""
     scaled = method.curve_params.get("normalization") != "none"
+    profiled = all(METHODS["profile"].fits(family) for family in families)
     applies = {
         "unrelated": METHODS[method.name].needs_query,
-        "profile": method.name == "saliency" and scaled,
+        "profile": method.name == "saliency" and scaled and profiled,
     }
     return tuple(kind for kind in CONTROLS if applies.get(kind, True))
 

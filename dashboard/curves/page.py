@@ -73,7 +73,7 @@ if METHODS[method.name].needs_query and not selection.pairs.has_queries:
 
 with st.sidebar:
     with st.expander("Control"):
-        control = null_controls.switch(method)
+        control = null_controls.switch(method, view.specs())
     published = published_files.curves()
 
 

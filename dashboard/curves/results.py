@@ -101,7 +101,7 @@ class CurvesView:
         with suppress(UserError):  # the results can't be read, which the board reports
             if any(job.active or job.active_elsewhere for job in self.jobs()):
                 return True
-        control = null_controls.chosen(self.method)
+        control = null_controls.chosen(self.method, self.specs())
         if control is None:
             return False
         with suppress(UserError):
@@ -164,7 +164,7 @@ def results(
 ) -> None:
     """Draw the curves, how to read them, their numbers and differences, the pairs behind a point,
     provenance and downloads."""
-    if curves and null_controls.chosen(view.method) is not None:
+    if curves and null_controls.chosen(view.method, view.specs()) is not None:
         say.heading("Curves before subtraction")
     figure = st.container()
     with st.container(horizontal=True, gap="medium"):
@@ -211,7 +211,7 @@ def results(
     say.caption(" ".join(words))
     if text := small(len(view.selection.pairs)):
         say.caption(text)
-    null_controls.hint(view.method, null_controls.chosen(view.method), view.specs())
+    null_controls.hint(view.method, null_controls.chosen(view.method, view.specs()), view.specs())
     what_is_read(view.specs(), view.selection.pairs, "curves")
     # Indices are over the tokens read even if the chart is over whole texts.
     indices = Curves(curves, view.selection.pairs, published=beside)

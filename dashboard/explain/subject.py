@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from poslens.attribution.curves.published import PublishedCurves
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.interventions.null_controls import Control, null_method
+from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Attribution, Method, Provenance
 from poslens.compute.compute import Explained
 from poslens.compute.provenance import with_control
@@ -57,6 +58,11 @@ class ExplainedSubject:
             ExplainedColumn(result, label, choices.data_of(result.pair))
             for result, label in zip(self.results, self.labels, strict=True)
         ]
+
+    @property
+    def specs(self) -> list[RetrieverSpec]:
+        """The model of each result."""
+        return [result.model.spec for result in self.results]
 
     @property
     def of_data_set(self) -> bool:

@@ -92,7 +92,8 @@ def pair_view(
     The view is a fragment, so that neither its widgets nor runs of the data set's curves rerun the
     rest of the page.
     """
-    subject = ExplainedSubject(results, method, null_controls.chosen(method), published)
+    kind = null_controls.chosen(method, [result.model.spec for result in results])
+    subject = ExplainedSubject(results, method, kind, published)
     watched(
         lambda: any_active(subject.jobs()),
         lambda: _draw(subject, key, comparing and len(results) == 2),
@@ -178,7 +179,7 @@ def _tools(subject: ExplainedSubject) -> str:
         help="Show this pair's curve, the data set's mean curve, or both, on the same axis and in "
         "the same unit.",
     )
-    subject.kind = null_controls.switch(subject.method)
+    subject.kind = null_controls.switch(subject.method, subject.specs)
     return which
 
 
@@ -278,8 +279,7 @@ def _curves(subject: ExplainedSubject, which: str, key: str) -> panels.Draw:
         f"{key}.curve",
         "Attribution by relative position in the tokens read, with the evidence shaded",
     )
-    specs = [result.model.spec for result in subject.results]
-    null_controls.hint(subject.method, subject.kind, specs, offered=subject.of_data_set)
+    null_controls.hint(subject.method, subject.kind, subject.specs, offered=subject.of_data_set)
     for column in subject.columns:
         if column.average is not None and column.average.controlled is not None:
             sentence = column.average.controlled.sentence

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import streamlit as st
 
@@ -12,6 +12,7 @@ from poslens.attribution.interventions.null_controls import (
     controls_for,
 )
 from poslens.attribution.methods import METHODS
+from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method
 from poslens.cache.shipped.preferences import verdict
@@ -21,9 +22,10 @@ _ASKED = "control.asked"
 """The session's key of a control that the switch will show."""
 
 
-def switch(method: Method) -> Control | None:
-    """Choose whether to subtract a null control from the method's curves, and which."""
-    labels = ["off", *(CONTROLS[kind] for kind in controls_for(method))]
+def switch(method: Method, specs: Sequence[RetrieverSpec]) -> Control | None:
+    """Choose whether to subtract a null control from the method's curves of these models, and
+    which."""
+    labels = ["off", *(CONTROLS[kind] for kind in _fitting(method, specs))]
     if asked := st.session_state.pop(_ASKED, None):
         st.session_state["control"] = asked
     chosen = choices.one_of(
@@ -35,16 +37,20 @@ def switch(method: Method) -> Control | None:
         "remains is due to what the control changes. For saliency, the query-free profile (the "
         "part that does not depend on the query) can be subtracted too.",
     )
-    return _kind(chosen, method)
+    return _kind(chosen, method, specs)
 
 
-def chosen(method: Method) -> Control | None:
+def chosen(method: Method, specs: Sequence[RetrieverSpec]) -> Control | None:
     """The selected control; None if the switch has not been shown yet."""
-    return _kind(st.session_state.get(_ASKED) or st.session_state.get("control"), method)
+    return _kind(st.session_state.get(_ASKED) or st.session_state.get("control"), method, specs)
 
 
-def _kind(chosen: object, method: Method) -> Control | None:
-    return next((kind for kind in controls_for(method) if CONTROLS[kind] == chosen), None)
+def _fitting(method: Method, specs: Sequence[RetrieverSpec]) -> tuple[Control, ...]:
+    return controls_for(method, map(family_of, specs))
+
+
+def _kind(chosen: object, method: Method, specs: Sequence[RetrieverSpec]) -> Control | None:
+    return next((kind for kind in _fitting(method, specs) if CONTROLS[kind] == chosen), None)
 
 
 NOT_MEASURED = (

@@ -20,6 +20,7 @@ from poslens.attribution.interventions.null_controls import (
 from poslens.attribution.methods import METHOD_TITLES, METHODS, make_method
 from poslens.attribution.nouns import counted
 from poslens.attribution.pairs import Pairs
+from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import N_BINS, Provenance
 from poslens.compute.compute import Compute
@@ -156,7 +157,7 @@ class ControlStudy(OfPairs[ControlPairs, ControlSubject, ControlSummary]):
             help="unrelated: a query of the same language that isn't about the document (not for "
             "profile, which uses no query). "
             "shuffled: the document's sentences in random order. filler: neutral text instead of "
-            "the document. profile: the query-free profile (only for saliency).",
+            "the document. profile: the query-free profile (only for saliency of dense models).",
         ),
         pairs=number_of("pairs"),
         readable=READABLE,
@@ -180,15 +181,16 @@ class ControlStudy(OfPairs[ControlPairs, ControlSubject, ControlSummary]):
         """One subject.
 
         Raises:
-            UserError: the control does not apply to the method.
+            UserError: the control does not apply to the method or the model.
         """
         method = make_method(settings.method)
-        if settings.control not in (fitting := controls_for(method)):
-            why = (
-                "is for saliency only"
-                if settings.control == "profile"
-                else f"changes only the query, which {method.name} doesn't use"
-            )
+        if settings.control not in (fitting := controls_for(method, [family_of(spec)])):
+            if settings.control == "unrelated":
+                why = f"changes only the query, which {method.name} doesn't use"
+            elif "profile" in controls_for(method, ()):
+                why = f"is for dense models only, and {spec.name} is not one"
+            else:
+                why = "is for saliency only"
             raise UserError(
                 f"The control {settings.control} {why}: choose from {', '.join(fitting)}."
             )

@@ -23,6 +23,7 @@ from poslens.attribution.interventions.null_controls import (
     null_method,
 )
 from poslens.attribution.pairs import Pairs, columns_of
+from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method, TextPair
 from poslens.cache.lru_cache import LRUCache, digest
@@ -110,8 +111,8 @@ def query_controls_agree(
 ) -> Estimate | None:
     """The agreement of the mean curves of the two controls without the query (`curves_agree`), over
     the pairs that have both; None without such pairs, or if the profile is not a control for the
-    method."""
-    if "profile" not in controls_for(method):
+    method and the model."""
+    if "profile" not in controls_for(method, [family_of(spec)]):
         return None
     both = [_nulls(compute, spec, method, kind, pairs, among) for kind in QUERY_CONTROLS]
     ids = [i for i in both[0][1] if i in both[1][1]]

@@ -42,6 +42,7 @@ from poslens.attribution.interventions.null_controls import (
 from poslens.attribution.interventions.relocation import Relocation
 from poslens.attribution.methods import make_method
 from poslens.attribution.pairs import Pairs
+from poslens.attribution.retrievers.detect import FAMILIES
 from poslens.attribution.retrievers.load import load
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.attribution.types import EvidenceSpan, TextPair
@@ -233,10 +234,14 @@ def others() -> Pairs:
 
 
 def test_only_controls_that_can_change_a_curve_are_offered() -> None:
-    assert controls_for(make_method("profile")) == ("shuffled", "filler")
-    assert controls_for(make_method("saliency")) == tuple(CONTROLS)
-    assert "profile" not in controls_for(make_method("saliency", {"normalization": "none"}))
-    assert "profile" not in controls_for(make_method("decomposition"))
+    saliency, dense = make_method("saliency"), [FAMILIES["dense"]]
+    assert controls_for(make_method("profile"), dense) == ("shuffled", "filler")
+    assert controls_for(saliency, dense) == tuple(CONTROLS)
+    unscaled = make_method("saliency", {"normalization": "none"})
+    assert "profile" not in controls_for(unscaled, dense)
+    assert "profile" not in controls_for(make_method("decomposition"), dense)
+    for name in ("late_interaction", "sparse", "cross_encoder"):  # have no profile
+        assert "profile" not in controls_for(saliency, [*dense, FAMILIES[name]])
 
 
 def test_agreement_with_controls_is_pearson_of_the_means() -> None:

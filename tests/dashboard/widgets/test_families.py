@@ -219,6 +219,18 @@ def test_shared_terms_are_listed(tiny_folder: Callable[..., Path], tmp_path: Pat
     assert frame["share"].sum() == pytest.approx(score, abs=1e-3)
 
 
+def test_the_profile_is_offered_as_a_control_only_for_models_that_have_one(
+    tiny_folder: Callable[..., Path], tmp_path: Path
+) -> None:
+    folder = tiny_families.sparse(tiny_folder("bert").parent / "raw", tmp_path / "tiny")
+    resolve.register_folder("mine", folder)
+    for model, offered in (("MiniLM", True), ("mine", False)):
+        asked = {"models": [model], "method": "saliency", "control": "query-free profile"}
+        page = open_page("explain", **asked).run()
+        assert not page.exception and not page.error
+        assert ("profile" in str(page.button_group(key="control").options)) is offered
+
+
 def test_every_method_states_its_families() -> None:
     for spec in specs.presets().values():
         assert any(entry.fits(family_of(spec)) for entry in METHODS.values())

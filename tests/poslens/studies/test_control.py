@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from poslens.attribution.retrievers.lexical import with_corpus
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.compute.compute import service
 from poslens.studies.curves.null_controls import controls
+from tests.support import tiny_families
 from tests.support.nouns import NOUNS
 
 N = 24
@@ -97,7 +99,12 @@ def test_controls_without_any_attribution_count_and_are_reported(corpus: str) ->
     ]
 
 
-def test_unfit_controls_and_methods_are_refused(corpus: str) -> None:
+def test_unfit_controls_and_methods_are_refused(
+    corpus: str, tiny_folder: Callable[..., Path], tmp_path: Path
+) -> None:
+    cross = tiny_families.cross_encoder(tiny_folder("bert").parent / "raw", tmp_path / "cross")
+    with pytest.raises(UserError, match=r"cross is not one: choose from unrelated, shuffled, fil"):
+        poslens.control(f"cross={cross}", corpus, control="profile")
     with pytest.raises(UserError, match=r"profile is for saliency only: choose from unrelated, "):
         poslens.control("BM25", corpus, method="terms", control="profile")
     no_query = r"only the query, which profile doesn't use: choose from shuffled, filler\."
