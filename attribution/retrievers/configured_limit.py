@@ -23,14 +23,13 @@ def limit_in(files: Contents, family: str) -> int | None:
         tokenizers = (files.config(place, "tokenizer_config.json") for place in places)
         stated = [_size(tokenizer, "model_max_length") for tokenizer in tokenizers]
     if family == "late_interaction":
-        lengths = (
-            files.config("config_sentence_transformers.json"),
-            files.config("artifact.metadata"),
-        )
+        lengths = [
+            *((place, _LENGTHS, "document_length") for place in places),
+            ("", "config_sentence_transformers.json", "document_length"),  # PyLate
+            ("", "artifact.metadata", "doc_maxlen"),  # Stanford's ColBERT
+        ]
         of_documents = [
-            size
-            for config, key in zip(lengths, ("document_length", "doc_maxlen"), strict=True)
-            if (size := _size(config, key))
+            size for place, name, key in lengths if (size := _size(files.config(place, name), key))
         ]
         if not of_documents:  # the library's default, which the files don't state
             return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers import limits
 from poslens.attribution.retrievers.base import separate
+from poslens.attribution.retrievers.late_interaction import LateInteractionRetriever
 from poslens.attribution.retrievers.load import load
 from poslens.attribution.retrievers.resolve import (
     configured_limit,
@@ -21,6 +23,7 @@ from poslens.attribution.retrievers.resolve import (
     resolve,
 )
 from poslens.cache.keys import used_model
+from tests.support import tiny_families
 
 ROBERTA = {"max_position_embeddings": 514, "model_type": "roberta", "pad_token_id": 1}
 """It numbers positions from 2."""
@@ -139,6 +142,17 @@ def test_the_document_length_limits_late_interaction(
     path.write_text(json.dumps(json.loads(path.read_text()) | lengths))
     spec = replace(register_folder("mine", folder), family="late_interaction")
     assert configured_limit(spec) == limit
+
+
+def test_the_document_length_that_the_library_saves_limits_late_interaction(
+    tmp_path: Path, tiny_folder: Callable[..., Path]
+) -> None:
+    raw = tiny_folder("bert").parent / "raw"
+    folder = tiny_families.late_interaction(raw, tmp_path / "late", document_length=40)
+    spec = register_folder("late", folder)
+    retriever = load(spec)
+    assert isinstance(retriever, LateInteractionRetriever)
+    assert configured_limit(spec) == retriever.max_length_of("document") == 40
 
 
 def test_the_limit_of_a_model_without_files_is_unknown() -> None:
