@@ -67,10 +67,10 @@ def summarize(results: Sequence[Faithfulness], groups: Sequence[Hashable]) -> Fa
 
     Raises:
         UserError: no pair's document scores more than an empty one.
-        ValueError: results of several models, methods or parameters.
+        ValueError: no results, or results of several models, methods or parameters.
     """
-    if len({(r.model, r.method.core, r.parameters) for r in results}) > 1:
-        raise ValueError("results of several models, methods or parameters")
+    if len({(r.model, r.method.core, r.parameters) for r in results}) != 1:
+        raise ValueError("no results, or results of several models, methods or parameters")
     gaps = [result.gap for result in results]
     included = [
         (result, group)
@@ -80,8 +80,8 @@ def summarize(results: Sequence[Faithfulness], groups: Sequence[Hashable]) -> Fa
     if not included:
         equal, below = sum(gap is None for gap in gaps), sum(gap is not None for gap in gaps)
         raise UserError(
-            f"No document scores higher than the empty document ({equal} score the same, {below} "
-            "score lower): choose pairs whose documents answer their queries."
+            f"{results[0].model}: no document scores higher than the empty document ({equal} score "
+            f"the same, {below} score lower): choose pairs whose documents answer their queries."
         )
     used, documents = [result for result, _ in included], [group for _, group in included]
     grid = np.array(used[0].parameters.fractions)

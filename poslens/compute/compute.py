@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
@@ -232,9 +232,7 @@ class Compute:
         unfit = self.unfit(model)
         if reason := unfit.get(method.name):
             text = f"{method.name} is unavailable for {model.spec.name}: {reason.rstrip('.')}"
-            others = [name for name in METHODS if name not in unfit]
-            advice = f"Select {listed(others, 'or')}" if others else "Select another model"
-            raise UserError(f"{text}. {advice}.")
+            raise UserError(f"{text}. {instead_of(unfit)}")
 
     def self_check(self, model: ModelIdentity) -> SelfCheck | None:
         """The self-check's measurements from when the model was loaded; None before that."""
@@ -485,6 +483,12 @@ class Compute:
             run.stage = stage
 
         return RunOptions(report, self.device_slot(spec), run.retry_failed, on_stage)
+
+
+def instead_of(unfit: Container[str]) -> str:
+    """What to select if these methods are unavailable for a model."""
+    others = [name for name in METHODS if name not in unfit]
+    return f"Select {listed(others, 'or')}." if others else "Select another model."
 
 
 def run_key(model: ModelIdentity, method: Method, scope: str) -> RunKey:

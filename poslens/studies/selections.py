@@ -13,7 +13,7 @@ from poslens.attribution.pairs import Pairs
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method, TextPair
 from poslens.compute import coverage
-from poslens.compute.compute import Compute
+from poslens.compute.compute import Compute, instead_of
 from poslens.compute.coverage import Report
 from poslens.parameters import Integer, Settings, Several, Switch
 from poslens.studies.cause.service import DEFAULT_PAIRS
@@ -110,7 +110,8 @@ def methods_for(compute: Compute, spec: RetrieverSpec, names: Sequence[str]) -> 
     fitting = [name for name in names or fast if name not in unfit]
     if not fitting:
         reasons = dict.fromkeys(unfit[name].rstrip(".") for name in names or fast)
+        none = "None of these methods" if names else "No fast method"
         raise UserError(
-            f"None of these methods is available for {spec.name}: {'; '.join(reasons)}."
+            f"{none} is available for {spec.name}: {'; '.join(reasons)}. {instead_of(unfit)}"
         )
     return [make_method(name) for name in names or fitting]

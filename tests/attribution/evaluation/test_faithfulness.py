@@ -514,9 +514,10 @@ def test_pairs_that_score_like_an_empty_document_are_counted_and_left_out() -> N
     summary = summarize([*results, equal, below], range(5))
     assert (summary.n, summary.n_equal, summary.n_below) == (3, 1, 1)
     assert summary.deletion_area == summarize(results, range(len(results))).deletion_area
-    for nothing in ([], [equal, below]):
-        with pytest.raises(UserError, match="No document scores higher"):
-            summarize(nothing, range(len(nothing)))
+    with pytest.raises(UserError, match=f"{equal.model}: no document scores higher"):
+        summarize([equal, below], range(2))
+    with pytest.raises(ValueError, match="no results"):
+        summarize([], [])
 
 
 def test_documents_of_few_units_are_interpolated() -> None:

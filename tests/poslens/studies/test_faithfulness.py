@@ -104,7 +104,7 @@ def test_pairs_are_spread_and_invalid_input_is_refused(pairs: str) -> None:
         poslens.faithfulness("BM25", pairs, methods=["saliency"])
     with pytest.raises(UserError, match="Unit: choose from word, token"):
         poslens.faithfulness("BM25", pairs, unit="letter")
-    with pytest.raises(UserError, match="No document scores higher than the empty document"):
+    with pytest.raises(UserError, match="BM25: no document scores higher than the empty document"):
         poslens.faithfulness("BM25", _alone(pairs))
 
 

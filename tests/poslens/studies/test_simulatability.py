@@ -87,8 +87,16 @@ def test_the_command_equals_the_python_call(corpus: str) -> None:
 
 
 def test_unusable_methods_and_data_are_refused_in_one_sentence(corpus: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="None of these methods is available for BM25: "):
+    with pytest.raises(UserError, match="None of these methods is available for BM25: ") as raised:
         poslens.simulatability("BM25", corpus, methods=["saliency"])
+    assert str(raised.value).endswith("retrievers. Select terms or occlusion.")
+
+    class Lengths:
+        def encode(self, texts: list[str]) -> list[list[float]]:
+            return [[1.0, float(len(text))] for text in texts]
+
+    with pytest.raises(UserError, match=r"No fast method is available for .*Select occlusion\.$"):
+        poslens.simulatability(Lengths(), corpus)
     apart = tmp_path / "apart.jsonl"
     apart.write_text(
         "".join(
