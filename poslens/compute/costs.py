@@ -138,4 +138,5 @@ def _count(
         return job.sending.estimated().scaled(left / job.total)
     if stopped:
         return replace(total, bound="at least")
-    return replace(total, bound="about") if job.sending.adaptive else total
+    # Without texts, no placeholder determined what to send.
+    return replace(total, bound="about") if job.sending.adaptive and total.texts else total

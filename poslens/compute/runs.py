@@ -284,6 +284,10 @@ class Job:
         if not names:
             return ""
         cost = self.cost(retry_failed)
+        if cost is not None and not cost.texts:
+            if not cost.bound:  # all vectors are stored
+                return ""
+            cost = None
         unknown = Sending.limit if self.sending is None else self.sending.limit
         text = unknown if cost is None else cost.words
         what = self.label.removeprefix(names).lstrip(",: ")

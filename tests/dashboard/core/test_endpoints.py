@@ -579,7 +579,7 @@ def test_ranking_audit_and_reranking_work_with_an_endpoint(
     spec = resolve.register_endpoint(f"E5={server.url}")
     reranker = resolve.register_endpoint(f"RR={server.url}/rerank")
     data = datasets.read(SAMPLE)
-    few = type(data)("few", "few", tuple(pair(n, "few") for n in range(12)), ())
+    few = type(data)("few", "few", Pairs(pair(n, "few") for n in range(12)), ())
     setup = rankings.RankingSetup(rankings.collection_of(few), first_stage=spec)
     job = rankings.job(compute, spec, setup)
     cost = job.cost()
@@ -587,6 +587,13 @@ def test_ranking_audit_and_reranking_work_with_an_endpoint(
     assert finished(job) == ""
     found = rankings.ranked(compute, spec, setup)
     assert found is not None and found.evaluation.n == 12
+    why = declared()["why"].load()
+    settings = why.parameters.settings({"top": 11})  # misses no document
+    (asked,) = why.subjects(compute, spec, why.corpus(few, settings), settings)
+    explanations = why.job(compute, asked)
+    assert explanations.quote() == "", "all vectors are stored"
+    server.requests.clear()
+    assert finished(explanations) == "" and not server.requests
     again = rankings.job(compute, reranker, setup)
     cost = again.cost()
     assert cost is not None and cost.texts == 144
