@@ -15,6 +15,7 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.interventions.relocation import relocation_method
 from poslens.attribution.methods import METHODS, make_method
 from poslens.attribution.retrievers.detect import family_of
+from poslens.attribution.text import listed
 from poslens.attribution.types import Provenance
 from poslens.cache.shipped.preferences import short_verdict
 from poslens.cache.storage.store import StoredCurves
@@ -196,15 +197,24 @@ class Differences(Study[DataSet, Asked[DataSet], MeasuredSummary]):
         return MeasuredModel(card.name, [each for each in measures.values() if each.rows])
 
     def verdict(self, summary: MeasuredSummary) -> str:
-        """The model's own values of the measures, without those in standard deviations."""
+        """The model's own values of the measures, without those in standard deviations; or, if it
+        has no others, which they are."""
         card = summary.card
-        values = (
+        values = [
             f"{measure.title} "
             + format(np.mean([*measure.rows.values()]), ".1%" if measure.share else ".3f")
             for part, measure in _measures(card).items()
             if part != RELOCATION.key
-        )
+        ]
+        if not values:  # a reranker
+            titles = [measure.title for measure in self.measured(summary).measures]
+            return f"{card.name}: compared only in {listed(titles)}."
         return f"{card.name}: {', '.join(values)}."
+
+    def remarks(self, summaries: Sequence[MeasuredSummary]) -> list[str]:
+        """Why models lack measures."""
+        parts = (part for summary in summaries for part in summary.card.parts)
+        return list(dict.fromkeys(part.absent for part in parts if part.absent))
 
     def provenance(self, summary: MeasuredSummary) -> Provenance:
         """Everything needed to reproduce the first measure; see `provenances` for all."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
 from streamlit.testing.v1 import AppTest
 
+import poslens
 from poslens.attribution import datasets
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.comparison import holm
@@ -20,6 +23,7 @@ from poslens.paired import DifferenceRow, difference_sentences
 from poslens.studies.differences import DIFFERENCES, SALIENCY, MeasuredSummary
 from poslens.studies.ranking import service as rankings
 from poslens.study_plan import plan, stored
+from tests.support import tiny_families
 from tests.support.pages import SECONDS, page_file
 
 MODELS = ("MiniLM-primacy", "MiniLM", "MiniLM-recency")
@@ -199,6 +203,24 @@ def test_documents_without_queries_are_refused_in_one_sentence(
     (subject,) = DIFFERENCES.subjects(compute, resolve("BM25"), datasets.read("texts"), settings)
     with pytest.raises(UserError, match="BM25 has no measure to compare: "):
         DIFFERENCES.summarize(compute, subject)
+
+
+@pytest.mark.usefixtures("own_service")
+def test_a_reranker_is_compared_in_what_it_has(
+    tiny_folder: Callable[..., Path], tmp_path: Path
+) -> None:
+    text = "Ice melts in spring. Stone stays. Fog lifts at noon."
+    rows = [
+        {"query": f"what melts {n}", "document": f"{text} {n}.", "evidence": "Ice melts in spring."}
+        for n in range(4)
+    ]
+    cross = tiny_families.cross_encoder(tiny_folder("bert").parent / "raw", tmp_path)
+    result = poslens.differences({"dense": str(tiny_folder("bert")), "cross": str(cross)}, rows)
+    titles = "relocation difference (standard deviations) and saliency index"
+    assert result.verdicts[0].startswith("dense: drop in nDCG@10 (first minus last) ")
+    assert result.verdicts[1] == f"cross: compared only in {titles}."
+    reasons = result.study.remarks(result.summaries)
+    assert len(reasons) == 3 and all(reason.startswith("cross ") for reason in reasons)
 
 
 @pytest.mark.usefixtures("own_service")
