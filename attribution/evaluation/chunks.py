@@ -123,8 +123,8 @@ def _room(retriever: DenseRetriever) -> int:
 def no_late_chunks(name: str) -> UserError:
     """The error for a model that does not support late chunks."""
     return UserError(
-        f"{name} does not support late chunks, because its vector is not the mean of token "
-        "vectors: choose windows, or a model with mean pooling."
+        f"{name} does not support late chunks, which need the token vectors of a model with mean "
+        "pooling: choose windows, or such a model."
     )
 
 

@@ -244,11 +244,8 @@ class ChunkStudy(Study[ChunkCorpus, Asked[ChunkCorpus], ChunkSummary]):
                 reasons.setdefault(reason, []).append(setting)
             remarks += [f"Left out {', '.join(names)}: {why}" for why, names in reasons.items()]
             if summary.unit == "words":
-                why = (
-                    "has no tokens"
-                    if not summary.asked.spec.remote
-                    else "has its tokenizer elsewhere"
-                )
+                hidden = summary.asked.spec.without_files
+                why = "doesn't show its tokens" if hidden else "has no tokens"
                 remarks.append(
                     f"{summary.name} {why}, so its windows count words and punctuation marks: "
                     "choose a splitter that counts both."

@@ -666,7 +666,7 @@ def test_chunks_behind_an_endpoint_are_windows_of_words(
     (remark, words) = CHUNKS.remarks([done])
     assert "does not support late chunks" in remark
     assert words == (
-        "E5 has its tokenizer elsewhere, so its windows count words and punctuation marks: "
+        "E5 doesn't show its tokens, so its windows count words and punctuation marks: "
         "choose a splitter that counts both."
     )
 

@@ -276,7 +276,7 @@ def test_the_command_draws_and_skips_models_that_do_not_fit(home: Path, path: Pa
     )
     assert code == 0 and str(figure) in said
     assert [row["model"] for row in json.loads(out)["rows"]] == ["BM25"]
-    assert "BM25 does not support late chunks" in said
+    assert "BM25 does not support late chunks, which need the token vectors of a model" in said
     assert json.loads(figure.read_text())["data"]
 
 
