@@ -73,17 +73,24 @@ class TextMap:
         texts = [text for text in self.texts if text in arrays]
         return _Vectors(texts, np.array([arrays[text] for text in texts], dtype=np.float32))
 
-    def compute(self, compute: Compute, model: ModelIdentity, options: RunOptions) -> Progress:
-        """Embed the remaining texts.
+    def require_fit(self, compute: Compute, model: ModelIdentity) -> None:
+        """Check that the model has a dense vector per text.
 
         Raises:
-            UserError: the model has no dense vector per text, or it cannot be loaded.
+            UserError: it has none.
         """
         if family_of(model.spec).search != "vectors":
             raise UserError(
                 f"{model.spec.name} doesn't have a dense vector per text: select a dense model, "
                 "or a map of curves."
             )
+
+    def compute(self, compute: Compute, model: ModelIdentity, options: RunOptions) -> Progress:
+        """Embed the remaining texts.
+
+        Raises:
+            UserError: the model cannot be loaded.
+        """
         return embed(
             cast(Pooled, compute.retriever(model)),
             model.key,
@@ -111,6 +118,14 @@ class CurveMap:
         """The ids of the pairs whose curves are stored, and the curves [n, 100]."""
         stored = compute.store.curves(model.key, self.method, self.pairs)
         return _Vectors(list(stored.pair_ids), stored.curves, stored.truncated)
+
+    def require_fit(self, compute: Compute, model: ModelIdentity) -> None:
+        """Check that the method is not known to be unavailable for the model.
+
+        Raises:
+            UserError: it is.
+        """
+        compute.require_fit(model, self.method)
 
     def compute(self, compute: Compute, model: ModelIdentity, options: RunOptions) -> Progress:
         """Attribute the remaining pairs.
@@ -156,8 +171,13 @@ def _comparable(all_vectors: _Vectors, layout: Layout) -> tuple[_Vectors, int]:
 
 
 def job(compute: Compute, spec: RetrieverSpec, source: MapSource, layout: Layout) -> Job:
-    """A job that computes the missing vectors of a map and fits it."""
+    """A job that computes the missing vectors of a map and fits it.
+
+    Raises:
+        UserError: the model has no such vectors.
+    """
     model = compute.identify(spec)
+    source.require_fit(compute, model)
 
     def work(run: Run, report: Report) -> Progress:
         run.stage = "Computing"

@@ -48,6 +48,15 @@ def test_too_few_points_are_named_before_anything_is_computed(tmp_path: Path) ->
     assert "needs at least 5 points, not 2" in info.value
 
 
+def test_a_model_without_vectors_is_named_before_anything_is_computed() -> None:
+    page = open_page("map", model="BM25").run()
+    assert not page.exception and "map.start" not in [button.key for button in page.button]
+    assert "BM25 doesn't have a dense vector per text" in page.error[0].value
+    curves = open_page("map", model="BM25", of="curves").run()
+    assert not curves.exception and not curves.error
+    assert "map.start" in [button.key for button in curves.button]
+
+
 def test_numbers_have_units_and_the_caption_names_the_similarity(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
