@@ -294,8 +294,8 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
         read = tuple(length for length in settings.lengths if limit is None or length <= limit)
         if not read:
             raise UserError(
-                f"The context limit of {spec.name}, {limit:,} {unit(spec)}, is below all requested "
-                "lengths: add a shorter length."
+                f"The context limit of {spec.name}, {limit:,} {unit(spec)}, is below all lengths of "
+                f"texts, from {min(settings.lengths):,}: run `needles` with a shorter length."
             )
         unread = tuple(length for length in settings.lengths if length not in read)
         return [Grid(spec, corpus, settings, read, unread)]
