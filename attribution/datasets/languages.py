@@ -9,19 +9,22 @@ from typing import Any
 from poslens.attribution.datasets.schema import as_label
 from poslens.attribution.errors import UserError
 
-# Two-letter codes of the languages of PosIR, BEIR's translations, MultiClaim's larger parts and the
-# macrolanguages below. A macrolanguage and its standard variety, of which data sets use either code
+# Two-letter codes of the languages of PosIR, BEIR's translations, MultiClaim and other multilingual
+# data sets, and of the macrolanguages below. A macrolanguage and its standard variety, of which data sets use either code
 # (FLORES, for example, has `arb_Arab` and `zho_Hans`), count as one language. Chinese is `cmn`, as
 # in PosIR; others have the macrolanguage's code. Varieties that differ in writing, such as `nno`,
 # `arz` and `prs`, remain languages of their own.
 _CODES = dict(
     code.split(":")
     for code in (
-        "ar:ara az:aze bg:bul bn:ben cs:ces da:dan de:deu el:ell en:eng es:spa et:est fa:fas "
-        "fi:fin fr:fra he:heb hi:hin hr:hrv hu:hun id:ind it:ita iw:heb ja:jpn ko:kor lv:lav "
-        "mn:mon ms:msa nb:nor ne:nep nl:nld no:nor pl:pol pt:por ro:ron ru:rus sk:slk sl:slv "
-        "sq:sqi sr:srp sv:swe sw:swa te:tel th:tha tr:tur uk:ukr ur:urd uz:uzb vi:vie yo:yor "
-        "zh:cmn "
+        "af:afr am:amh ar:ara as:asm az:aze be:bel bg:bul bn:ben bo:bod bs:bos ca:cat cs:ces "
+        "cy:cym da:dan de:deu el:ell en:eng es:spa et:est eu:eus fa:fas fi:fin fr:fra ga:gle "
+        "gl:glg gu:guj ha:hau he:heb hi:hin hr:hrv hu:hun hy:hye id:ind ig:ibo is:isl it:ita "
+        "iw:heb ja:jpn ka:kat kk:kaz km:khm kn:kan ko:kor ky:kir lo:lao lt:lit lv:lav mk:mkd "
+        "ml:mal mn:mon mr:mar ms:msa mt:mlt my:mya nb:nor ne:nep nl:nld no:nor pa:pan pl:pol "
+        "ps:pus pt:por ro:ron ru:rus rw:kin si:sin sk:slk sl:slv so:som sq:sqi sr:srp sv:swe "
+        "sw:swa ta:tam te:tel tg:tgk th:tha ti:tir tl:tgl tr:tur ug:uig uk:ukr ur:urd uz:uzb "
+        "vi:vie xh:xho yi:yid yo:yor zh:cmn zu:zul "
         "zho:cmn als:sqi arb:ara azj:aze ekk:est khk:mon lvs:lav nob:nor npi:nep pes:fas swh:swa "
         "uzn:uzb zsm:msa"
     ).split()

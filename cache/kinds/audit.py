@@ -8,6 +8,7 @@ from poslens.attribution.datasets.corpus import Collection
 from poslens.attribution.evaluation.audit import SentenceRanks, audit_method
 from poslens.attribution.evaluation.chunks import Chunks
 from poslens.attribution.evaluation.truncation import TRUNCATION, Truncation
+from poslens.attribution.text import revision
 from poslens.cache.kinds.rankings import CorpusItems, fingerprint
 from poslens.cache.storage.results import Key, Results, Stored, itself
 from poslens.cache.storage.schema import Schema, register
@@ -31,7 +32,8 @@ class AuditStore(CorpusItems):
     """Audits of one collection below one folder."""
 
     def __init__(self, root: Path, collection: Collection) -> None:
-        super().__init__(root, collection, fingerprint(collection))
+        revisions = max((revision(code) for _, code in collection.survey.languages), default="")
+        super().__init__(root, collection, fingerprint(collection) + revisions)
         self.ranks: Results[Key, SentenceRanks] = Results(root, SENTENCE_RANKS, key=itself)
         self.probed: Results[Key, Truncation] = Results(root, TRUNCATIONS, key=itself)
 

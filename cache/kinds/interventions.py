@@ -29,6 +29,7 @@ from poslens.attribution.retrievers.base import Pooled, Retriever
 from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.family import Capability
 from poslens.attribution.retrievers.scoring import Known, score_texts
+from poslens.attribution.text import revision
 from poslens.attribution.types import Array, Method, TextPair, as_array, set_arrays
 from poslens.cache.jobs.items import compute_missing
 from poslens.cache.jobs.loop import Progress, RunOptions
@@ -44,7 +45,8 @@ def cause_key(pair: TextPair) -> Key:
     """Key of a pair with its texts, its evidence, and its language, which affects sentence
     splitting."""
     key = pair_key(pair)
-    return key._replace(fingerprint=f"{key.fingerprint}:{pair.language or ''}")
+    language = f"{pair.language or ''}{revision(pair.language)}"
+    return key._replace(fingerprint=f"{key.fingerprint}:{language}")
 
 
 def _owned(owner: Owner) -> dict[str, Any]:

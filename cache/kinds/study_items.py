@@ -11,6 +11,7 @@ from pathlib import Path
 from poslens.attribution.evaluation.needle import NeedleCell
 from poslens.attribution.evaluation.preferences import Condition, Thirds
 from poslens.attribution.evaluation.why_causes import Source, Why
+from poslens.attribution.text import revision
 from poslens.attribution.types import EvidenceSpan, Method, TextPair
 from poslens.cache.keys import text_fingerprint
 from poslens.cache.storage.results import Key, Results
@@ -101,4 +102,5 @@ def explanations(root: Path) -> Results[WhyItem, Why]:
 def _why_key(item: WhyItem) -> Key:
     span = item.evidence
     where = f"{span.start}-{span.end} {item.source}" if span else ""
-    return Key(item.dataset, item.name, f"{item.corpus}:{where}:{item.language}")
+    language = f"{item.language}{revision(item.language)}"
+    return Key(item.dataset, item.name, f"{item.corpus}:{where}:{language}")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from poslens.attribution import datasets
 from poslens.attribution.errors import UserError
 from poslens.attribution.text import (
     MAX_CHARACTERS,
@@ -13,8 +16,10 @@ from poslens.attribution.text import (
     inside,
     joined,
     require_sentences,
+    revision,
     script_without_sentences,
     sentences,
+    starts_unspaced,
     unit_of,
     words,
 )
@@ -179,6 +184,56 @@ def test_words_partition_any_text(text: str) -> None:
 )
 def test_sentences_split_by_hand(language: str, expected: list[str]) -> None:
     assert cut(TEXTS[language], sentences(TEXTS[language], language)) == expected
+
+
+@pytest.mark.parametrize(
+    ("language", "expected"),
+    [
+        ("bul", ["Вярно ли е?", "Д-р Иванов живее на ул. Шипка."]),
+        ("cat", ["És veritat?", "La Dra. Vila va venir."]),
+        ("dan", ["Den er f.eks. stor.", "Den 3. oktober 1990 regnede det."]),
+        ("ell", ["Είναι αλήθεια;", "Ο κ. Παπαδόπουλος ζει π.χ. εδώ.", "Ναι."]),
+        ("fin", ["Se on ns. hyvä.", "Onko totta?"]),
+        ("hye", ["Դա ճիշտ է։", "Պրոֆ. Պետրոսյան։"]),
+        ("kaz", ["Т.б. бар.", "Ит ұйықтап жатыр."]),
+        ("mal", ["നായ ഉറങ്ങുന്നു.", "ഡോ. ശർമ്മ വന്നു."]),
+        ("nld", ["Is het waar?", "Dhr. Jansen woont hier, bijv. nu."]),
+        ("tam", ["உண்மையா?", "எ.கா. இது."]),
+        ("ukr", ["Це правда?", "Д-р Іваненко живе на вул. Шевченка."]),
+    ],
+)
+def test_languages_have_their_own_abbreviations_and_marks(
+    language: str, expected: list[str]
+) -> None:
+    text = " ".join(expected)
+    assert cut(text, sentences(text, language)) == expected
+    assert cut(text, sentences(text, "eng")) != expected
+
+
+@pytest.mark.parametrize("language", ["jpn", "kor", "hin", None])
+@pytest.mark.parametrize(
+    "expected",
+    [
+        ["高さは３．５メートルです。", "次です。"],
+        ["「本当ですか？」と聞いた。", "「行く。」", "彼は言った。"],
+        ['그는 "간다."라고 말했다.', "“온다.”고 했다.", "개가 잔다."],
+        ["ऊँचाई १.५ मीटर है।", "अंत।"],
+    ],
+)
+def test_numbers_and_reported_speech_are_in_one_sentence(
+    language: str | None, expected: list[str]
+) -> None:
+    text = ("" if starts_unspaced(expected[0][1]) else " ").join(expected)
+    assert cut(text, sentences(text, language)) == expected
+
+
+def test_sentences_of_the_sample_are_those_of_its_included_results() -> None:
+    digest = hashlib.sha256()
+    for name in ("sample", "sample-multilingual", "sample-bias"):
+        for pair in datasets.read(name).pairs:
+            assert not revision(pair.language)
+            digest.update(f"{name} {pair.pair_id} {sentences(pair.document, pair.language)}".encode())
+    assert digest.hexdigest()[:16] == "0b3249a240eddd3d"
 
 
 def test_abbreviations_do_not_end_a_sentence() -> None:

@@ -5,29 +5,36 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from poslens.attribution import text
+from poslens.attribution.datasets.corpus import Collection, Document
 from poslens.attribution.interventions.ablation import ablation_method
 from poslens.attribution.interventions.displacement import displacement_method
 from poslens.attribution.interventions.relocation import relocation_method
 from poslens.attribution.retrievers.scoring import score_texts, size
 from poslens.attribution.types import EvidenceSpan, TextPair
 from poslens.cache.jobs.items import compute_missing
+from poslens.cache.kinds.audit import AuditStore
 from poslens.cache.kinds.interventions import (
     OTHERS,
     AmongOthers,
     OtherScores,
+    cause_key,
     causes,
     intervene,
     intervene_all,
     others,
     score_others,
 )
+from poslens.cache.kinds.study_items import WhyItem, explanations
 from poslens.cache.lru_cache import LRUCache
 from poslens.cache.storage.store import ModelKey
+from poslens.studies.needles import Documents, Grid
 
 MODEL = ModelKey("tiny-bert", "0" * 16)
 PAIR = TextPair(
@@ -73,6 +80,28 @@ def test_another_evidence_text_or_language_is_a_miss(
     ):
         assert kept.get(MODEL, method, changed) is None
     assert kept.get(MODEL, relocation_method(4), PAIR) is None
+
+
+@pytest.mark.parametrize(("code", "revised"), [("ell", True), ("pol", False)])
+def test_results_under_earlier_sentence_rules_are_misses(
+    code: str, revised: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = Collection("c", "c", (), lambda: iter([Document("d", "One. Two.", language=code)]))
+    texts, settings = Documents("c", (("One. Two.", code),), ""), SimpleNamespace(depths=(0,))
+
+    def keys() -> list[str]:
+        (cell,) = Grid(None, texts, settings, (64,), ()).items()
+        explained = WhyItem("c", "q", "tide", "d", "corpus", language=code)
+        return [
+            cause_key(replace(PAIR, language=code)).fingerprint,
+            explanations(tmp_path).key(explained).fingerprint,
+            AuditStore(tmp_path, corpus).fingerprint,
+            cell.corpus,
+        ]
+
+    now = keys()
+    monkeypatch.setattr(text, "_REVISED", frozenset())
+    assert [a != b for a, b in zip(now, keys(), strict=True)] == [revised] * 4
 
 
 def test_a_pair_that_cannot_be_moved_is_stored_as_a_failure_with_its_reason(
