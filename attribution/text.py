@@ -27,6 +27,11 @@ _WORD = regex.compile(
 
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _STARTS_UNSPACED = regex.compile(rf"[{_UNSPACED}]", regex.VERSION1)
+_WIDE_MARKS = r"\u3001-\u303f\uff01-\uff65"
+_NO_SPACE_BEFORE = regex.compile(rf"[{_UNSPACED}{_WIDE_MARKS}]", regex.VERSION1)
+_NO_SPACE_AFTER = regex.compile(
+    rf"[\p{{Han}}\p{{Hiragana}}\p{{Katakana}}{_WIDE_MARKS}][\p{{Pe}}\p{{Pf}}\"']*$", regex.VERSION1
+)
 
 # Scripts for which no rule finds sentences: Thai and Lao do not mark them, and the segmenter does
 # not know the marks of Khmer and Tibetan. A space ends a phrase as often as a sentence there.
@@ -34,7 +39,7 @@ _UNMARKED = ("Thai", "Lao", "Khmer", "Tibetan")
 _SCRIPTS = {name: regex.compile(rf"\p{{{name}}}") for name in _UNMARKED}
 _LETTER = regex.compile(r"\p{L}")
 
-# ISO 639-3 codes, as in data sets, to the codes of sentencex, for languages with rules of their own.
+# ISO 639-3 codes, as in data sets, to the codes of sentencex, of languages with their own rules.
 _SENTENCEX = dict(
     code.split(":")
     for code in (
@@ -75,11 +80,12 @@ def starts_unspaced(text: str) -> bool:
 
 def joined(parts: Sequence[str]) -> str:
     """Parts of a text, such as sentences, as one text: separated by spaces where there is no white
-    space between them and the script uses spaces."""
+    space between them and the script uses spaces. Chinese and Japanese don't, not even before a
+    quotation mark or a number."""
     text = ""
     for part in parts:
-        between = "" if not text or text[-1].isspace() or starts_unspaced(part) else " "
-        text += between + part
+        spaced = not text or text[-1].isspace() or _NO_SPACE_BEFORE.match(part)
+        text += part if spaced or _NO_SPACE_AFTER.search(text[-8:]) else f" {part}"
     return text
 
 
@@ -150,8 +156,8 @@ def sentences(text: str, language: str | None = None) -> tuple[tuple[int, int], 
     """Character spans [start, end) of the sentences, without surrounding white space.
 
     The segmenter is sentencex. `language` is an ISO 639-3 code; English rules apply to languages
-    without rules of their own. For scripts without sentence marks (`script_without_sentences`), the spans are
-    paragraphs.
+    without rules of their own. For scripts without sentence marks (`script_without_sentences`), the
+    spans are paragraphs.
     """
     code = _SENTENCEX.get(language or "eng", "en")
     text = _BEFORE_PERIOD.sub(" ", text)

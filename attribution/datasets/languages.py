@@ -10,10 +10,10 @@ from poslens.attribution.datasets.schema import as_label
 from poslens.attribution.errors import UserError
 
 # Two-letter codes of the languages of PosIR, BEIR's translations, MultiClaim and other multilingual
-# data sets, and of the macrolanguages below. A macrolanguage and its standard variety, of which data sets use either code
-# (FLORES, for example, has `arb_Arab` and `zho_Hans`), count as one language. Chinese is `cmn`, as
-# in PosIR; others have the macrolanguage's code. Varieties that differ in writing, such as `nno`,
-# `arz` and `prs`, remain languages of their own.
+# data sets, and of the macrolanguages below. A macrolanguage and its standard variety, of which
+# data sets use either code (FLORES, for example, has `arb_Arab` and `zho_Hans`), count as one
+# language. Chinese is `cmn`, as in PosIR; others have the macrolanguage's code. Varieties that
+# differ in writing, such as `nno`, `arz` and `prs`, remain languages of their own.
 _CODES = dict(
     code.split(":")
     for code in (

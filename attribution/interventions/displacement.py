@@ -22,13 +22,14 @@ from poslens.attribution.nouns import counted
 from poslens.attribution.retrievers.base import Retriever, reads_jointly, separate
 from poslens.attribution.retrievers.embedding_hooks import EmbeddingHooks
 from poslens.attribution.retrievers.scoring import Known, score_texts
+from poslens.attribution.text import joined
 from poslens.attribution.types import Array, Method, TextPair, set_arrays
 
 Way = Literal["prefix", "positions"]
 PREFIXES = (0, 32, 64, 128, 256)
 """Lengths of the neutral prefix in tokens, and shifts of position ids."""
 
-VERSION = 1
+VERSION = 2
 
 
 def displacement_method(way: Way, lengths: Sequence[int] = PREFIXES) -> Method:
@@ -66,16 +67,16 @@ def behind_prefix(
     """Score the document after neutral text of each length. The prefix is content, too: compare the
     result with `shifted_positions`, which adds none, if the model supports it."""
     prefixes = [
-        of_tokens(retriever, pair.query, pair.language, n, 5 * n) + " " if n else ""
-        for n in lengths
+        of_tokens(retriever, pair.query, pair.language, n, 5 * n) if n else "" for n in lengths
     ]
-    texts = [prefix + pair.document for prefix in prefixes]
+    texts = [joined([prefix, pair.document]) for prefix in prefixes]
     asked = [(pair.query, text) for text in texts]
     scores = score_texts(retriever, asked, cached=cached)
     read = []
-    for prefix, text in zip(prefixes, texts, strict=True):
+    for text in texts:
         reached = tokens_of(retriever, pair.query, text).share_read(len(text)) * len(text)
-        read.append(max(0.0, reached - len(prefix)) / len(pair.document))
+        start = len(text) - len(pair.document)
+        read.append(max(0.0, reached - start) / len(pair.document))
     cut = sum(share < 1 for share in read)
     note = f"after {cut} of the prefixes, the document is truncated" if cut else ""
     return Displacement(

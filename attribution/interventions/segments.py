@@ -54,7 +54,7 @@ STEP = 0.8
 """Factor by which a text is shortened repeatedly until the result of an insertion is read whole."""
 
 VERSION = 1
-EDITS_VERSION = 3
+EDITS_VERSION = 4
 
 
 def segments_method(cut: Cut) -> Method:

@@ -135,6 +135,9 @@ def test_parts_are_separated_as_their_script_does() -> None:
     first, second = "海洋潮汐是由月球引力引起的。", "土星有光环。"
     assert joined([first, second]) == first + second
     assert joined(["One.", "Two.", second]) == f"One. Two.{second}"
+    quoted = [first, "《史记》有记载。", "他说：“对。”", "2014年又有发现。", "GPS也用它。"]
+    assert joined(quoted) == "".join(quoted)
+    assert joined(["Он ушёл.", "«Да.»", "2014 год."]) == "Он ушёл. «Да.» 2014 год."
     assert joined(["One.\n", "Two."]) == "One.\nTwo." and joined(["", "One."]) == "One."
 
 
@@ -232,7 +235,9 @@ def test_sentences_of_the_sample_are_those_of_its_included_results() -> None:
     for name in ("sample", "sample-multilingual", "sample-bias"):
         for pair in datasets.read(name).pairs:
             assert not revision(pair.language)
-            digest.update(f"{name} {pair.pair_id} {sentences(pair.document, pair.language)}".encode())
+            digest.update(
+                f"{name} {pair.pair_id} {sentences(pair.document, pair.language)}".encode()
+            )
     assert digest.hexdigest()[:16] == "0b3249a240eddd3d"
 
 

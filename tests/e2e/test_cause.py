@@ -113,7 +113,7 @@ def test_curves_of_documents_alone_are_shown(run_app: App, visit: Visit) -> None
     settled(page).get_by_role("radio", name="removal", exact=True).click()
     expect(page.get_by_text("0 of 1 document")).to_be_visible()
     settled(page).locator("[class*=st-key-edits-start] button").click()
-    expect(page.get_by_text("removal(version=3)").first).to_be_attached()
+    expect(page.get_by_text("removal(version=4)").first).to_be_attached()
     expect(page).to_have_url(re.compile("tab=Data\\+set"))
     expect(page).to_have_url(re.compile("corpus=removal"))
     no_error(page)

@@ -17,6 +17,7 @@ from poslens.attribution.curves.curve_summary import primacy_recency_index
 from poslens.attribution.curves.positions import resample
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import Stopped, UserError
+from poslens.attribution.interventions import displacement
 from poslens.attribution.interventions.ablation import Ablation
 from poslens.attribution.interventions.agreement import (
     agreement,
@@ -45,6 +46,7 @@ from poslens.attribution.pairs import Pairs
 from poslens.attribution.retrievers.detect import FAMILIES
 from poslens.attribution.retrievers.load import load
 from poslens.attribution.retrievers.resolve import resolve
+from poslens.attribution.retrievers.scoring import score_texts
 from poslens.attribution.types import EvidenceSpan, TextPair
 
 RNG = np.random.default_rng(5)
@@ -384,12 +386,26 @@ def test_shifting_positions_equals_passing_other_position_ids(
         shifted_positions(retriever, PAIR)
 
 
+def test_a_chinese_prefix_is_not_separated_by_a_space(monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = TextPair("p", "潮汐", "2014年，《潮汐》出版。", language="cmn")
+    scored: list[str] = []
+
+    def scores(retriever: Any, texts: Any, **_: Any) -> Any:
+        scored.extend(document for _, document in texts)
+        return score_texts(retriever, texts)
+
+    monkeypatch.setattr(displacement, "score_texts", scores)
+    found = behind_prefix(load(resolve("BM25")), pair, (0, 12))
+    assert scored == [pair.document, f"这一部分放在这里只是为了{pair.document}"]
+    assert found.read.tolist() == [1, 1]
+
+
 def test_models_without_position_embeddings_cannot_be_shifted(tiny: Callable[..., Any]) -> None:
     for retriever in (tiny("qwen3-right"), load(resolve("BM25"))):
         with pytest.raises(UserError, match="adds no position embeddings"):
             shifted_positions(retriever, PAIR)
     assert repr(displacement_method("prefix", (0, 4))) == (
-        "displacement(by=prefix, tokens=0/4, version=1)"
+        "displacement(by=prefix, tokens=0/4, version=2)"
     )
 
 
