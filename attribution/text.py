@@ -25,6 +25,10 @@ _WORD = regex.compile(
     regex.VERSION1,
 )
 
+_RUN = regex.compile(
+    rf"(?=[{_UNSPACED}])\X[^\s\p{{L}}\p{{M}}\p{{N}}]*|(?:(?![{_UNSPACED}])\S)+", regex.VERSION1
+)
+
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _STARTS_UNSPACED = regex.compile(rf"[{_UNSPACED}]", regex.VERSION1)
 _WIDE_MARKS = r"\u3001-\u303f\uff01-\uff65"
@@ -103,6 +107,12 @@ def words(text: str) -> tuple[tuple[int, int], ...]:
 def word_spans(text: str) -> list[tuple[int, int]]:
     """Character spans of the words that are not punctuation marks, in order."""
     return [(a, b) for a, b in words(text) if any(map(str.isalnum, text[a:b]))]
+
+
+def runs(text: str) -> list[tuple[int, int]]:
+    """Character spans [start, end) between which a text can be cut: runs without white space and,
+    in scripts without spaces, each character with the marks after it."""
+    return [match.span() for match in _RUN.finditer(text)]
 
 
 @lru_cache(maxsize=256)

@@ -15,7 +15,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import accumulate, chain, groupby
+from itertools import accumulate, chain
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from poslens.attribution.evaluation.comparison import SHARE_MARGIN, Comparison, 
 from poslens.attribution.interventions.relocation import tokens_of
 from poslens.attribution.retrievers.base import Retriever
 from poslens.attribution.retrievers.scoring import Known, score_texts
-from poslens.attribution.text import sentences
+from poslens.attribution.text import joined, runs, sentences
 from poslens.attribution.types import Method
 
 NEEDLES = 20
@@ -125,8 +125,8 @@ class Haystacks:
             if not filler:
                 raise UserError(f"A needle has more than {length} tokens: choose longer texts.")
             *rest, last = filler
-            shorter = " ".join(last.split()[:-1])
-            filler = [*rest, shorter] if shorter else rest
+            shorter = runs(last)[:-1]
+            filler = [*rest, last[: shorter[-1][1]]] if shorter else rest
         return text, n, repeated
 
     def _filler(self, number: int, length: int) -> tuple[list[str], bool]:
@@ -152,14 +152,21 @@ class Haystacks:
         return self._cut(needle, listed, length), repeated
 
     def _cut(self, needle: Needle, listed: list[str], length: int) -> list[str]:
-        """The longest prefix of the sentences, in whole words, that fits; found by bisection."""
-        words = [(row, word) for row, text in enumerate(listed) for word in text.split()]
+        """The longest prefix of the sentences, in whole words or, in scripts without spaces,
+        characters, that fits; found by bisection."""
+        texts = [" ".join(text.split()) for text in listed]
+        ends = [(row, end) for row, text in enumerate(texts) for _, end in runs(text)]
+
+        def prefix(n: int) -> list[str]:
+            if not n:
+                return []
+            row, end = ends[n - 1]
+            return [*texts[:row], texts[row][:end]]
 
         def too_long(n: int) -> bool:
-            text = _placed(_joined(words[:n]), needle, 100)
-            return self._fits(needle, text, length) is None
+            return self._fits(needle, _placed(prefix(n), needle, 100), length) is None
 
-        return _joined(words[: bisect_left(range(1, len(words) + 1), True, key=too_long)])
+        return prefix(bisect_left(range(1, len(ends) + 1), True, key=too_long))
 
     def _fits(self, needle: Needle, text: str, length: int) -> int | None:
         """Number of tokens of a text, including special ones; None if it exceeds `length` or the
@@ -173,18 +180,12 @@ def _sentences(text: str, language: str | None) -> list[str]:
     return [text[start:end] for start, end in sentences(text, language)]
 
 
-def _joined(words: Sequence[tuple[int, str]]) -> list[str]:
-    """Sentences from words that carry their sentence's number."""
-    sentences = groupby(words, key=lambda numbered: numbered[0])
-    return [" ".join(word for _, word in sentence) for _, sentence in sentences]
-
-
 def _placed(filler: Sequence[str], needle: Needle, depth: float) -> str:
     """The filler with the needle between two sentences, where the share of its characters before
     the needle is closest to `depth` percent."""
     ends = np.array([0, *accumulate(len(sentence) for sentence in filler)])
     at = int(np.abs(ends - depth / 100 * ends[-1]).argmin()) if depth < 100 else len(filler)
-    return " ".join([*filler[:at], needle.sentence, *filler[at:]])
+    return joined([*filler[:at], needle.sentence, *filler[at:]])
 
 
 def cell(

@@ -64,6 +64,15 @@ def test_texts_have_the_requested_length_and_differ_only_in_the_needles_position
         assert places[0] == 0 and text.endswith(needle.sentence)
 
 
+def test_chinese_texts_have_the_requested_length_and_no_spaces(bm25: Any) -> None:
+    line = "天上有第{}颗星，夜里很亮，人们都能看见它。"
+    haystacks = Haystacks(bm25, [("".join(map(line.format, range(9))), "cmn")], needles(2))
+    for depth in (0, 50, 100):
+        text, n, _ = haystacks.text(0, 100, depth)
+        assert n == 100 == len(tokens_of(bm25, "x", text).tokens)
+        assert " " not in text.replace(needles(2)[0].sentence, "")
+
+
 def test_a_short_corpus_is_repeated_and_reported(bm25: Any) -> None:
     haystacks = Haystacks(bm25, [("One line only. And this.", None)], needles(2))
     text, n, repeated = haystacks.text(0, 100, 50)
