@@ -11,7 +11,6 @@ to something that should not matter.
 from __future__ import annotations
 
 import math
-import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence, Set
@@ -32,7 +31,7 @@ from poslens.attribution.interventions.relocation import (
     tie_range,
 )
 from poslens.attribution.retrievers.lexical import terms_of
-from poslens.attribution.text import overlapping, sentences
+from poslens.attribution.text import overlapping, runs, sentences
 from poslens.attribution.types import Array, EvidenceSpan, TextPair, TokenizedText
 
 N_NULLS = 3
@@ -263,7 +262,7 @@ def _windows(text: str, tokens: Callable[[str], TokenizedText]) -> Iterator[tupl
     """Characters [start, end) of windows as long as the context limit, which cover the text; each
     overlaps the previous one by a quarter, and the last, which is as long as the others, by more:
     a shorter one would have the advantage of a short document."""
-    starts = [match.start() for match in re.finditer(r"\S+", text)]
+    starts = [start for start, _ in runs(text)]
     previous = start = 0
     while (read := tokens(text[start:])).truncated:
         end = start + max(1, read.read_until)

@@ -316,6 +316,12 @@ def test_the_last_window_is_read_to_the_end_of_a_text_that_becomes_denser() -> N
     assert {word for part in parts for word in part} == set(words)
 
 
+def test_windows_of_a_text_without_spaces_overlap_and_are_as_long() -> None:
+    document = "".join(chr(0x4E00 + n) for n in range(90))
+    windows = list(_windows(document, tokens(20)))
+    assert windows == [(0, 20), (15, 35), (30, 50), (45, 65), (60, 80), (70, 90)]
+
+
 def test_scores_of_every_document_agree_with_ranks() -> None:
     ranks = Ranks([0, 0, 2], [0, 1, 2, 0])
     scores = np.array([[0.2, 0.7, 0.5]])
