@@ -93,6 +93,12 @@ def leave(page: Page) -> None:
         expect(page.locator(".hm-link-bar.hm-active")).to_have_count(0)
 
 
+def test_the_legend_fits_into_a_narrow_window(show: Show) -> None:
+    page = show(planted(0, 3), width=390)
+    box = page.locator(".hm-link-bar").bounding_box()
+    assert box and box["x"] >= 0 and box["x"] + box["width"] <= 390
+
+
 def test_a_planted_cell_highlights_only_its_word(show: Show) -> None:
     page = show(planted(1, 2))
     unit(page, QUERY, 1).hover()
