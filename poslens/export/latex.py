@@ -37,6 +37,8 @@ _SPECIAL = {
     "≥": r"$\ge$",
     "≈": r"$\approx$",
 }
+_JOINERS = "\u200c\u200d"
+"""Characters that change the letters or emoji next to them."""
 _LOW, _HIGH = re.compile(r"(^|[ _])low$"), re.compile(r"(^|[ _])high$")
 _NOT_IN_PDFLATEX = re.compile(
     "[^\\x00-\u0125\u0128-\u0137\u0139-\u013e\u0141-\u0148\u014a-\u0165\u0168-\u017e"
@@ -157,11 +159,12 @@ def latex(frame: pd.DataFrame, entries: Sequence[Mapping[str, Any]], name: str) 
             r"\end{minipage}",
             rf"\end{{{kind}}}",
         ]
-    engine = (
-        ", XeLaTeX or LuaLaTeX, and a font for all scripts."
-        if _NOT_IN_PDFLATEX.search("".join((head, note, *top, *lines)))
-        else r" and \usepackage[T1]{fontenc}."
-    )
+    typeset = "".join((head, note, *top, *lines))
+    engine = r" and \usepackage[T1]{fontenc}."
+    if _NOT_IN_PDFLATEX.search(typeset):
+        engine = ", XeLaTeX or LuaLaTeX, and a font for all scripts."
+    if any(unicodedata.bidirectional(sign) in ("R", "AL") for sign in typeset):
+        engine = r", \usepackage[english,bidi=basic]{babel}, LuaLaTeX, and a font for all scripts."
     comments = [
         rf"Needs \usepackage{{booktabs,{package}}}{engine}",
         *comments,
@@ -306,7 +309,9 @@ def escaped(text: str) -> str:
     """Text escaped for LaTeX, on one line."""
     quoted = re.sub(r'"([^"]*)"', r"``\1''", " ".join(text.split()))
     signs = (_SPECIAL.get(sign, sign) for sign in quoted)
-    text = "".join(sign for sign in signs if len(sign) > 1 or sign.isprintable())
+    text = "".join(
+        sign for sign in signs if len(sign) > 1 or sign.isprintable() or sign in _JOINERS
+    )
     return text.replace("--", "-{}-")  # not an en dash
 
 

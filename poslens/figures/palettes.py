@@ -6,7 +6,10 @@ import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Literal
+
+import regex
 
 from poslens.attribution.errors import UserError
 
@@ -242,14 +245,20 @@ as wide as the window, but their text is wrapped before that width is known."""
 
 
 def text_width(text: str, font_size: float) -> float:
-    """Approximate width of `text` in px: half an em per letter, an em per wide character."""
+    """Approximate width of `text` in px: half an em per letter, an em per wide character, nothing
+    for the marks on a letter."""
     wide = sum(unicodedata.east_asian_width(letter) in "WF" for letter in text)
-    return font_size * (0.51 * (len(text) - wide) + 1.05 * wide)
+    marks = sum(unicodedata.category(letter) in ("Mn", "Me", "Cf") for letter in text)
+    return font_size * (0.51 * (len(text) - wide - marks) + 1.05 * wide)
 
 
 def shorten(text: str, length: int) -> str:
-    """`text` truncated to `length` characters, including the ellipsis."""
-    return text if len(text) <= length else text[: length - 1] + "…"
+    """`text` truncated to `length` characters, including the ellipsis, or to fewer, so that no
+    mark is separated from its letter."""
+    if len(text) <= length:
+        return text
+    ends = (match.end() for match in regex.finditer(r"\X", text))
+    return text[: max(takewhile(lambda end: end < length, ends), default=length - 1)] + "…"
 
 
 _BREAKS = re.compile(r"(?<=[-/,])|(?=[@(])")
@@ -269,7 +278,7 @@ def wrap(text: object, width_px: float, font_size: float) -> list[str]:
         for part in _BREAKS.split(word):
             if lines[-1] and text_width(lines[-1] + part, font_size) > width_px:
                 lines.append("")
-            for letter in part:
+            for letter in regex.findall(r"\X", part):
                 if lines[-1] and text_width(lines[-1] + letter, font_size) > width_px:
                     lines.append("")
                 lines[-1] += letter

@@ -49,7 +49,7 @@ def panes(
                     side,  # type: ignore[arg-type]
                     text,
                     model=label,
-                    language=pair.language,
+                    language=pair.language if is_document else pair.asked_in,
                     evidence=pair.evidence if is_document else None,
                     signed=entry.signed,
                     unit=entry.unit,

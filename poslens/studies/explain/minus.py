@@ -91,6 +91,7 @@ def minus_panes(a: Explained, b: Explained, rail: Rail | None, head: Head) -> Se
         is_document = side == "document"
         read = min(first.read_until, second.read_until)
         evidence = a.pair.evidence if is_document else None
+        language = a.pair.language if is_document else a.pair.asked_in
         panes.append(
             Pane(
                 id=f"{label}/{side}",
@@ -102,7 +103,7 @@ def minus_panes(a: Explained, b: Explained, rail: Rail | None, head: Head) -> Se
                     for start, end, value in pieces(first, second, scores, len(text))
                 ),
                 words=tuple(words(text)),
-                sentences=tuple(sentences(text, a.pair.language)),
+                sentences=tuple(sentences(text, language)),
                 evidence=(evidence.start, evidence.end) if evidence else None,
                 truncated_at=read if first.truncated or second.truncated else None,
                 signed=True,

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 import pytest
+import regex
 
 from poslens.attribution.curves.interactions import Interactions
 from poslens.attribution.curves.positions import positions
@@ -33,6 +34,7 @@ from poslens.figures.palettes import (
     THEMES,
     Style,
     escape,
+    shorten,
     text_width,
     wrap,
 )
@@ -583,6 +585,24 @@ def test_wrapping_keeps_every_letter() -> None:
     name = "MiniLM-debiased@calibrated(strength=1)"
     assert wrap(name, 37 * 5.1, 10) == ["MiniLM-debiased@calibrated", "(strength=1)"]
     assert wrap(name, 38 * 5.1, 10) == [name]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("हिन्दी भाषा", "हि…"),
+        ("a👨\u200d👩\u200d👧b", "a…"),
+        ("cafe\u0301s", "caf…"),
+        ("กำลังดี", "กำลั…"),
+        ("e\u0301\u0302\u0303\u0304\u0305", "e\u0301\u0302\u0303…"),
+    ],
+)
+def test_labels_keep_marks_with_their_letters(text: str, expected: str) -> None:
+    assert shorten(text, 5) == expected
+    assert shorten(text, len(text)) == text
+    assert "".join(wrap(text.replace(" ", ""), 5, 10)) == text.replace(" ", "")
+    assert all(regex.match(r"[^\p{M}\u200d]", line) for line in wrap(text, 5, 10))
+    assert text_width("cafe\u0301", 10) == text_width("café", 10)
 
 
 # -- map ------------------------------------------------------------------------------------------

@@ -381,21 +381,28 @@ def test_latex_has_minus_signs_powers_and_words_instead_of_program_notation() ->
 @pytest.mark.parametrize(
     ("text", "engine"),
     [
-        ("é – “a” ± − < ≤ zażółć „x“", False),
-        ("Ħal", True),
-        ("模型", True),
-        ("مد", True),
-        ("море", True),
-        ("a → b", True),
+        ("é – “a” ± − < ≤ zażółć „x“", r" and \usepackage[T1]{fontenc}."),
+        ("Ħal", ", XeLaTeX or LuaLaTeX, and a font for all scripts."),
+        ("模型", ", XeLaTeX or LuaLaTeX, and a font for all scripts."),
+        ("море", ", XeLaTeX or LuaLaTeX, and a font for all scripts."),
+        ("a → b", ", XeLaTeX or LuaLaTeX, and a font for all scripts."),
+        (
+            "می\u200cخواهم",
+            r", \usepackage[english,bidi=basic]{babel}, LuaLaTeX, and a font for all scripts.",
+        ),
+        (
+            "שָׁלוֹם",
+            r", \usepackage[english,bidi=basic]{babel}, LuaLaTeX, and a font for all scripts.",
+        ),
     ],
 )
-def test_latex_names_other_engines_only_for_characters_that_pdflatex_rejects(
-    text: str, engine: bool
+def test_latex_names_the_engines_and_packages_that_its_characters_need(
+    text: str, engine: str
 ) -> None:
     frame = pd.DataFrame({"token": [text, "b"], "x": [0.1, 0.2]})
-    head, *_ = table_bytes(frame, "tex", replace(PROVENANCE, model="m")).decode().splitlines()
-    assert head.startswith(r"% Needs \usepackage{booktabs,adjustbox}")
-    assert ("XeLaTeX" in head) is engine and (r"\usepackage[T1]{fontenc}" in head) is not engine
+    table = table_bytes(frame, "tex", replace(PROVENANCE, model="m")).decode()
+    assert table.startswith(rf"% Needs \usepackage{{booktabs,adjustbox}}{engine}")
+    assert table.count("\u200c") == text.count("\u200c"), "joiners change letters"
 
 
 def test_a_long_table_in_latex_breaks_across_pages_and_repeats_no_constant() -> None:

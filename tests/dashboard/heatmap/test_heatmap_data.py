@@ -5,14 +5,18 @@ from __future__ import annotations
 import base64
 import json
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
+from poslens.attribution.methods import make_method
 from poslens.attribution.types import (
     Attribution,
     EvidenceSpan,
     Method,
+    TextPair,
     Token,
     TokenizedText,
 )
@@ -28,6 +32,8 @@ from poslens.heatmap.data import (
     pane,
     payload,
 )
+from poslens.heatmap.results import panes
+from poslens.studies.explain.minus import minus_panes
 
 DOCUMENT = "Cold 🧊 ice melts"
 
@@ -55,6 +61,15 @@ def attribution(truncated: bool = False, scores: tuple[float, ...] = (0.5, 1, 2,
 
 def document_pane(**options) -> Pane:
     return pane(attribution(options.pop("truncated", False)), "document", DOCUMENT, **options)
+
+
+def test_each_text_is_split_by_the_rules_of_its_own_language() -> None:
+    greek = "Πότε; Πού;"
+    pair = TextPair("p", greek, DOCUMENT, language="eng", query_language="ell")
+    result = replace(attribution(), method=make_method("saliency"))
+    shown: Any = SimpleNamespace(attribution=result, pair=pair)
+    for drawn in (panes([shown])[0], minus_panes(shown, shown, None, Head())[0]):
+        assert [greek[a:b] for a, b in drawn.sentences] == ["Πότε;", "Πού;"]
 
 
 def test_special_tokens_are_kept_apart_from_text() -> None:
