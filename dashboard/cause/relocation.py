@@ -215,8 +215,10 @@ def _text(variant: Variant) -> None:
     head = "… " if start > AROUND else ""
     tail = " …" if end + AROUND < len(variant.text) else ""
     evidence = panels.plain(variant.text[start:end])
+    # `plain` removes white space at the ends; Chinese has none there.
+    left, right = " " * before[-1:].isspace(), " " * after[:1].isspace()
     with st.container(border=True, key="cause.text"):
         st.markdown(
-            f"{head}{panels.plain(before)} :orange-background[{evidence}] "
+            f"{head}{panels.plain(before)}{left}:orange-background[{evidence}]{right}"
             f"{panels.plain(after)}{tail}"
         )

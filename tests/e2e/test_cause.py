@@ -15,6 +15,7 @@ from tests.e2e.test_app import no_error
 from tests.e2e.waiting import expect
 
 SHORT = "geology-obsidian-q3"
+ARABIC = "astronomy-astrolabe-ara-q1"
 
 
 def settled(page: Page) -> Page:
@@ -45,6 +46,21 @@ def test_the_buttons_move_the_evidence_and_bm25s_score_stays(cause: Page) -> Non
     assert score(cause) == at_first, "BM25 cannot see where words stand"
     cause.locator("[class*=st-key-cause-back] button").first.click()
     no_error(cause)
+
+
+def test_a_moved_arabic_text_runs_from_right_to_left(run_app: App, visit: Visit) -> None:
+    page = settled(visit(f"{run_app.url}/cause?models=BM25&pair={ARABIC}&by=mask"))
+    text = page.locator(".st-key-cause\\.text p, .st-key-cause-text p").first
+    expect(text).to_be_visible()
+    assert text.evaluate(
+        """node => { const range = document.createRange();
+           const last = node.lastChild, end = last.data.trimEnd().length;
+           const left = (i) => {
+             range.setStart(last, i); range.setEnd(last, i + 1);
+             return range.getBoundingClientRect().left; };
+           return left(end - 1) < left(end - 3); }"""
+    ), "the mark at the end is to the left of the last word"
+    no_error(page)
 
 
 def test_rank_displacement_and_another_way_of_removal_are_shown(cause: Page) -> None:
