@@ -199,32 +199,42 @@ function textRects({ node, start, end }) {
   return [...range.getClientRects()].filter((box) => box.width > 0);
 }
 
-/** Returns a word (pieces of one or more runs) as a <text> for each line that it is on. */
+/**
+ * Returns a word (pieces of one or more runs) as a <text> for each line that it is on. Parts between
+ * which bidirectional order puts other words, such as the `N` and the `)` of an Arabic "(31\u00b0 N)",
+ * also have a <text> each.
+ */
 function svgWord(page, pieces, direction) {
   let placed = pieces.map((piece) => ({ ...piece, rects: textRects(piece) }));
   const onLine = (a, b) => Math.abs(a.top - b.top) < a.height / 2;
   const all = placed.flatMap(({ rects }) => rects);
   if (all.length === 0) return [];
-  if (!all.every((box) => onLine(box, all[0]))) {
+  if (placed.some(({ rects }) => rects.length > 1) || !all.every((box) => onLine(box, all[0]))) {
     placed = pieces.flatMap((piece) => {
       const { node, start, end } = piece;
-      const { starts } = segmentText(node.data);
+      const { starts } = segmentText(node.data.slice(start, end));
       const clusters = [];
       for (let i = start, j; i < end; i = j) {
-        for (j = i + 1; j < end && !starts[j]; j += 1);
+        for (j = i + 1; j < end && !starts[j - start]; j += 1);
         clusters.push({ node, start: i, end: j, rects: textRects({ node, start: i, end: j }) });
       }
       return clusters;
     });
   }
-  const lines = [];
+  const parts = [];
   for (const piece of placed) {
     const box = piece.rects[0];
-    const line = lines[lines.length - 1];
-    if (line && (!box || onLine(box, line.box))) line.pieces.push(piece);
-    else if (box) lines.push({ box, pieces: [piece] });
+    const part = parts[parts.length - 1];
+    const touches = part && (!box || (onLine(box, part.box)
+      && box.left < part.right + 1 && box.right > part.left - 1));
+    if (touches) part.pieces.push(piece);
+    else if (box) parts.push({ box, left: box.left, right: box.right, pieces: [piece] });
+    if (touches && box) {
+      part.left = Math.min(part.left, box.left);
+      part.right = Math.max(part.right, box.right);
+    }
   }
-  return lines.map(({ pieces: onOne }) => svgLine(page, onOne, direction));
+  return parts.map(({ pieces: ofPart }) => svgLine(page, ofPart, direction));
 }
 
 function svgLine(page, pieces, direction) {
@@ -233,13 +243,17 @@ function svgLine(page, pieces, direction) {
   const right = Math.max(...rects.map((box) => box.right));
   const parent = pieces[0].node.parentElement;
   const style = getComputedStyle(parent);
-  const rightToLeft = direction === "rtl";
+  // a Latin word of an Arabic text runs from left to right, with the marks around it
+  const [first, last] = [pieces[0], pieces[pieces.length - 1]];
+  const [head] = textRects({ ...first, end: first.start + 1 });
+  const [tail] = textRects({ ...last, start: last.end - 1 });
+  const rightToLeft = direction === "rtl" && !(head && tail && head.left < tail.left);
   // merge adjacent pieces of the same color
   const runs = [];
   for (const { node, start, end } of pieces) {
     const fill = page.hex(getComputedStyle(node.parentElement).color);
-    const last = runs[runs.length - 1];
-    if (last?.fill === fill) last.text += node.data.slice(start, end);
+    const before = runs[runs.length - 1];
+    if (before?.fill === fill) before.text += node.data.slice(start, end);
     else runs.push({ fill, text: node.data.slice(start, end) });
   }
   const attributes = {

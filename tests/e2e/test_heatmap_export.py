@@ -59,6 +59,22 @@ def test_svg_contains_the_whole_document() -> None:
     assert description is not None and "saliency(norm=l2)" in (description.text or "")
 
 
+def test_words_that_bidirectional_order_divides_are_drawn_in_parts() -> None:
+    text = "دمرتها الزلازل (GPS 31.21° N). كان U.S. army"
+    source = to_image([Pane("m/document", "m", "document", text, ())], VIEW, PROVENANCE, Style())
+    words = {
+        "".join(node.itertext()): node for node in ElementTree.fromstring(source).iter(f"{SVG}text")
+    }
+    assert {"N", ").", "الزلازل", "كان"} <= words.keys() and "N)." not in words
+    x = {
+        word: float(node.attrib["x"]) for word, node in words.items() if word in ("N", ").", "كان")
+    }
+    assert "direction" not in words["U.S."].attrib, "its last full stop is at the right"
+    assert words["كان"].get("direction") == words[")."].get("direction") == "rtl"
+    # Texts from right to left begin at their right edge: the number is between the two parts.
+    assert x["كان"] < x[")."] < x["N"] - 40
+
+
 def test_png_has_the_colors_and_the_provenance() -> None:
     made = to_image([PANE], VIEW, PROVENANCE, Style(theme="dark", width_px=600, dpi=144), "png")
     with Image.open(io.BytesIO(made)) as image:
