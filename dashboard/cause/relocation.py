@@ -216,7 +216,8 @@ def _text(variant: Variant) -> None:
     tail = " …" if end + AROUND < len(variant.text) else ""
     evidence = panels.plain(variant.text[start:end])
     # `plain` removes white space at the ends; Chinese has none there.
-    left, right = " " * before[-1:].isspace(), " " * after[:1].isspace()
+    left = " " if before[-1:].isspace() else ""
+    right = " " if after[:1].isspace() else ""
     with st.container(border=True, key="cause.text"):
         st.markdown(
             f"{head}{panels.plain(before)}{left}:orange-background[{evidence}]{right}"
