@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -185,7 +186,14 @@ def _occurrence(passage: str, document: str) -> EvidenceSpan:
     for text in (passage, passage.strip()):
         if (start := document.find(text)) >= 0:
             return EvidenceSpan(start, start + len(text))
-    raise UserError("the evidence does not occur in the document: copy it character for character")
+    reason = "does not occur in the document"
+    if _plain(passage) in _plain(document):
+        reason = "differs from the document in white space or in the Unicode form of its accents"
+    raise UserError(f"the evidence {reason}: copy it character for character")
+
+
+def _plain(text: str) -> str:
+    return " ".join(unicodedata.normalize("NFC", text).split())
 
 
 register(

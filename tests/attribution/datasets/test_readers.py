@@ -224,6 +224,10 @@ DAMAGES: dict[tuple[str, str], list[tuple[dict[str, Any] | str, str]]] = {
         ({"document": ["d"]}, "the document is a list, not text"),
         ({"document": "x" * 2_000_001}, "2,000,001 characters; the limit is 2,000,000"),
         ({"evidence": "It lifts."}, "the evidence does not occur in the document"),
+        (
+            {"document": "Hải đăng\r\ncao. Mới.", "evidence": "Ha\u0309i \u0111a\u0306ng\ncao."},
+            "the evidence differs from the document in white space or in the Unicode form",
+        ),
         ({"evidence": 4}, "the evidence is a number, not text"),
         ({"pair_id": "row-1"}, "pair row-1 occurs twice, first in row 1"),
         ({"pair_id": f"p{LONE}"}, "contains characters that are not text"),
