@@ -264,6 +264,11 @@ def all_texts(values: Any) -> bool:
     return all(isinstance(value, str) for value in values)
 
 
+def is_router(kind: str) -> bool:
+    """Whether modules of this type send queries and documents to modules of their own."""
+    return kind.rpartition(".")[2] in ("Router", "Asym")
+
+
 def _read(root: Path) -> Contents:
     reader = _Reader(root)
     reader.folder("")
@@ -277,7 +282,7 @@ def _read(root: Path) -> Contents:
                 raise DamagedFolder("lists too many modules for a model: restore modules.json.")
             if (root / place).is_dir():
                 reader.folder(place)
-            if kind.rpartition(".")[2] in ("Router", "Asym"):
+            if is_router(kind):
                 waiting += [(k, p, depth + 1) for k, p in reader.routes(place, depth)]
     return Contents(
         root,

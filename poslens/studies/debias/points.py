@@ -19,7 +19,9 @@ from poslens.attribution.interventions.relocation import movable
 from poslens.attribution.retrievers.calibration import Calibration
 from poslens.attribution.retrievers.dense import FAMILY as DENSE
 from poslens.attribution.retrievers.detect import family_of
+from poslens.attribution.retrievers.model_folder import contents, is_router
 from poslens.attribution.retrievers.resolve import locate
+from poslens.attribution.retrievers.safe_files import DamagedFolder
 from poslens.attribution.retrievers.specs import (
     RetrieverSpec,
     code_allowed,
@@ -136,7 +138,7 @@ def require_trainable(spec: RetrieverSpec) -> None:
         raise UserError(
             f"{spec.name} is calibrated: debias {spec.base}, to which the calibration can be added."
         )
-    if spec.query_source is not None:
+    if spec.query_source is not None or _has_router(spec):
         raise UserError(
             f"{spec.name} has separate encoders for queries and documents, which debiasing does "
             "not support: choose a model with one encoder."
@@ -146,6 +148,16 @@ def require_trainable(spec: RetrieverSpec) -> None:
             f"{spec.name} needs code from its repository, which the debiased folder would lack: "
             "choose a model with an architecture of transformers."
         )
+
+
+def _has_router(spec: RetrieverSpec) -> bool:
+    """Whether the model's files name a Router; False if they can't be read, which is reported when
+    the model is loaded."""
+    try:
+        modules = contents(locate(spec).folder).modules
+    except (UserError, DamagedFolder):
+        return False
+    return any(is_router(kind) for kind, _ in modules)
 
 
 _corpora: LRUCache[DebiasCorpus] = LRUCache(8)

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Normalize, Router
 from streamlit.testing.v1 import AppTest
 from typer.testing import CliRunner
 
@@ -358,6 +359,19 @@ def test_endpoints_and_cross_encoders_are_refused() -> None:
     cross = RetrieverSpec("cross", "cross", "cross_encoder", "hub:a/b")
     with pytest.raises(UserError, match="which cannot be trained here"):
         require_trainable(cross)
+
+
+def test_a_model_with_a_router_is_refused_before_anything_is_computed(
+    tiny_folder: Callable[..., Path], tmp_path: Path
+) -> None:
+    encoders = [SentenceTransformer(str(tiny_folder("bert")), device="cpu") for _ in range(2)]
+    query, document = map(list, encoders)
+    router = Router.for_query_document(query_modules=query, document_modules=document)
+    SentenceTransformer(modules=[router, Normalize()]).save_pretrained(str(tmp_path / "router"))
+    routed = resolve.register_folder("routed", tmp_path / "router")
+    with pytest.raises(UserError, match="routed has separate encoders"):
+        require_trainable(routed)
+    require_trainable(resolve.register_folder("one", tiny_folder("bert")))
 
 
 def test_a_corpus_that_is_too_small_is_refused_in_one_sentence(home: Path) -> None:
