@@ -286,6 +286,9 @@ def _lost(
         line = (
             f"{passport.dataset} has fewer than two pairs whose evidence can be moved, so it isn't "
             "the baseline's data set."
+            if len(baseline.moved()) != 1
+            else f"The baseline has the {what} of only one pair: write it again with a higher "
+            "--moved."
         )
         return Check(name, "not checked", line, baseline=old)
     why = next((each.absent for each in passport.parts if each.key == part and each.absent), "")

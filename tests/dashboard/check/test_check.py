@@ -432,6 +432,11 @@ def test_the_model_uses_exactly_the_baselines_pairs_for_relocation(
     assert sorted(pair.pair_id for pair in card.scope.moved) == sorted(pairs) and not card.missing
     check = single(card, few, "relocation")
     assert check.n == 20 and check.outcome == "fail"
+    items = {item: value for item, value in items.items() if item[0] == pairs[0]}
+    one = with_number(few, "relocation", "last_minus_first", replace(number, items=items))
+    card = checking.passport(shipped, resolve("MiniLM-primacy"), sample, one, ["relocation"])
+    check = single(card, one, "relocation")
+    assert check.outcome == "not checked" and " of only one pair: write it again" in check.line
 
 
 def test_the_baseline_states_its_data_and_settings(
