@@ -61,12 +61,12 @@ def _written(rows: Any) -> Path:
         table = pa.Table.from_pandas(pd.DataFrame(rows), preserve_index=False)
         # Without pandas's metadata, which doesn't belong to the rows.
         pq.write_table(table.replace_schema_metadata(), content)
-    except (pa.ArrowException, ValueError, TypeError) as error:
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         parts = error.args if isinstance(error, pa.ArrowException) else [error]
         reason = " ".join("; ".join(map(str, parts)).split())[:200]
         raise UserError(
             f"The rows can't be written as a table ({reason}): give the values of each column one "
-            "type."
+            "type, and remove columns that docs/data.md doesn't list."
         ) from error
     digest = hashlib.sha256(content.getvalue()).hexdigest()
     path = data_folder() / "collections" / "python" / f"data-{digest[:16]}.parquet"

@@ -25,7 +25,7 @@ from poslens.attribution.datasets.judged_pairs import from_pairs
 from poslens.attribution.datasets.own import read_upload
 from poslens.attribution.datasets.streams import files_opened
 from poslens.attribution.datasets.types import DataSet, Rejection
-from poslens.attribution.errors import UserError
+from poslens.attribution.errors import UserError, printable
 from poslens.attribution.names import Names
 from poslens.attribution.pairs import Pairs
 from poslens.attribution.paths import FileState, file_state
@@ -100,9 +100,14 @@ def register(name: str, source: Path | str) -> list[str]:
     in English, as `name-english`.
 
     Raises:
-        UserError: the name is reserved, nothing is at the path, the format is unknown, or the data
-            set cannot be fetched.
+        UserError: the name is reserved or not text, nothing is at the path, the format is unknown,
+            or the data set cannot be fetched.
     """
+    if printable(name) != name:  # results are stored under it as UTF-8
+        raise UserError(
+            f"{printable(name)} is not a valid UTF-8 name: rename the file, or use --data "
+            "NAME=PATH."
+        )
     path, variant = formats.split_variant(str(source))
     folder = sources.folder_of(path)
     place = folder.resolve()

@@ -34,6 +34,7 @@ from poslens.attribution.datasets.schema import (
     as_id,
     as_is,
     as_string,
+    column_name,
     names_of,
     optional,
     required,
@@ -167,7 +168,7 @@ def judgment_files(folder: Path) -> list[Path]:
     for place in (folder / "qrels", folder / "data", folder):
         for kind in JUDGMENTS:
             paths: dict[str, list[Path]] = {}
-            for file in sorted(place.glob("*")):
+            for file in sorted(place.glob("[!.]*")):
                 if suffix(file.name) == kind and _stem(file) not in ("corpus", "queries"):
                     paths.setdefault(_stem(file), []).append(file)
             for split in (*_SPLITS, *paths):
@@ -214,18 +215,25 @@ def _qrels(file: File) -> Iterator[Row]:
     if suffix(file.name) != ".tsv":
         yield from rows(file, COLUMNS)
         return
+    columns = names_of(COLUMNS)
     with open_text(file) as stream:
         for number, line in enumerate(stream, start=1):
             cells = line.rstrip("\r\n").split("\t")
-            if not line.strip(" \r\n") or (number == 1 and not _is_number(cells[-1])):
+            if not line.strip(" \r\n"):
+                continue
+            if number == 1 and not _is_number(cells[-1]):
+                header = [column_name(cell) for cell in cells]
+                # BEIR's code reads by position: headers with other names have its order.
+                if {*columns} <= {*header}:
+                    columns = header
                 continue
             problem = NOT_UTF8 if has_foreign_bytes(line) else ""
-            if len(cells) != len(COLUMNS):
+            if len(cells) != len(columns):
                 problem = (
                     f"the line has {counted(len(cells), 'cell')}: write query-id, corpus-id and "
                     "score, separated by tabs"
                 )
-            yield Row(number, dict(zip(names_of(COLUMNS), cells, strict=False)), problem)
+            yield Row(number, dict(zip(columns, cells, strict=False)), problem)
 
 
 def _is_number(text: str) -> bool:

@@ -88,8 +88,7 @@ class Query:
 @dataclass(frozen=True, slots=True)
 class Survey:
     """Statistics of a corpus: the number of documents, in total and by part and language, the
-    rejected rows, and the number of documents that have the id of a query and are excluded from its
-    ranking (`Collection.own_query`)."""
+    rejected rows, and the number of documents excluded from a query's ranking (`own_query`)."""
 
     n: int
     languages: Mapping[tuple[str, str | None], int]
@@ -143,10 +142,13 @@ class Collection:
                 "Each query searches the documents of its own language; queries without a relevant "
                 "document in their language are excluded."
             )
-        if self.survey.own_ids:
+        if n := self.survey.own_ids:
+            keys = ({q.query_id, key_of(q.part, q.query_id)} & q.pairs.keys() for q in self.queries)
+            lost = sum(map(bool, keys))
+            fix = f", {lost:,} of them judged relevant: give documents other ids than queries"
             notes.append(
                 f"Documents with the id of a query are excluded from its ranking, as in BEIR: "
-                f"{self.survey.own_ids:,} here."
+                f"{n:,} here{fix if lost else ''}."
             )
         if self.n_lost:
             notes.append(
@@ -237,11 +239,8 @@ class Collection:
             renamed = {old: key_of(query.language or "", old) for old in query.relevant}
             keys = {old: new for old, new in renamed.items() if key_in_part.get(old) == new}
             if query.language is None or not keys:
-                reason = (
-                    f"{query.query_id}: no document in its language ({query.language}) is "
-                    "judged relevant"
-                )
-                rejected.append(Rejection("queries", row, reason))
+                reason = f"no document in its language ({query.language}) is judged relevant"
+                rejected.append(Rejection("queries", row, f"{query.query_id}: {reason}"))
                 continue
             queries.append(
                 replace(

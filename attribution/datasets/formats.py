@@ -140,8 +140,9 @@ def _opened(entry: Format, path: Path, name: str, title: str, variant: str) -> D
 
 
 def files_of(path: Path, suffixes: tuple[str, ...], prefix: str = "") -> list[File]:
-    """The files of a folder, or the file at `path`, with one of these endings."""
-    paths = [path] if path.is_file() else sorted(path.glob("*"))
+    """The files of a folder, or the file at `path`, with one of these endings. Hidden files, such
+    as those in which macOS stores attributes, aren't read."""
+    paths = [path] if path.is_file() else sorted(path.glob("[!.]*"))
     return [
         File(prefix + p.name, p) for p in paths if p.is_file() and tables.suffix(p.name) in suffixes
     ]
@@ -168,7 +169,7 @@ def files_below(path: Path, accepts: Callable[[str], bool]) -> list[File]:
     folder has none, those of its subfolders, in which the hub stores a data set's splits."""
     if path.is_file():
         return [File(path.name, path)] if accepts(path.name) else []
-    for pattern in ("*", "*/*"):
+    for pattern in ("[!.]*", "[!.]*/[!.]*"):
         listed = [p for p in sorted(path.glob(pattern)) if accepts(p.name) and p.is_file()]
         if listed:
             return [File(p.relative_to(path).as_posix(), p) for p in listed]

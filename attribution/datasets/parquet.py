@@ -43,8 +43,8 @@ def rows(file: File, columns: Sequence[Column[Any]], limit: int | None) -> Itera
     and is read in a child process.
 
     Raises:
-        UserError: a required column is missing or occurs twice, or the file is damaged or too
-            large.
+        UserError: a required column is missing, a column that is read occurs twice, or the file is
+            damaged or too large.
     """
     needed, selected = required_names(columns), names_of(columns)
     if limit is None:
@@ -214,7 +214,8 @@ def _batches(
                 raw = io.BytesIO(stream.read())
         opened = pq.ParquetFile(raw)
         schema = opened.schema_arrow
-        by_name = dict(zip(checked_columns(file, schema.names, needed), schema.names, strict=True))
+        names = checked_columns(file, schema.names, needed, selected)
+        by_name = dict(zip(names, schema.names, strict=True))
         columns: dict[str, str | None] = {
             name: by_name[name] if _is_read(schema.field(by_name[name]).type, limit) else None
             for name in selected

@@ -196,11 +196,14 @@ def required_names(columns: Iterable[Column[Any]]) -> list[tuple[str, ...]]:
     return [column.names for column in columns if column.required]
 
 
-def checked_columns(file: File, names: Sequence[str], needed: Sequence[Sequence[str]]) -> list[str]:
+def checked_columns(
+    file: File, names: Sequence[str], needed: Sequence[Sequence[str]], selected: Sequence[str]
+) -> list[str]:
     """Normalized column names of a table.
 
     Raises:
-        UserError: a column of `needed` (its alternative names) is missing or occurs twice.
+        UserError: a column of `needed` (its alternative names) is missing, or one of `selected`,
+            which are read, occurs twice.
     """
     columns = [column_name(name) for name in names]
     if missing := [" or ".join(each) for each in needed if not {*each} & {*columns}]:
@@ -208,7 +211,7 @@ def checked_columns(file: File, names: Sequence[str], needed: Sequence[Sequence[
             f"{file.name} lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}; it has "
             f"{_listed(names)}."
         )
-    if twice := [name for each in needed for name in each if columns.count(name) > 1]:
+    if twice := [name for name in selected if columns.count(name) > 1]:
         raise UserError(f"{file.name} has the column {twice[0]} twice: rename one of them.")
     return columns
 

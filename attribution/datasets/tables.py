@@ -19,6 +19,7 @@ from poslens.attribution.datasets.schema import (
     Row,
     checked_columns,
     column_name,
+    names_of,
     required_names,
 )
 from poslens.attribution.datasets.streams import (
@@ -109,7 +110,7 @@ def csv_rows(
             (d for d in delimiters if all({*each} & {*headers[d]} for each in needed)),
             delimiters[0],
         )
-        names = checked_columns(file, _cells(first, delimiter), needed)
+        names = checked_columns(file, _cells(first, delimiter), needed, names_of(columns))
         # Strict: half-quoted cells are an error of their row, not a guess.
         reader = csv.reader(chain((first,), stream), delimiter=delimiter, strict=True)
         try:

@@ -643,6 +643,10 @@ def test_rows_in_memory_are_a_data_set(_data: str) -> None:
             lambda: poslens.curve("BM25", pd.DataFrame({"query": [1, "x"]})),
             "can't be written as a table .*column query.*: give the values of each column one type",
         ),
+        (
+            lambda: poslens.curve("BM25", [{**ROWS[0], "query_id": 10**30}]),
+            "can't be written as a table .*too large",
+        ),
         (lambda: poslens.rank("BM25", Path("nope.csv")), "nope.csv is not a folder or a file"),
         (lambda: poslens.curve("BM25", pairs="many"), "not many"),  # type: ignore[arg-type]
         (lambda: poslens.explain("MiniLM", None, DOCUMENT), "query must be a string, not None"),  # type: ignore[arg-type]

@@ -131,6 +131,15 @@ def test_ids_may_be_numbers_or_escaped(tmp_path: Path) -> None:
     assert [pair.document for pair in found.pairs] == ["Seven.", "E."]
 
 
+def test_judgments_have_the_columns_that_their_header_names(tmp_path: Path) -> None:
+    # With numbers as ids, columns in another order would give other pairs, not an error.
+    texts = [{"_id": n, "text": f"Text {n}."} for n in (1, 2)]
+    for qrels in ("corpus-id\tQuery-ID\tscore\tby\n2\t1\t3\tme\n", "topic\tdoc\tgrade\n1\t2\t3\n"):
+        judged = beir.read(write(tmp_path / "set", texts, texts, qrels), "mine").collection()
+        assert [(query.query_id, query.relevant) for query in judged.queries] == [("1", {"2": 3})]
+        assert not judged.rejected
+
+
 def test_the_default_split_is_test(tmp_path: Path) -> None:
     folder = write(tmp_path / "set")
     write(folder, split="dev", qrels=HEADER + "q2\td1\t1\n")

@@ -169,6 +169,11 @@ def test_bm25_also_skips_the_querys_own_document(tmp_path: Path) -> None:
         best = search_lexical(found, 1.2, 0.75, own_corpus=own_corpus)
         assert best is not None
         assert rankings(found, best)[0].document_ids == ("d1",)
+    assert found.notes[0].endswith(": 1 here.")
+    # Ids that agree by chance can exclude a relevant document, which must not go unnoticed.
+    folder = write_beir(tmp_path / "1/x", corpus, {"q1": "ice"}, {"q1": {"q1": "1"}}).parent
+    for judged in (folder / "x", folder):
+        assert "here, 1 of them judged relevant" in beir.read(judged, "b").collection().notes[0]
     # In other formats a query may share an id with a document by chance.
     other = replace(found, skips_own_id=False)
     best = search_lexical(other, 1.2, 0.75)

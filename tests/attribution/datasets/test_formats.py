@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -426,6 +427,16 @@ def test_the_name_of_a_bundled_data_set_cannot_be_registered(tmp_path: Path, nam
         assert "sample-english" not in datasets.names()
     else:
         assert datasets.register(name, root) == ["x", "x-english"]
+
+
+def test_a_data_set_whose_name_is_not_text_is_refused(tmp_path: Path) -> None:
+    pairs = b"query,document,evidence\nq,d,d\n"
+    place = tmp_path / os.fsdecode(b"r\xe9sum\xe9.csv")  # a name in Latin-1
+    place.write_bytes(pairs)
+    with pytest.raises(UserError, match=r"r\ufffdsum\ufffd\.csv is not a valid UTF-8 name: rename"):
+        datasets.register(place.name, place)
+    datasets.register("named", place)
+    assert len(datasets.read("named").pairs) == 1
 
 
 def test_a_colder_file_may_have_any_name() -> None:

@@ -299,6 +299,7 @@ def test_an_unclosed_quotation_mark_is_reported_at_its_opening() -> None:
         ("x.parquet", b"", "not a readable Parquet file"),
         ("x.parquet", b"PAR1" * 9, "not a readable Parquet file"),
         ("x.csv", b"query,query,document\n1,2,3", "has the column query twice"),
+        ("x.csv", b"query,document,evidence,Evidence\nq,d,d,", "has the column evidence twice"),
         ("x.csv", b"x" * 1_000_001, "Line 1 of x.csv is not a header"),
         ("x.csv.gz", gzip.compress(b"query,document\nq,d\n", mtime=0)[:-9], "damaged or truncated"),
         ("x.csv.gz", b"\x1f\x8bnothing", "damaged or truncated"),
@@ -404,6 +405,7 @@ def test_rows_of_a_folder_are_named_after_their_file(tmp_path: Path) -> None:
     for name in ("a.csv", "b.csv"):
         (tmp_path / name).write_bytes(b"query,document\nq,d\n")
     (tmp_path / "notes.txt").write_text("no data")
+    (tmp_path / "._a.csv").write_bytes(b"\0\5\x16\7")  # which macOS writes next to a.csv
     datasets.register("mine", tmp_path)
     assert [pair.pair_id for pair in datasets.read("mine").pairs] == ["a.csv/row-2", "b.csv/row-2"]
     datasets.register("one", tmp_path / "a.csv")
