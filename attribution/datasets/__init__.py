@@ -112,7 +112,12 @@ def register(name: str, source: Path | str) -> list[str]:
     folder = sources.folder_of(path)
     place = folder.resolve()
     new = {name: _Registered(place, variant)}
-    entry = formats.FORMATS[detect(folder)]
+    try:
+        entry = formats.FORMATS[detect(folder)]
+    except OSError as error:
+        raise UserError(
+            f"{folder} can't be read ({error.strerror}): check its permissions."
+        ) from error
     if not variant:
         new |= {f"{name}-{other}": _Registered(place, other) for other in entry.also}
     if taken := new.keys() & _BUNDLED.keys():

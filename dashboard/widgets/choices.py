@@ -12,6 +12,7 @@ from streamlit.runtime.uploaded_file_manager import UploadedFile
 from poslens.attribution import datasets
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
+from poslens.attribution.nouns import counted
 from poslens.attribution.retrievers import resolve
 from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.lexical import with_corpus
@@ -61,7 +62,7 @@ def data_set(default: str = datasets.SAMPLE, *, with_uploader: bool = True) -> D
     data_set = uploads[name] if name in uploads else datasets.read(name)
     if name in uploads:
         st.caption(
-            f"{plain(data_set.title)}: {len(data_set.pairs):,} rows accepted, "
+            f"{plain(data_set.title)}: {counted(len(data_set.pairs), 'row')} accepted, "
             f"{len(data_set.rejected):,} rejected"
         )
         rejected_rows(data_set.rejected, "Rejected rows")

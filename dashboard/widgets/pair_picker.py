@@ -42,7 +42,7 @@ from poslens.figures.plain import plain
 MAX_LISTED = 1000
 """Maximum number of pairs in the list, around the selected one. The table contains all pairs."""
 
-_PICK, _FILTERS = "pair.pick", "pair.filters"
+_PICK, _FILTERS, _SHOWN = "pair.pick", "pair.filters", "pair.shown"
 
 
 def choose_pair(
@@ -85,6 +85,7 @@ def choose_pair(
     ordered, values = _ordered(selection, order, models, method)
     chosen = _asked(ordered, order, asked_for_own)
     if chosen is not None:
+        st.session_state[_SHOWN] = chosen.pair_id
         _bar(before, listed, about, after, ordered, chosen, typed, asked_for_own)
         if popover.open:
             with rows:
@@ -143,7 +144,9 @@ def _asked(selection: Selection, order: str, own: bool) -> TextPair | None:
         try:
             return selection.data.pair(asked)
         except UserError as error:
-            missing = str(error)
+            # The reader didn't ask for the pair that was shown before another data set was chosen.
+            if asked != st.session_state.get(_SHOWN):
+                missing = str(error)
     if not selection.pairs:
         return None
     # Prefer a document that most models read completely, for a better first impression.

@@ -161,7 +161,7 @@ def test_an_invalid_upload_is_refused_and_a_valid_one_is_private(
     expect(page.get_by_test_id("stAlertContentError")).to_contain_text("question")
     expect(page.locator(".hm-pane[data-side=document] .hm-text")).to_be_visible()
     page.get_by_test_id("stFileUploaderDropzoneInput").set_input_files(path)
-    expect(page.get_by_text("1 rows accepted, 1 rejected")).to_be_visible()
+    expect(page.get_by_text("1 row accepted, 1 rejected")).to_be_visible()
     expect(page.locator(".hm-pane[data-side=document] .hm-text")).to_contain_text("Ice melts.")
     drawn(page)
     other = visit(page.url)

@@ -96,7 +96,7 @@ def test_each_person_has_their_own_data_and_can_log_out(
     upload.write_text("query,document\nwho owes,The zephyrine ledger names every debtor.\n")
     idle(anna).get_by_text("Your own file").click()
     anna.get_by_test_id("stFileUploaderDropzoneInput").first.set_input_files(upload)
-    expect(anna.get_by_text("1 rows accepted")).to_be_visible()
+    expect(anna.get_by_text("1 row accepted")).to_be_visible()
     no_error(anna)
     asked = anna.evaluate("location.search")
 

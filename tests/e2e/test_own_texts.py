@@ -30,7 +30,7 @@ def test_another_sessions_export_contains_none_of_the_texts(
         f'"who owes the zephyrine","{UPLOADED} Another line of it.",ledger-7,secret-domain\n'
     )
     mine.get_by_test_id("stFileUploaderDropzoneInput").set_input_files(upload)
-    expect(mine.get_by_text("1 rows accepted")).to_be_visible()
+    expect(mine.get_by_text("1 row accepted")).to_be_visible()
     expect(mine.locator(".hm-pane[data-side=document] .hm-text")).to_contain_text("zephyrine")
     ready(mine)
     mine.keyboard.press("Escape")

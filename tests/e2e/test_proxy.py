@@ -162,17 +162,17 @@ def test_pages_open_through_the_proxy_and_each_person_has_their_own_data(
     upload.write_text("query,document\nwho owes,The zephyrine ledger names every debtor.\n")
     first.get_by_text("Your own file").click()
     first.get_by_test_id("stFileUploaderDropzoneInput").first.set_input_files(upload)
-    expect(first.get_by_text("1 rows accepted")).to_be_visible()
+    expect(first.get_by_text("1 row accepted")).to_be_visible()
     no_error(first)
 
     # Another tab of the same person shows the file, and another person's doesn't.
     asked = f"{proxied.url}/{BASE}/curves?dataset=" + own_name(first)
     second = first.context.new_page()
     second.goto(asked)
-    expect(second.get_by_text("1 rows accepted")).to_be_visible()
+    expect(second.get_by_text("1 row accepted")).to_be_visible()
     bert = visit(browser, asked, "bert", "moss")
     expect(bert.get_by_text("There is no data set")).to_be_visible()
-    expect(bert.get_by_text("1 rows accepted")).to_have_count(0)
+    expect(bert.get_by_text("1 row accepted")).to_have_count(0)
 
     # Nobody counts as a local visitor, though the proxy is local.
     bert.goto(f"{proxied.url}/{BASE}/storage")

@@ -429,6 +429,17 @@ def test_the_name_of_a_bundled_data_set_cannot_be_registered(tmp_path: Path, nam
         assert datasets.register(name, root) == ["x", "x-english"]
 
 
+def test_a_folder_that_cannot_be_read_is_refused_in_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def locked(path: Path) -> bool:  # as for everyone but root
+        raise PermissionError(13, "Permission denied", str(path / "posts.csv"))
+
+    monkeypatch.setattr(Path, "is_file", locked)
+    with pytest.raises(UserError, match=r"can't be read \(Permission denied\): check"):
+        datasets.register("locked", tmp_path)
+
+
 def test_a_data_set_whose_name_is_not_text_is_refused(tmp_path: Path) -> None:
     pairs = b"query,document,evidence\nq,d,d\n"
     place = tmp_path / os.fsdecode(b"r\xe9sum\xe9.csv")  # a name in Latin-1

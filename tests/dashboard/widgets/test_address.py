@@ -116,6 +116,14 @@ def test_what_an_address_names_in_vain_is_answered_in_one_sentence(
     assert any(sentence in one.replace("\\", "") for one in answers), answers
 
 
+def test_another_data_set_begins_with_its_own_pair_without_a_warning(own_service: None) -> None:
+    app = open_page("explain", pair="food-sourdough-q2", models="BM25", method="terms").run()
+    (data_set,) = (box for box in app.selectbox if box.label == "Data set")
+    data_set.select("sample-bias").run()
+    assert not app.exception and app.query_params["dataset"] in ("sample-bias", ["sample-bias"])
+    assert not any("is shown instead" in warning.value for warning in app.warning)
+
+
 def test_a_choice_ignores_only_the_refusal_of_a_bound_parameter() -> None:
     def page() -> None:
         import streamlit as st
