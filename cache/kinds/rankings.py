@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from poslens.attribution.datasets.corpus import Collection, Query
+from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.scorers import scorer
 from poslens.attribution.evaluation.search import (
     BLOCK,
@@ -239,8 +240,8 @@ class RankingStore:
 
         Raises:
             Stopped: the work was stopped; stored results are not lost.
-            UserError: the corpus can't be read, a score is not finite, or the store can't be
-                written; what was stored before remains.
+            UserError: the corpus can't be read or changed meanwhile, a score is not finite, or the
+                store can't be written; what was stored before remains.
         """
         total, saved = self.collection.survey.n, time.perf_counter()
         own_corpus = method.params["corpus"] == "own"
@@ -289,14 +290,27 @@ class RankingStore:
                 block=BLOCK if retriever.device.type == "cpu" else GPU_BLOCK,
                 on_block=on_block,
             )
+        self._require_unchanged()
         if best.seen < total:
             self._searches.put(model, method, [(self._whole, Search.of(best))])
             return texts_read.progress(stopped=True)
         ranked = rankings(self.collection, best)
+        self._require_unchanged()
         items = [self._item(query) for query in self.collection.queries]
         self._rankings.put(model, method, list(zip(items, ranked, strict=True)))
         texts_read.reach(n_queries + total)
         return texts_read.progress()
+
+    def _require_unchanged(self) -> None:
+        """Check that the corpus is still the one whose documents were numbered and scored."""
+        try:
+            unchanged = fingerprint(self.collection) == self.fingerprint
+        except OSError:
+            unchanged = False
+        if not unchanged:
+            raise UserError(
+                f"The files of {self.collection.title} changed during the search: run it again."
+            )
 
     def rerank(
         self,

@@ -7,24 +7,25 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from poslens.attribution import batching
 from poslens.attribution.checkpoints import stoppable
-from poslens.attribution.datasets import from_pairs
+from poslens.attribution.datasets import beir, from_pairs
 from poslens.attribution.datasets.corpus import Collection, Document, Query
 from poslens.attribution.datasets.types import DataSet
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.search import BLOCK, Ranking, TopK
+from poslens.attribution.evaluation.search import BLOCK, Ranking, TopK, search_lexical
 from poslens.attribution.pairs import Pairs
 from poslens.attribution.retrievers.lexical import terms_of
 from poslens.attribution.retrievers.load import load
 from poslens.attribution.retrievers.specs import presets
 from poslens.attribution.types import TextPair
 from poslens.cache.jobs.loop import Progress, RunOptions
-from poslens.cache.kinds import embeddings
+from poslens.cache.kinds import embeddings, rankings
 from poslens.cache.kinds.rankings import (
     RankingStore,
     Search,
@@ -103,6 +104,30 @@ def test_a_second_search_embeds_nothing(tiny: Callable[..., object], tmp_path: P
     retriever.embed = lambda encoded: pytest.fail("a text was embedded again")
     RankingStore(tmp_path, found).search(retriever, KEY, own)
     assert complete(RankingStore(tmp_path, found).select(KEY, own), found)
+
+
+@pytest.mark.parametrize("change", ["reversed", "shortened", "removed"])
+def test_a_corpus_that_changes_during_a_search_is_not_ranked(
+    tmp_path: Path, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A search numbers documents, and another corpus gives these numbers to other documents."""
+    corpus = tmp_path / "corpus.jsonl"
+    lines = [f'{{"_id": "d{i}", "text": "{i}"}}\n' for i in range(9)]
+    corpus.write_text("".join(lines))
+    (tmp_path / "queries.jsonl").write_text('{"_id": "q", "text": "7"}')
+    (tmp_path / "qrels.tsv").write_text("q\td7\t1\n")
+    store = RankingStore(tmp_path / "cache", beir.read(tmp_path, "set").collection())
+
+    def change_after(*args: Any, **options: Any) -> TopK | None:
+        best = search_lexical(*args, **options)
+        corpus.unlink()
+        if change != "removed":
+            corpus.write_text("".join(lines[::-1] if change == "reversed" else lines[:5]))
+        return best
+
+    monkeypatch.setattr(rankings, "search_lexical", change_after)
+    with pytest.raises(UserError, match=r"set .* changed during the search: run it again"):
+        store.search(load(presets()["BM25"]), KEY, METHOD)
 
 
 def test_a_changed_corpus_or_question_is_another_collection(tmp_path: Path) -> None:
