@@ -143,8 +143,7 @@ class Collection:
                 "document in their language are excluded."
             )
         if n := self.survey.own_ids:
-            keys = ({q.query_id, key_of(q.part, q.query_id)} & q.pairs.keys() for q in self.queries)
-            lost = sum(map(bool, keys))
+            lost = self.n_excluded
             fix = f", {lost:,} of them judged relevant: give documents other ids than queries"
             notes.append(
                 f"Documents with the id of a query are excluded from its ranking, as in BEIR: "
@@ -171,6 +170,17 @@ class Collection:
         if (row := self.row_of.get(query_id)) is not None:
             return self.queries[row].text
         return next((text for other, text in self.unjudged() if other == query_id), None)
+
+    def excluded(self, query: Query) -> set[str]:
+        """The keys of a query's relevant documents that it does not find because they have its
+        id."""
+        own = {query.query_id, key_of(query.part, query.query_id)} if self.skips_own_id else set()
+        return own & query.pairs.keys()
+
+    @cached_property
+    def n_excluded(self) -> int:
+        """The number of queries that don't find a relevant document because it has their id."""
+        return sum(bool(self.excluded(query)) for query in self.queries)
 
     def own_query(self, document: Document) -> int | None:
         """The index in `queries` of the query that does not find this document because it has the

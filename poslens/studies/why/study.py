@@ -168,12 +168,12 @@ class WhyStudy(Study[WhyCorpus, Asked[WhyCorpus], WhySummary]):
             _item(data, corpus, query, document)
             for query in chosen
             for document in query.pairs
-            if settings.document in (None, document)
+            if settings.document in (None, document) and document not in collection.excluded(query)
         )
         if not items:
             raise UserError(
-                f"The corpus of {data.title} lacks all documents that are judged relevant: add "
-                "them, or name a query and a document."
+                f"The corpus of {data.title} lacks all documents that are judged relevant, or they "
+                "have their query's id: add them under another id, or name a query and a document."
             )
         words = (
             "" if len(chosen) == len(named) else f"{counted(len(chosen), 'query')}, spread evenly"
@@ -189,10 +189,17 @@ class WhyStudy(Study[WhyCorpus, Asked[WhyCorpus], WhySummary]):
         item = corpus.items[0]
         if corpus.typed and not item.query_id and " " not in item.query:
             return [f"{data.title} has no query with the id {item.query}: it is used as text."]
-        if (n_lost := corpus.collection.n_lost) and not corpus.typed:
-            lost = counted(n_lost, "judged document")
-            return [f"Not counted as missed: {lost} outside the corpus, which no search can find."]
-        return []
+        if corpus.typed:
+            return []
+        reasons = {
+            "outside the corpus, which no search can find": corpus.collection.n_lost,
+            "with the same id as the query, excluded as in BEIR": corpus.collection.n_excluded,
+        }
+        return [
+            f"Not counted as missed: {counted(n, 'judged document')} {reason}."
+            for reason, n in reasons.items()
+            if n
+        ]
 
     def require_fit(self, spec: RetrieverSpec) -> None:
         require_ranking(spec)

@@ -39,7 +39,7 @@ from poslens.studies.why.search import QueryRanking, known_ranking, ranking, sea
 from poslens.studies.why.study import WHY
 from poslens.studies.why.summary import UNSPECIFIC, WhyCorpus, WhySummary, remedy, sentence
 from poslens.study import Asked
-from tests.attribution.datasets.test_beir import QRELS, QUERIES, write
+from tests.attribution.datasets.test_beir import CORPUS, QRELS, QUERIES, write
 from tests.support import tiny_families
 
 MINILM = resolve("MiniLM")
@@ -337,6 +337,18 @@ def test_judged_documents_outside_the_corpus_are_counted_in_a_note(tmp_path: Pat
     note = "Not counted as missed: 1 judged document outside the corpus"
     assert note in run(*asked).stderr
     assert note not in run(*asked, "--query", "q1", "--document", "d1").stderr
+
+
+def test_a_document_with_its_querys_id_is_not_counted_as_missed(tmp_path: Path) -> None:
+    own = {"_id": "q2", "title": "", "text": "Nobody asks for it."}
+    qrels = QRELS + "q2\tq2\t1\n"
+    folder = write(tmp_path / "set", corpus=[*CORPUS, own], qrels=qrels)
+    asked = ("--model", "BM25", "--dataset", str(folder), "--top", "1")
+    done = run(*asked, "--table", "misses", "--format", "json")
+    assert "missed: 1 judged document with the same id as the query, exclu" in done.stderr
+    assert "q2" not in {row["document"] for row in json.loads(done.stdout)["rows"]}
+    alone = run(*asked, "--query", "q2", "--document", "q2")
+    assert alone.exit_code == 2 and "they have their query's id: add them" in alone.stderr
 
 
 def test_a_reranker_has_no_ranking_to_explain(
