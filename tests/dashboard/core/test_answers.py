@@ -24,7 +24,6 @@ from poslens.dashboard.__main__ import app
 from poslens.export.json_text import json_text
 from poslens.studies.explain.answers import TokenEntry
 from tests.attribution.debiasing.debias_testing import judged_rows
-from tests.support.names import temporary_names
 from tests.support.nouns import NOUNS
 from tools import docs
 from tools.json_shapes import Schema, fields_of, words
@@ -203,7 +202,7 @@ def home(
 ) -> Iterator[Path]:
     """A separate data folder, small data sets and files, and their stored results."""
     folder = tmp_path_factory.mktemp("answers")
-    with pytest.MonkeyPatch.context() as patch, temporary_names():
+    with pytest.MonkeyPatch.context() as patch:
         patch.setenv("POSLENS_HOME", str(folder / "home"))
         patch.chdir(folder)
         service.cache_clear()

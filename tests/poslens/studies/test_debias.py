@@ -37,7 +37,6 @@ from poslens.studies.debias.points import DebiasPoint, require_trainable
 from poslens.studies.debias.study import DEBIAS
 from poslens.study_plan import Plan, plan, stored
 from tests.attribution.debiasing.debias_testing import judged_rows
-from tests.support.names import temporary_names
 from tests.support.pages import SECONDS, open_page, page_file
 
 SETTINGS = DEBIAS.parameters.settings({"steps": 2, "pairs": 12, "strengths": (0.5,)})
@@ -46,7 +45,7 @@ SETTINGS = DEBIAS.parameters.settings({"steps": 2, "pairs": 12, "strengths": (0.
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("debias")
-    with pytest.MonkeyPatch.context() as patch, temporary_names():
+    with pytest.MonkeyPatch.context() as patch:
         patch.setenv("POSLENS_HOME", str(folder))
         # The tiny model has so little position bias that it would not be trained.
         patch.setattr(debias_study, "TrainingRecipe", partial(TrainingRecipe, margin=-1.0))
@@ -374,11 +373,13 @@ def test_a_model_with_a_router_is_refused_before_anything_is_computed(
     require_trainable(resolve.register_folder("one", tiny_folder("bert")))
 
 
-def test_a_corpus_that_is_too_small_is_refused_in_one_sentence(home: Path) -> None:
+def test_a_corpus_that_is_too_small_is_refused_in_one_sentence(
+    home: Path, spec: RetrieverSpec
+) -> None:
     path = home / "small.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in judged_rows(5)))
     datasets.register("small", path)
-    done = CliRunner().invoke(app, ["debias", "--model", "tiny", "--corpus", "small"])
+    done = CliRunner().invoke(app, ["debias", "--model", spec.name, "--corpus", "small"])
     assert done.exit_code == 2 and "needs at least 8" in done.stderr
     assert "Traceback" not in done.stderr
 
