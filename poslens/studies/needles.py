@@ -35,7 +35,12 @@ from poslens.attribution.retrievers.base import Retriever
 from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.limits import context_limit, unit
 from poslens.attribution.retrievers.specs import RetrieverSpec
-from poslens.attribution.text import listed, script_without_sentences
+from poslens.attribution.text import (
+    listed,
+    revision,
+    script_without_sentences,
+    starts_unspaced,
+)
 from poslens.attribution.types import Method, Provenance
 from poslens.cache.kinds.embeddings import recent_texts
 from poslens.cache.kinds.study_items import CellItem, cell_id, needle_cells
@@ -83,7 +88,9 @@ class Grid(Asked[Documents]):
         """The cells, by length and depth."""
         total = hashlib.sha256()
         for text, language in self.corpus.texts:
-            total.update(f"{language}\0{text}\0".encode("utf-8", "replace"))
+            # Earlier versions put spaces into scripts without them and missed the length.
+            revised = revision(language) or "/2" * starts_unspaced(text)
+            total.update(f"{language}{revised}\0{text}\0".encode("utf-8", "replace"))
         digest = total.hexdigest()[:16]
         return [
             CellItem(self.corpus.dataset, length, depth, digest)

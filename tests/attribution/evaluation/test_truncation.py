@@ -288,9 +288,9 @@ def test_a_late_chunk_of_everything_is_the_text_s_own_vector(tiny: Tiny) -> None
 
 
 def test_chunks_that_do_not_fit_a_model_are_refused(tiny: Tiny) -> None:
-    with pytest.raises(UserError, match="not the mean of token vectors"):
+    with pytest.raises(UserError, match="need the token vectors of a model with mean pooling"):
         require_fit(tiny("bert-cls"), Chunks("late", 8))
-    with pytest.raises(UserError, match="not the mean of token vectors"):
+    with pytest.raises(UserError, match="need the token vectors of a model with mean pooling"):
         require_fit(load(presets()["BM25"]), Chunks("late", 8))
     with pytest.raises(UserError, match=r"\(126 without special tokens"):
         require_fit(tiny("bert"), Chunks("windows", 127))
