@@ -91,7 +91,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             # A library that is interrupted during its import may catch the interrupt and fail
-            # later, and one in C++ aborts. Nothing is computed yet that could be lost.
+            # later, and one in C++ aborts. What was computed is stored.
             os._exit(_INTERRUPTED)
         frame = frame.f_back
     raise KeyboardInterrupt

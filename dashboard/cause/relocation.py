@@ -183,6 +183,8 @@ def _scores(
                     panels.plain(name),
                     f"{relocation.scores[at]:.4f}",
                     f"{change:+z.4f}",
+                    delta_color="normal" if round(change, 4) else "off",
+                    delta_arrow="auto" if round(change, 4) else "off",
                     width="content",
                     help="The score at this position, and its difference from the unchanged "
                     "document's score.",

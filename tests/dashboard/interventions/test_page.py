@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from streamlit.proto.Metric_pb2 import Metric
 
 from poslens.attribution import datasets
 from poslens.attribution.curves.text_axis import curve_over_text
@@ -41,3 +42,7 @@ def test_the_intervention_curve_is_drawn_by_characters_and_names_all_its_sources
     values = over["data"][0]["customdata"]
     drawn_curve = np.frombuffer(base64.b64decode(values["bdata"]), values["dtype"])
     np.testing.assert_allclose(drawn_curve, curve_over_text(found, len(pair.document)))
+    # BM25's score stays where it is, which is neither better nor worse.
+    (score,) = page.metric
+    assert score.delta == "+0.0000" and score.proto.direction == Metric.MetricDirection.NONE
+    assert score.proto.color == Metric.MetricColor.GRAY
