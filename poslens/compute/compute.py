@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
@@ -14,7 +14,7 @@ from poslens.attribution import datasets
 from poslens.attribution.curves.curve_summary import CurveSummary
 from poslens.attribution.curves.positions import BANDS
 from poslens.attribution.errors import UserError
-from poslens.attribution.methods import METHODS, attribute_batches
+from poslens.attribution.methods import METHODS, attribute_batches, instead_of
 from poslens.attribution.retrievers import resolve, specs
 from poslens.attribution.retrievers.base import Retriever
 from poslens.attribution.retrievers.detect import families_with, family_of
@@ -483,12 +483,6 @@ class Compute:
             run.stage = stage
 
         return RunOptions(report, self.device_slot(spec), run.retry_failed, on_stage)
-
-
-def instead_of(unfit: Container[str]) -> str:
-    """What to select if these methods are unavailable for a model."""
-    others = [name for name in METHODS if name not in unfit]
-    return f"Select {listed(others, 'or')}." if others else "Select another model."
 
 
 def run_key(model: ModelIdentity, method: Method, scope: str) -> RunKey:

@@ -8,12 +8,12 @@ from typing import TypeVar
 
 from poslens.attribution.datasets.types import spread_evenly, spread_words
 from poslens.attribution.errors import UserError
-from poslens.attribution.methods import METHODS, make_method
+from poslens.attribution.methods import METHODS, instead_of, make_method
 from poslens.attribution.pairs import Pairs
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method, TextPair
 from poslens.compute import coverage
-from poslens.compute.compute import Compute, instead_of
+from poslens.compute.compute import Compute
 from poslens.compute.coverage import Report
 from poslens.parameters import Integer, Settings, Several, Switch
 from poslens.studies.cause.service import DEFAULT_PAIRS
